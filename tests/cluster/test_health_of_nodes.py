@@ -156,7 +156,11 @@ def test_nodes_at_work_over_gloo(site: Site, engine_python: Path) -> None:
     config.write_text(config.read_text().replace(stand_in, str(engine_python)) + "gpu_type: cpu\n")
     for number in range(1, 5):
         site.trees.node(f"gpu{number}")
-    status, found = site.health("--stress")
+    status, found = site.health("--fabric")
     assert (status, {node["status"] for node in found["data"]["nodes"]}) == (0, {"ok"}), found
-    assert set(found["data"]["measured"]["medians"]) == {"tflops", "copy", "pair"}
-    assert set(found["data"]["measured"]["pairs"]) == {"gpu1+gpu2", "gpu3+gpu4"}
+    measured = found["data"]["fabric"]["measurement"]
+    assert [[group["nodes"] for group in groups] for groups in measured["rounds"][:1]] == [
+        [["gpu1", "gpu2"], ["gpu3", "gpu4"]]
+    ]
+    assert len(measured["whole"]["nodes"]) == 4
+    assert found["data"]["fabric"]["verdict"]["level"] == "ok"

@@ -1,48 +1,45 @@
-"""The second stage of ``llmb-run health`` for real: four nodes on this machine reduce over gloo. Two of them are ill,
-and all are slower than their site expects."""
+"""The second stage of ``llmb-run health`` for real: nodes that are processes of this machine reduce over gloo."""
 
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from llmb_common.health.ask import Health
-from llmb_common.health.stress import stressed
+from llmb_common.health.fabric import with_fabric
 from llmb_common.health.verdicts import judge
 from llmb_common.machine.processes import Answer
+from llmb_common.machine.talking import Conversation, talk
 from support.health_fleets import fleet, needs
 from support.processes import free_ports
 
-ILL = """
-import os, sys, time
-node = os.environ.get("SLURMD_NODENAME")
-if node in ("n2", "n3") and "zlib" in str(sys.orig_argv):
-    import torch, torch.distributed
-    product = torch.mm
-    def fails(*words, **more):
-        raise RuntimeError("no path to the other node")
-    def slow(*words, **more):
-        time.sleep(0.3)
-        return product(*words, **more)
-    if node == "n2":
-        torch.distributed.all_reduce = fails
-    else:
-        torch.mm = slow
+WHEN_TORCH_IS_THERE = """
+import os, signal, sys
+node = os.environ.get("SLURMD_NODENAME", "")
+if "zlib" in str(sys.orig_argv):
+    import time
+    import torch.distributed as dist
+    reduce, entered = dist.all_reduce, []
+    def all_reduce(*words, **more):
+        entered.append(node)
+        {what}
+        return reduce(*words, **more)
+    dist.all_reduce = all_reduce
 """
 """What Python does when it starts on a node."""
 
 
 class Here:
-    """Nodes that are processes of this machine."""
+    """Nodes that are processes of this machine; what a node is told to do in each all-reduce, by its name."""
 
-    nodes = ("n1", "n2", "n3", "n4")
-
-    def __init__(self, python: Path, folder: Path) -> None:
-        (folder / "sitecustomize.py").write_text(ILL)
+    def __init__(self, python: Path, folder: Path, nodes: Sequence[str], faults: Mapping[str, str]) -> None:
+        what = "\n        ".join(f"if node == {node!r}: {fault}" for node, fault in faults.items()) or "pass"
+        (folder / "sitecustomize.py").write_text(WHEN_TORCH_IS_THERE.format(what=what))
+        self.nodes = nodes
         self.env = {**os.environ, "PYTHONPATH": str(folder)}
         self.port = free_ports(1)[0]
 
@@ -50,30 +47,52 @@ class Here:
     def addresses(self) -> dict[str, str]:
         return dict.fromkeys(self.nodes, "127.0.0.1")
 
-    def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
-        started = [
-            subprocess.Popen(argv, env={**self.env, "SLURMD_NODENAME": node}, stdout=subprocess.PIPE)
-            for node in nodes or self.nodes
-        ]
-        return Answer(0, b"\n".join(process.communicate(timeout=600)[0] for process in started))
+    def talk(
+        self, argv: Sequence[str], *, inside: Any = None, nodes: Sequence[str] = ()
+    ) -> AbstractContextManager[Conversation]:
+        """As srun: what it reads goes to all, and what they print comes out together."""
+        all_of_them = " ".join(f'>(SLURMD_NODENAME={node} "$@")' for node in nodes)
+        return talk(["bash", "-c", f"tee -p {all_of_them} > /dev/null; wait", "nodes", *argv], env=self.env)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         return ()
 
 
-def test_a_slow_node_and_one_that_reaches_nobody(engine_python: Path, tmp_path: Path) -> None:
-    facts = fleet(nodes=4)
-    wanted = replace(needs(), device="cpu", scheduler=None, pythons=(str(engine_python),))
+def found_in(python: Path, folder: Path, count: int, faults: Mapping[str, str]) -> Health:
+    facts = fleet(nodes=count)
+    wanted = replace(needs(), device="cpu", scheduler=None, pythons=(str(python),))
     looked = Health(judge(list(facts), facts, wanted), facts)
-    (tmp_path / "cluster_config.yaml").write_text("health: {copy_gb_per_s: 0.1, all_reduce_gb_per_s: 9e4}\n")
-    found = stressed(Here(engine_python, tmp_path), wanted, looked, tmp_path)
-    said = {item.node: (item.status, item.reason) for item in found.verdicts}
-    assert found.measured["medians"]["copy"] < 1e4, "GB/s"
-    short = f"{found.measured['medians']['pair']:.3g} GB/s"
-    short = f"all nodes: all-reduce between two nodes {short}; usual here: {short}; expected: 9e+04 GB/s"
-    assert said["n1"] == said["n4"] == ("fail", short)
-    assert said["n2"][0] == "fail"
-    assert said["n2"][1].startswith("with n1 and with ")
-    assert "no path to the other node" in said["n2"][1]
-    assert said["n3"][0] == "fail"
-    assert "matrix product" in said["n3"][1]
+    here: Any = Here(python, folder, list(facts), faults)
+    return with_fabric(here, wanted, looked, folder, {})
+
+
+def named(found: Health) -> dict[str, list[tuple[str, str]]]:
+    """Kind and level of what is said of nodes."""
+    return {
+        item.node: [(remark.check, remark.level) for remark in item.remarks]
+        for item in found.verdicts
+        if item.status != "ok"
+    }
+
+
+def test_of_four_nodes_the_slow_one_is_named(engine_python: Path, tmp_path: Path) -> None:
+    found = found_in(engine_python, tmp_path, 4, {"n3": "time.sleep(0.2)"})
+    assert named(found) == {"n3": [("slow-node", "warn")]}
+    assert found.fabric is not None
+    assert found.fabric.measurement.whole is not None
+    assert (found.fabric.measurement.whole.busbw_gbps or 0) > 0
+
+
+def test_of_six_nodes_one_hangs_and_one_dies_and_the_rest_goes_on(engine_python: Path, tmp_path: Path) -> None:
+    faults = {
+        "n4": "os.kill(os.getppid(), signal.SIGKILL)",  # what answers on the node
+        "n5": "len(entered) == 5 and os.kill(os.getpid(), signal.SIGSTOP)",
+    }
+    found = found_in(engine_python, tmp_path, 6, faults)
+    assert named(found) == {"n4": [("answer", "fail")], "n5": [("hung", "fail")]}
+    assert found.fabric is not None
+    measured = found.fabric.measurement
+    assert list(measured.missing) == ["n4"]
+    assert measured.whole is not None
+    assert measured.whole.nodes == ("n1", "n2", "n3", "n6")
+    assert measured.whole.error == ""

@@ -1,13 +1,15 @@
-"""The second stage of ``llmb-run health``: what is made of measurements, and of a second pass with other partners."""
+"""The second stage of ``llmb-run health``: orders to nodes at work, what is made of their answers, and the watchdog."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -15,17 +17,20 @@ from unittest.mock import MagicMock, Mock
 import msgspec
 import pytest
 
-from llmb_common.errors import CheckFailed
+from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors import Container
+from llmb_common.fabric.measurement import FabricMeasurement, bus_factor
+from llmb_common.health import workers
 from llmb_common.health.ask import Health, keep_out
-from llmb_common.health.stress import measured_lines, stressed
+from llmb_common.health.fabric import BYTES, SIZES, look_under_load, with_fabric
 from llmb_common.health.verdicts import judge
 from llmb_common.machine.processes import Answer
 from llmb_common.results.references import Baseline, BaselineRun
+from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.nodes.ask import frames
 from support.health_fleets import fleet, needs
 
-NODES = tuple(f"n{number}" for number in range(1, 9))
+NODES = tuple(f"n{number}" for number in range(1, 13))
 LOG = [
     "n1:1:1 [0] NCCL INFO Using network IB",
     "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
@@ -33,17 +38,24 @@ LOG = [
 
 
 class Bench:
-    """Nodes that give the figures that a test wants: of a GPU, and of a pair, or an error."""
+    """Nodes that give the figures that a test wants, and a clock that only waiting moves."""
 
-    port, nodes = 21000, NODES
+    port = 21000
 
-    def __init__(self) -> None:
+    def __init__(self, nodes: Sequence[str] = NODES) -> None:
+        self.nodes = nodes
         self.gpus: dict[tuple[str, int], dict[str, Any]] = {}
-        self.slow_nodes: dict[str, float | str] = {}
-        self.slow_pairs: dict[frozenset[str], float | str] = {}
-        self.silent: set[str] = set()
+        self.slow_nodes: dict[str, float] = {}
+        self.hangs: dict[str, dict[str, Any]] = {}
+        """Nodes whose rank 2 hangs, and what is said of that."""
+        self.silent: dict[str, int] = {}
+        """Nodes that say nothing from that order on."""
         self.broken: dict[str, str] = {}
-        self.asked: list[list[tuple[str, ...]]] = []
+        self.unreachable: list[str] = []
+        self.ends_at = 99
+        self.now = 0.0
+        self.orders: list[dict[str, Any]] = []
+        self.steps: list[Sequence[str]] = []
         self.pythons: Sequence[str] = ()
         self.inside: Container | None = None
 
@@ -51,194 +63,320 @@ class Bench:
     def addresses(self) -> dict[str, str]:
         return dict.fromkeys(self.nodes, "127.0.0.1")
 
-    def run(self, argv: Sequence[str], seconds: float, *, inside: Any = None, nodes: Sequence[str] = ()) -> Answer:
-        spec = msgspec.json.decode(argv[5])
+    @contextlib.contextmanager
+    def talk(self, argv: Sequence[str], *, inside: Any = None, nodes: Sequence[str] = ()) -> Iterator[Talk]:
+        self.spec = msgspec.json.decode(argv[5])
         self.pythons, self.inside = argv[6:], inside
-        assert spec["addresses"] == dict.fromkeys(nodes, "127.0.0.1")
-        self.asked.append([tuple(group["nodes"]) for group in spec["groups"] if len(group["nodes"]) > 1])
-        broken = {node: {"looks": {"error": why}} for node, why in self.broken.items()}
-        lines = [line for node in broken if node in nodes for line in frames(node, broken[node])]
-        left = [node for node in nodes if node not in self.silent and node not in broken]
-        lines += [line for node in left for line in self._said(node, spec)]
-        return Answer(0, "\n".join(lines).encode())
+        assert self.spec["addresses"] == dict.fromkeys(self.spec["addresses"], "127.0.0.1")
+        self.steps.append(nodes)
+        yield Talk(self, nodes)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        return ()
+        return self.unreachable if answer.errors else ()
 
-    def _said(self, node: str, spec: dict[str, Any]) -> list[str]:
-        groups = [
-            {"nodes": group["nodes"], "ranks": {str(n): self._rank(group["nodes"]) for n in range(spec["gpus"])}}
-            for group in spec["groups"]
-            if node in group["nodes"]
-        ]
-        alone = {str(n): self._gpu(node, n) for n in range(spec["gpus"])} if spec["alone"] else {}
-        load = [{"time": 1.0, "gpus": [{"index": 0, "power_w": 650.0}]}]
-        return frames(node, {"node": node, "looks": {"alone": alone, "load": load, "groups": groups}})
+    @property
+    def groups(self) -> list[list[list[str]]]:
+        """The groups of each order that more than one node reduces in."""
+        reduced = [order["groups"] for order in self.orders if order["work"] == "reduce"]
+        return [groups for groups in reduced if len(groups[0]) > 1]
+
+    def answer(self, node: str, order: dict[str, Any], *, ended: bool) -> dict[str, Any] | None:
+        """None: nothing yet."""
+        if order["work"] == "alone":
+            alone = {str(index): self._gpu(node, index) for index in range(self.spec["gpus"])}
+            load = [{"time": 1.0, "gpus": [{"index": 0, "power_w": 650.0}]}]
+            return {"alone": alone, "load": load}
+        (group,) = [group for group in order["groups"] if node in group]
+        stuck = [other for other in group if len(group) > 1 and (other in self.hangs or self._is_silent(other, order))]
+        if not stuck:
+            value = {"seconds": [self._seconds(group, size) for size in order["bytes"]], "log": LOG}
+            return {"ranks": {str(index): {"value": value, "step": 9} for index in range(self.spec["gpus"])}}
+        if not ended:
+            return None
+        waits = {"hung": "killed", "state": "S", "step": 7}
+        ranks = {str(index): dict(waits) for index in range(self.spec["gpus"])}
+        if node in self.hangs:
+            ranks["2"] = {**waits, **self.hangs[node]}
+        return {"ranks": ranks}
+
+    def _is_silent(self, node: str, order: dict[str, Any]) -> bool:
+        return self.silent.get(node, 99) <= order["order"]
 
     def _gpu(self, node: str, index: int) -> dict[str, Any]:
         usual = {"tflops": 700.0, "copy": 2600.0, "to_gpu": 55.0, "from_gpu": 55.0}
         odd = self.gpus.get((node, index), {})
         return odd if {"error", "hung"} & set(odd) else {"value": {**usual, **odd}}
 
-    def _rank(self, group: Sequence[str]) -> dict[str, Any]:
-        rates = [self.slow_nodes[node] for node in group if node in self.slow_nodes and len(group) > 1]
-        rates += [self.slow_pairs[frozenset(group)]] if frozenset(group) in self.slow_pairs else []
+    def _seconds(self, group: Sequence[str], size: int) -> float:
         usual = 48.0 if len(group) > 1 else 400.0
-        problem = next((rate for rate in rates if isinstance(rate, str)), None)
-        if problem is not None:
-            return {"error": problem}
-        return {"value": {"gbps": min([usual, *rates]), "log": LOG if len(group) > 1 else []}}  # type: ignore[type-var]
+        rate = min([usual, *(self.slow_nodes[node] for node in group if node in self.slow_nodes and len(group) > 1)])
+        return size * bus_factor("all_reduce", len(group) * self.spec["gpus"]) / 1e9 / rate
 
 
-def found_by(bench: Bench, tmp_path: Path, **changes: Any) -> dict[str, tuple[str, list[str]]]:
-    """Status and failing or warning checks of each node that is not well."""
-    health = _looked()
-    result = stressed(bench, needs(**changes), health, tmp_path)
-    bench.result = result  # type: ignore[attr-defined]
+class Talk:
+    """What the nodes of a bench say."""
+
+    def __init__(self, bench: Bench, nodes: Sequence[str]) -> None:
+        self.bench, self.nodes = bench, nodes
+        self.over = bool(set(nodes) & set(bench.unreachable))
+        self._lines: list[str] = []
+        self._due: list[str] = []
+        for node in nodes if not self.over else ():
+            said = {"error": bench.broken[node]} if node in bench.broken else {}
+            if bench.silent.get(node, 99) > 0:
+                self._lines += frames(node, {"order": 0, **said})
+        self._ends = all(node in bench.broken for node in nodes)
+
+    @property
+    def complaint(self) -> Answer:
+        return Answer(1, b"", b"srun: error: no" if self.over else b"")
+
+    def tell(self, line: str) -> None:
+        order = json.loads(line)
+        ended = bool(order.get("end"))
+        if ended and order["order"] == 0:
+            return
+        if ended:
+            order = self.bench.orders[-1]
+        else:
+            self.bench.orders.append(order)
+            members = [node for group in order.get("groups", [self.nodes]) for node in group]
+            self._due = [node for node in members if not self.bench._is_silent(node, order)]
+        self.over = order["order"] >= self.bench.ends_at
+        for node in list(self._due):
+            if (said := self.bench.answer(node, order, ended=ended)) is not None:
+                self._lines += frames(node, {"order": order["order"], **said})
+                self._due.remove(node)
+
+    def hear(self, seconds: float) -> list[str]:
+        said, self._lines = self._lines, []
+        self.bench.now += 1.0 if said else seconds
+        self.over = self.over or self._ends
+        return said
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made = Bench()
+    monkeypatch.setattr(workers, "time", Mock(monotonic=lambda: made.now))
+    return made
+
+
+def looked(nodes: Sequence[str] = NODES) -> Health:
+    facts = fleet(nodes=len(nodes))
+    return Health(judge(list(nodes), facts, needs()), facts)
+
+
+def measured(bench: Any, folder: Path, found: Health | None = None, **more: Any) -> Health:
+    sizes, topology = more.pop("sizes", False), more.pop("topology", {})
+    return with_fabric(bench, needs(**more), found or looked(bench.nodes), folder, topology, sizes=sizes)
+
+
+def said_of(found: Health) -> dict[str, list[tuple[str, str]]]:
+    """Check and level of what is said of each node that is not well."""
     return {
-        item.node: (item.status, [it.text for it in item.remarks if it.level in ("fail", "warn")])
-        for item in result.verdicts
+        item.node: [(remark.check, remark.level) for remark in item.remarks]
+        for item in found.verdicts
         if item.status != "ok"
     }
 
 
-def _looked() -> Health:
-    facts = fleet(nodes=len(NODES))
-    return Health(judge(list(NODES), facts, needs()), facts)
+def of(found: Health) -> FabricMeasurement:
+    assert found.fabric is not None
+    return found.fabric.measurement
 
 
-def test_healthy_nodes_stay_so_and_the_medians_are_told(tmp_path: Path) -> None:
-    bench = Bench()
-    assert found_by(bench, tmp_path) == {}
-    assert bench.asked == [[("n1", "n2"), ("n3", "n4"), ("n5", "n6"), ("n7", "n8")]], "nobody is asked again"
-    first, *account = measured_lines(bench.result.measured)  # type: ignore[attr-defined]
-    assert first == (
-        "medians: matrix product 700 TFLOPS, copy in memory 2600 GB/s, copy to the GPU 55 GB/s, "
-        "copy from the GPU 55 GB/s, all-reduce in a node 400 GB/s, all-reduce between two nodes 48 GB/s"
+def test_of_healthy_nodes_nothing_is_said_and_all_is_measured(bench: Bench, tmp_path: Path) -> None:
+    found = measured(bench, tmp_path, sizes=True)
+    assert said_of(found) == {}
+    assert found.fabric is not None
+    assert found.fabric.verdict.level == "ok"
+    assert [order["work"] for order in bench.orders] == ["alone", "reduce", "reduce", "reduce"], "nobody is asked again"
+    assert [len(group) for group in bench.groups[0]] == [2] * 6
+    assert bench.groups[1] == [list(NODES)]
+    everything = of(found)
+    assert (len(everything.nodes), len(everything.within), everything.missing) == (8 * 12, 12, {})
+    assert everything.nodes[0].to_gpu_gbps == 55.0
+    assert {round(group.busbw_gbps or 0, 6) for group in everything.rounds[0]} == {48.0}
+    assert everything.whole is not None
+    assert everything.whole.bytes == BYTES["cuda"]
+    assert [group.bytes for group in everything.sizes] == list(SIZES["cuda"])
+    ports = [range(order["port"], order["port"] + len(order["groups"])) for order in bench.orders[1:]]
+    assert len({port for each in ports for port in each}) == sum(map(len, ports)), "no two groups meet at one"
+    assert any("GPUDirect RDMA yes" in line for line in found.fabric.account)
+    assert "650 W each under load" in found.fabric.account[0]
+
+
+def test_groups_follow_the_network(bench: Bench, tmp_path: Path) -> None:
+    leaves = {node: "leaf1" if node in ("n1", "n4", "n7") else "leaf2" for node in NODES}
+    measured(bench, tmp_path, topology={**leaves, "n99": "leaf3"})
+    assert bench.groups[0][0] == ["n1", "n4"]
+
+
+def test_a_slow_node_is_warned_of_and_kept_in_use(bench: Bench, tmp_path: Path) -> None:
+    bench.slow_nodes["n4"] = 45.0
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n4": [("slow-node", "warn")]}
+    partners = [group for groups in bench.groups[:-1] for group in groups if "n4" in group]
+    assert len({frozenset(group) for group in partners}) == 3, "its own, and twice with fast ones"
+    keep_out(tmp_path, found, days=1)
+    assert exclusions(tmp_path) == []
+
+
+def test_what_the_site_expects_makes_it_a_failure(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text(
+        "health: {all_reduce_gb_per_s: 48, tolerance_percent: 2, node_all_reduce_gb_per_s: 300}\n"
     )
-    assert any("GPUDirect RDMA yes" in line for line in account)
-    assert "650 W each under load" in account[0]
+    bench.slow_nodes["n4"] = 45.0
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n4": [("slow-node", "fail")]}
+    keep_out(tmp_path, found, days=1)
+    assert [item.node for item in exclusions(tmp_path)] == ["n4"]
+
+
+def test_where_all_give_less_than_expected_no_node_is_to_blame(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "cluster_config.yaml").write_text("health: {all_reduce_gb_per_s: 60}\n")
+    found = measured(bench, tmp_path)
+    assert found.fabric is not None
+    assert said_of(found) == {}
+    assert [item.kind for item in found.fabric.verdict.faults_of_all] == ["below-expectation"]
+    keep_out(tmp_path, found, days=1)
+    assert exclusions(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    ("figures", "status", "text"),
+    ("figures", "said"),
     [
-        ({"tflops": 594.9}, "fail", "GPU 3: matrix product 594.9 TFLOPS; usual here: 700 TFLOPS"),
-        ({"tflops": 595.0}, "warn", "GPU 3: matrix product 595 TFLOPS"),
-        ({"tflops": 664.9}, "warn", "GPU 3: matrix product 664.9 TFLOPS"),
-        ({"tflops": 665.0}, "", ""),
-        ({"copy": 2339.0}, "fail", "GPU 3: copy in memory 2339 GB/s"),
-        ({"copy": 2521.0}, "warn", "GPU 3: copy in memory 2521 GB/s"),
-        ({"copy": 2523.0}, "", ""),
-        ({"to_gpu": 43.9}, "fail", "GPU 3: copy to the GPU 43.9 GB/s"),
-        ({"from_gpu": 43.9}, "fail", "GPU 3: copy from the GPU 43.9 GB/s"),
-        ({"to_gpu": 44.1, "from_gpu": 44.1}, "", ""),
-        (
-            {"error": "ValueError: a matrix product is wrong"},
-            "fail",
-            "GPU 3 under load: ValueError: a matrix product is",
-        ),
-        ({"hung": "cannot be killed: state D"}, "fail", "GPU 3 under load: cannot be killed: state D"),
+        ({"tflops": 640.0}, ("slow-gpu", "warn")),
+        ({"to_gpu": 20.0}, ("slow-gpu", "warn")),
+        ({"error": "ValueError: a matrix product is wrong"}, ("no-figure", "fail")),
+        ({"hung": "cannot be killed: state D"}, ("no-figure", "fail")),
     ],
 )
-def test_a_gpu_against_all_others(tmp_path: Path, figures: dict[str, Any], status: str, text: str) -> None:
-    bench = Bench()
+def test_a_gpu_against_all_others(bench: Bench, tmp_path: Path, figures: dict[str, Any], said: tuple[str, str]) -> None:
     bench.gpus["n5", 3] = figures
-    found = found_by(bench, tmp_path)
-    assert {node: status for node, (status, _) in found.items()} == ({"n5": status} if status else {})
-    name = next(iter(figures)).replace("_", "-")
-    checks = {it.check for item in bench.result.verdicts for it in item.remarks}  # type: ignore[attr-defined]
-    assert checks == ({"gpu-work" if name in ("error", "hung") else f"{name}-speed"} if status else set())
-    assert [said[: len(text)] for said in found.get("n5", ("", []))[1]] == ([text] if status else [])
+    assert said_of(measured(bench, tmp_path)) == {"n5": [said]}
 
 
-@pytest.mark.parametrize(
-    ("rate", "status", "texts"),
-    [
-        (360.0, "ok", []),
-        (359.0, "fail", ["all-reduce in a node 359 GB/s; usual here: 400 GB/s"]),
-        ("no NVLink", "fail", ["all-reduce in the node: n4 rank 0: no NVLink"]),
-    ],
-)
-def test_a_node_by_itself_against_all_others(tmp_path: Path, rate: float | str, status: str, texts: list[str]) -> None:
-    bench = Bench()
-    bench.slow_pairs[frozenset(("n4",))] = rate
-    assert found_by(bench, tmp_path).get("n4", ("ok", [])) == (status, texts)
+def test_a_node_that_dies_is_left_out_and_said_and_the_rest_goes_on(bench: Bench, tmp_path: Path) -> None:
+    bench.silent["n5"] = 3  # the first groups
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n5": [("answer", "fail")]}
+    assert list(of(found).missing) == ["n5"]
+    assert "n5" not in str(bench.groups[1:])
+    assert bench.groups[-1] == [[node for node in NODES if node != "n5"]]
+    assert bench.now < workers.GROUP_SECONDS["cuda"], "nobody waits for longer than some medians"
 
 
-@pytest.mark.parametrize("how", [20.0, "timed out"])
-def test_a_node_is_blamed_only_when_a_healthy_partner_gets_no_more_out_of_it(tmp_path: Path, how: float | str) -> None:
-    bench = Bench()
-    bench.slow_nodes["n4"] = how
-    found = found_by(bench, tmp_path)
-    assert found["n4"][0] == "fail"
-    slow = "all-reduce between two nodes 20 GB/s; usual here: 48 GB/s"
-    assert found["n4"][1] == [f"with n3 and with n2: {'n4 rank 0: timed out' if isinstance(how, str) else slow}"]
-    assert list(found) == ["n4"], "its first partner is cleared"
-    assert bench.asked[1:] == [[("n3", "n1"), ("n4", "n2")]]
+def test_a_rank_that_hangs_is_named_and_the_rest_goes_on(bench: Bench, tmp_path: Path) -> None:
+    bench.hangs["n5"] = {"state": "T"}
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n5": [("hung", "fail")]}
+    (group,) = [group for group in of(found).rounds[0] if "n5" in group.nodes]
+    assert (group.hung_ranks, group.error) == ((2,), "n5 rank 2: it is stopped")
+    assert bench.groups[-1] == [[node for node in NODES if node != "n5"]]
+    assert bench.now < workers.GROUP_SECONDS["cuda"]
 
 
-def test_two_that_are_slow_with_each_other_only_are_not_left_out(tmp_path: Path) -> None:
-    bench = Bench()
-    bench.slow_pairs[frozenset(("n3", "n4"))] = 20.0
-    found = found_by(bench, tmp_path)
-    assert {node: status for node, (status, _) in found.items()} == {"n3": "warn", "n4": "warn"}
-    assert found["n3"][1] == ["n3 and n4 are slow with each other only: look at the path between them"]
+def test_who_is_to_blame_for_a_group_in_which_all_wait_is_asked(bench: Bench, tmp_path: Path) -> None:
+    bench.hangs["n5"] = {}  # no rank is behind the others
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n5": [("no-figure", "fail")]}
+    assert len(bench.groups) > 2
+    assert bench.groups[-1] == [[node for node in NODES if node != "n5"]]
 
 
-def test_where_nobody_reaches_anybody_all_pairs_fail(tmp_path: Path) -> None:
-    bench = Bench()
-    bench.slow_nodes = dict.fromkeys(NODES, "RuntimeError: connection refused")
-    found = found_by(bench, tmp_path)
-    assert {status for status, _ in found.values()} == {"fail"}
-    assert found["n3"][1] == [
-        "n3 and n4 do not reach each other, and nobody else says who it is: n3 rank 0: RuntimeError: connection refused"
-    ]
-    assert len(found) == len(NODES)
-    assert len(bench.asked) == 1, "there is no healthy partner"
+def rank(step: int, **more: Any) -> dict[str, Any]:
+    return {"hung": "killed", "state": "S", "step": step, **more}
 
 
-def test_a_node_that_says_nothing_under_load_fails_and_its_partner_is_tried_again(tmp_path: Path) -> None:
-    bench = Bench()
-    bench.silent = {"n2"}
-    found = found_by(bench, tmp_path)
-    assert found == {"n2": ("fail", ["no answer under load in time, or nothing starts in the image"])}
-    assert bench.asked[1:] == [[("n1", "n3")]]
-    pairs = {"n1+n2": None, "n3+n4": 48.0, "n5+n6": 48.0, "n7+n8": 48.0}
-    assert bench.result.measured["pairs"] == pairs  # type: ignore[attr-defined]
+RESULTS: list[tuple[list[dict[str, Any] | None], list[int]]] = [
+    ([rank(7), rank(7), rank(7)], []),
+    ([rank(7), rank(6), rank(7)], [1]),
+    ([rank(7), rank(6), rank(2), rank(2)], [2, 3]),
+    ([rank(7), rank(6), rank(7, state="T")], [2]),
+    ([rank(7), rank(7, state="D")], [1]),
+    ([rank(7), rank(7, hung="cannot be killed: state R")], [1]),
+    ([rank(7), None], [1]),
+    ([{"error": "it died, or said too much", "step": 3}, {"error": "Connection closed by peer", "step": 4}], [0]),
+    ([{"error": "ValueError: an all-reduce gave a wrong sum", "step": 4}] * 2, []),
+    ([{"error": "no route to host", "step": 3}, rank(3)], []),
+]
 
 
-def test_a_node_on_which_nothing_can_be_measured_says_why(tmp_path: Path) -> None:
-    bench = Bench()
-    bench.broken = {"n2": "ImportError: no torch"}
-    found = found_by(bench, tmp_path)
-    assert found["n2"] == ("fail", ["nothing could be measured: ImportError: no torch"])
+@pytest.mark.parametrize(("results", "culprits"), RESULTS)
+def test_which_ranks_hold_up_the_others(results: list[dict[str, Any] | None], culprits: list[int]) -> None:
+    assert workers.hung(results) == culprits
 
 
-def test_nodes_work_in_the_image_of_jobs_or_with_the_python_of_their_engine(tmp_path: Path) -> None:
-    bench = Bench()
-    found_by(bench, tmp_path, image="/i/nemo.sqsh", mounts=("/m:/m",), pythons=("/a/python",))
+def test_the_watchdog_waits_for_some_medians_of_what_half_took() -> None:
+    assert workers._limit([1.0], 4, 90.0, 20.0) == 90.0, "too few have answered"
+    assert workers._limit([1.0, 2.0], 4, 90.0, 20.0) == 20.0
+    assert workers._limit([10.0, 10.0, 10.0], 4, 90.0, 20.0) == 50.0
+    assert workers._limit([30.0, 30.0], 4, 90.0, 20.0) == 90.0
+
+
+def test_nodes_on_which_nothing_starts_say_why(bench: Bench, tmp_path: Path) -> None:
+    bench.broken["n2"] = "ImportError: no torch"
+    bench.silent["n3"] = 0
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n2": [("answer", "fail")], "n3": [("answer", "fail")]}
+    assert "ImportError: no torch" in of(found).missing["n2"]
+    assert bench.now < workers.START_SECONDS
+
+
+def test_where_nothing_starts_anywhere_the_site_is_at_fault(bench: Bench, tmp_path: Path) -> None:
+    bench.broken = dict.fromkeys(NODES, "ImportError: no torch")
+    found = measured(bench, tmp_path)
+    assert "ImportError: no torch" in found.shared_fault
+    assert bench.orders == []
+
+
+def test_a_node_that_is_not_reached_keeps_the_step_from_no_other(bench: Bench, tmp_path: Path) -> None:
+    bench.unreachable = ["n7"]
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n7": [("answer", "fail")]}
+    assert bench.steps == [list(NODES), [node for node in NODES if node != "n7"]]
+
+
+def test_a_step_that_ends_everywhere_is_no_nodes_fault(bench: Bench, tmp_path: Path) -> None:
+    bench.ends_at = 3
+    with pytest.raises(SchedulerError, match="has ended on all nodes: srun: error: no"):
+        measured(bench, tmp_path)
+
+
+def test_nodes_work_in_the_image_of_jobs_or_with_the_python_of_their_engine(bench: Bench, tmp_path: Path) -> None:
+    measured(bench, tmp_path, image="/i/nemo.sqsh", mounts=("/m:/m",), pythons=("/a/python",), env={"NCCL_X": "1"})
     assert (bench.pythons, bench.inside) == (["python3"], Container("/i/nemo.sqsh", ("/m:/m",)))
-    found_by(bench, tmp_path, image="/i/nemo.sqsh", scheduler=None, pythons=("/a/python",))
+    assert bench.spec["env"] == {"NCCL_X": "1"}
+    measured(bench, tmp_path, image="/i/nemo.sqsh", scheduler=None, pythons=("/a/python",))
     assert (bench.pythons[:2], bench.inside) == (["/a/python", "python3"], None)
 
 
-def test_one_node_alone_is_not_tried_with_another(tmp_path: Path) -> None:
-    bench = Bench()
-    health = _looked()
-    found = stressed(bench, needs(), replace(health, verdicts=health.verdicts[:1]), tmp_path)
-    assert ([item.status for item in found.verdicts], bench.asked) == (["ok"], [[]])
+def test_an_image_must_be_named_before_nodes_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match="in the image of a workload"):
+        look_under_load(Mock(), needs(), ["n1"], tmp_path)
 
 
-def test_nodes_that_failed_at_rest_are_left_alone(tmp_path: Path) -> None:
-    health = _looked()
+def test_one_node_alone_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bench = Bench(["n1"])
+    found = measured(bench, tmp_path)
+    assert [item.status for item in found.verdicts] == ["ok"]
+    assert bench.groups == []
+    assert found.fabric is not None
+    assert found.fabric.verdict.level == "not judged"
+
+
+def test_nodes_that_failed_at_rest_are_left_alone(bench: Bench, tmp_path: Path) -> None:
+    health = looked()
     verdicts = [msgspec.structs.replace(item, status="fail") if item.node == "n1" else item for item in health.verdicts]
-    bench = Bench()
-    stressed(bench, needs(), Health(verdicts, health.facts), tmp_path)
-    assert bench.asked[0] == [("n2", "n3"), ("n4", "n5"), ("n6", "n7")]
+    measured(bench, tmp_path, Health(verdicts, health.facts))
+    assert "n1" not in bench.steps[0]
+    measured(bench, tmp_path, Health([msgspec.structs.replace(item, status="fail") for item in health.verdicts]))
+    assert len(bench.steps) == 1, "nobody is left"
 
 
-def test_what_the_site_expects_is_said_where_it_is_not_so(tmp_path: Path) -> None:
+def test_what_the_site_expects_is_said_where_it_is_not_so(bench: Bench, tmp_path: Path) -> None:
     run = BaselineRun("20261101-000000-aaaa", 1.0, 0.0)
     setup: dict[str, str | float] = {
         "gpus": "8 x NVIDIA H100 80GB HBM3",
@@ -250,55 +388,9 @@ def test_what_the_site_expects_is_said_where_it_is_not_so(tmp_path: Path) -> Non
     (tmp_path / ".llmb" / "baselines.json").write_text(
         json.dumps({"schema": 1, "baselines": [msgspec.to_builtins(baseline)]})
     )
-    found = found_by(Bench(), tmp_path)
-    assert {status for status, _ in found.values()} == {"warn"}
-    assert found["n1"][1] == ["power limit 700 W, and 650 W in this site's baseline abc"]
-
-
-@pytest.mark.parametrize(
-    ("expected", "status", "texts"),
-    [
-        ("all_reduce_gb_per_s: 55", {}, []),
-        ("all_reduce_gb_per_s: 60", NODES, ["all nodes: all-reduce between two nodes 48 GB/s; usual here: 48 GB/s; "]),
-        (
-            "matrix_tflops: 1000",
-            NODES,
-            ["all nodes: matrix product 700 TFLOPS; usual here: 700 TFLOPS; expected: 1000"],
-        ),
-    ],
-)
-def test_what_all_give_is_held_against_what_the_site_expects(
-    tmp_path: Path, expected: str, status: Sequence[str], texts: list[str]
-) -> None:
-    (tmp_path / "cluster_config.yaml").write_text(f"health: {{{expected}}}\n")
-    bench = Bench()
-    found = found_by(bench, tmp_path)
-    assert list(found) == list(status)
-    for _, said in found.values():
-        assert [text[: len(wanted)] for text, wanted in zip(said, texts, strict=True)] == texts
-    if found:
-        with pytest.raises(CheckFailed, match="all nodes fail alike: all nodes: "):
-            keep_out(tmp_path, bench.result, days=1)  # type: ignore[attr-defined]
-
-
-def test_a_gpu_that_gives_less_than_the_site_expects_though_it_is_near_the_median(tmp_path: Path) -> None:
-    (tmp_path / "cluster_config.yaml").write_text("health: {matrix_tflops: 820}\n")
-    bench = Bench()
-    bench.gpus["n5", 3] = {"tflops": 690.0}
-    text = "GPU 3: matrix product 690 TFLOPS; usual here: 700 TFLOPS; expected: 820 TFLOPS"
-    assert found_by(bench, tmp_path) == {"n5": ("fail", [text])}
-
-
-def test_a_pair_that_gives_less_than_the_site_expects_where_there_is_no_median(tmp_path: Path) -> None:
-    (tmp_path / "cluster_config.yaml").write_text("health: {all_reduce_gb_per_s: 50}\n")
-    bench = Bench()
-    bench.slow_nodes = dict.fromkeys(["n1"], 20.0)
-    health = _looked()
-    two = replace(health, verdicts=health.verdicts[:2])
-    found = stressed(bench, needs(), two, tmp_path)
-    texts = {remark.text for item in found.verdicts for remark in item.remarks if remark.level == "fail"}
-    assert texts == {"all nodes: all-reduce between two nodes 20 GB/s; usual here: 20 GB/s; expected: 50 GB/s"}
-    assert found.shared_fault
+    found = measured(bench, tmp_path)
+    assert {item.status for item in found.verdicts} == {"warn"}
+    assert found.verdicts[0].remarks[0].text == "power limit 700 W, and 650 W in this site's baseline abc"
 
 
 class Filled:
@@ -334,85 +426,141 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> MagicMock:
 @pytest.fixture
 def at_node(torch: MagicMock) -> Iterator[Any]:
     """The program of the second stage, without torch."""
-    yield importlib.import_module("llmb_train.nodes.stress")
-    del sys.modules["llmb_train.nodes.stress"]
+    yield importlib.import_module("llmb_train.nodes.fabric")
+    for name in ("fabric", "stress"):
+        del sys.modules[f"llmb_train.nodes.{name}"]
 
 
-def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_node, "_times", lambda work, device, *more: (work(), 0.5)[1])
+@pytest.fixture
+def alone(at_node: Any) -> Any:
+    """Its part about GPUs by themselves."""
+    return sys.modules["llmb_train.nodes.stress"]
+
+
+def test_what_a_gpu_does_alone_in_its_units(torch: MagicMock, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone, "_times", lambda work, device, *more: (work(), 0.5)[1])
     gib = 2**29 / 1e9
     usual = {"tflops": 2 * 8192**3 / 0.5e12, "copy": 2 * gib / 0.5, "to_gpu": gib / 0.5, "from_gpu": gib / 0.5}
-    assert at_node.alone("cuda", 3) == pytest.approx(usual)
+    assert alone.alone("cuda", 3) == pytest.approx(usual)
     torch.cuda.set_device.assert_called_once_with(3)
     assert {call.kwargs["device"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {"cuda"}
     assert {call.kwargs["dtype"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {torch.bfloat16}
     assert torch.empty.mock_calls[-1].kwargs == {"dtype": torch.uint8, "pin_memory": True}
     torch.ones.side_effect = lambda *shape, **kind: Filled(1)
     with pytest.raises(ValueError, match="a matrix product is wrong"):
-        at_node.alone("cuda", 3)
+        alone.alone("cuda", 3)
 
 
-def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    dist = torch.distributed
-    monkeypatch.setattr(at_node, "_times", lambda work, device, repeats: (work(), 0.5)[1])
-    noted = ["NCCL version 2.29", "of no interest", "x" * 400 + " via NET/IB", "[0] via NET/IB " + "y" * 400]
-    monkeypatch.setattr(at_node.machine, "log_nccl", lambda env, log: log.write_text("\n".join(noted)))
-    spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
-    group = {"nodes": ["n1", "n2"], "port": 7}
-    torch.full.side_effect = lambda shape, value, device: Filled(136)
-    found = at_node.together(spec, group, 8, 0)
-    assert found["gbps"] == pytest.approx(2 * 15 / 16 * 2**28 / 1e9 / 0.5)
-    assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
-    torch.full.assert_called_once_with((2**26,), 9.0, device="cuda")
-    torch.cuda.set_device.assert_called_once_with(0)
-    assert dist.all_reduce.call_count == 2, "one for its sum, and those that are timed"
-    wait = at_node.RENDEZVOUS
-    dist.TCPStore.assert_called_once_with("10.0.0.1", 7, 16, False, timeout=wait, wait_for_workers=False)
-    store = dist.TCPStore.return_value
-    dist.init_process_group.assert_called_once_with("nccl", store=store, rank=8, world_size=16, timeout=wait)
-    dist.barrier.assert_called_once_with()
-    assert at_node.together(spec, group, 0, 1)["log"] == [], "the first of a node has said it"
-    assert dist.TCPStore.mock_calls[-1].args[3] is True
-    torch.full.side_effect = lambda shape, value, device: Filled(135)
-    with pytest.raises(ValueError, match="an all-reduce gave a wrong sum"):
-        at_node.together(spec, group, 8, 1)
-
-
-def test_work_is_timed_by_its_median(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_timed_by_its_median(torch: MagicMock, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Mock()
     moments = iter([0, 9, 10, 11, 20, 22])
-    monkeypatch.setattr(at_node.time, "perf_counter", lambda: next(moments))
-    assert at_node._times(work, "cuda", repeats=3) == 2
+    monkeypatch.setattr(alone.time, "perf_counter", lambda: next(moments))
+    assert alone._times(work, "cuda", repeats=3) == 2
     assert torch.cuda.synchronize.call_count == 6
     assert work.call_count > 3, "also before it counts"
 
 
-def test_gpus_at_work_are_looked_at_three_times(at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_node.time, "sleep", Mock())
-    monkeypatch.setattr(at_node.gpus, "snapshot", lambda: {"time": 1.0, "missing": None, "gpus": []})
-    assert at_node._looks_under_load() == [at_node.gpus.changing(at_node.gpus.snapshot())] * 3
+def test_gpus_at_work_are_looked_at_three_times(alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(alone.time, "sleep", Mock())
+    monkeypatch.setattr(alone.gpus, "snapshot", lambda: {"time": 1.0, "missing": None, "gpus": []})
+    assert alone._looks_under_load() == [alone.gpus.changing(alone.gpus.snapshot())] * 3
 
 
-def test_a_node_works_alone_and_in_its_groups(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(at_node, "alone", lambda device, index: [device, index, os.environ["HERE"]])
-    monkeypatch.setattr(at_node, "together", lambda spec, group, rank, index: [group["port"], rank, index])
-    monkeypatch.setattr(at_node, "_looks_under_load", lambda: ["warm"])
+def member(at_node: Any, rank: int, index: int, step: Any) -> Any:
+    spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
+    return at_node._Member(spec, {"bytes": [1 << 30], "seconds": 30}, ["n1", "n2"], 7, rank, index, step)
+
+
+def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist = torch.distributed
+    store = dist.TCPStore.return_value
+    monkeypatch.setattr(at_node, "_block", lambda member, data: 0.5)
+    noted = ["NCCL version 2.29", "of no interest", "x" * 400 + " via NET/IB", "[0] via NET/IB " + "y" * 400]
+    monkeypatch.setattr(at_node.machine, "log_nccl", lambda env, log: log.write_text("\n".join(noted)))
+    torch.full.side_effect = lambda shape, value, device: Filled(136)
+    store.get.return_value = b"11"
+    step = at_node._Step()
+    found = at_node.together(member(at_node, 8, 0, step))
+    assert found["seconds"] == [0.1], "a block is five of them"
+    assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
+    assert step.reached == 5, "begun, meeting, first, counted, last"
+    torch.full.assert_called_once_with((2**28,), 9.0, device="cuda")
+    torch.cuda.set_device.assert_called_once_with(0)
+    wait = at_node.timedelta(seconds=30)
+    dist.TCPStore.assert_called_once_with("10.0.0.1", 7, 16, False, timeout=wait, wait_for_workers=False)
+    dist.init_process_group.assert_called_once_with("nccl", store=store, rank=8, world_size=16, timeout=wait)
+    dist.barrier.assert_called_once_with()
+    store.set.assert_not_called()
+    assert at_node.together(member(at_node, 0, 1, step))["log"] == [], "the first of a node has said it"
+    assert dist.TCPStore.call_args.args[3] is True
+    store.set.assert_called_once_with("blocks of 1073741824", "5")
+    torch.full.side_effect = lambda shape, value, device: Filled(135)
+    with pytest.raises(ValueError, match="an all-reduce gave a wrong sum"):
+        at_node.together(member(at_node, 8, 1, step))
+
+
+def test_collectives_are_timed_in_blocks(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([10.0, 10.5])
+    monkeypatch.setattr(at_node.time, "perf_counter", lambda: next(moments))
+    step = at_node._Step()
+    assert at_node._block(member(at_node, 0, 0, step), None) == 0.5
+    assert torch.distributed.all_reduce.call_count == step.reached == 5
+    assert torch.cuda.synchronize.call_count == 2
+
+
+def test_a_node_does_what_it_is_told(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def together(member: Any) -> Any:
+        member.step.next()
+        if member.rank == 3:
+            os.kill(os.getpid(), 9)
+        return [member.port, member.rank, member.index, member.world, os.environ["HERE"]]
+
+    monkeypatch.setattr(at_node, "together", together)
+    monkeypatch.setattr(at_node, "stress", lambda spec, until: {"alone": {}, "load": ["warm"]})
     monkeypatch.setattr(os, "sched_setaffinity", free := Mock())
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
     monkeypatch.setenv("HERE", "")
-    groups = [{"nodes": ["n1", "n2"], "port": 7}, {"nodes": ["n9"], "port": 8}]
-    spec = {"device": "cuda", "gpus": 2, "alone": True, "groups": groups, "env": {"HERE": "y"}}
-    found = at_node.stress(spec)
+    reading, writing = os.pipe()
+    monkeypatch.setattr(at_node, "ORDERS", reading)
+    said: list[dict[str, Any]] = []
+
+    def say(value: dict[str, Any]) -> None:
+        orders: list[dict[str, Any]] = [
+            {"order": 1, "work": "alone"},
+            {"order": 2, "work": "reduce", "groups": [["n9"], ["n1", "n2"]], "port": 7, "bytes": [1], "seconds": 9},
+            {"order": 3, "work": "reduce", "groups": [["n9"]], "port": 7, "bytes": [1], "seconds": 9},
+        ]
+        said.append(value)
+        for order in orders[value["order"] : value["order"] + 1]:
+            os.write(writing, f"{json.dumps({'order': 0, 'end': True})}\n{json.dumps(order)}\n".encode())
+        if value["order"] == 3:
+            os.close(writing)
+
+    spec = {"device": "cuda", "gpus": 2, "env": {"HERE": "y"}, "addresses": {"n1": "a", "n9": "b"}}
+    at_node.obey(spec, say)
+    os.close(reading)
     free.assert_called_once_with(0, range(os.cpu_count() or 1))
-    assert {index: said["value"] for index, said in found["alone"].items()} == {
-        "0": ["cuda", 0, "y"],
-        "1": ["cuda", 1, "y"],
-    }
-    (group,) = found["groups"]
-    assert group["nodes"] == ["n1", "n2"]
-    assert {index: said["value"] for index, said in group["ranks"].items()} == {"0": [7, 2, 0], "1": [7, 3, 1]}
-    assert found["load"] == ["warm"]
-    again = at_node.stress({**spec, "alone": False, "groups": [], "env": {}})
-    assert again == {"groups": []}
-    cpu = at_node.stress({**spec, "device": "cpu", "groups": []})
-    assert (cpu["load"], sorted(cpu["alone"])) == ([], ["0", "1"])
+    assert said[0] == {"order": 0}
+    assert said[1] == {"order": 1, "alone": {}, "load": ["warm"]}
+    assert said[2]["ranks"]["0"]["value"] == [8, 2, 0, 4, "y"]
+    assert said[2]["ranks"]["1"]["error"] == "it died, or said too much"
+    assert said[2]["ranks"]["1"]["step"] == 1
+    assert said[3] == {"order": 3, "ranks": {}}
+
+
+def test_ranks_are_ended_when_a_line_comes(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def together(member: Any) -> Any:
+        member.step.next()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+    monkeypatch.setattr(at_node, "together", together)
+    monkeypatch.setenv("SLURMD_NODENAME", "n1")
+    reading, writing = os.pipe()
+    monkeypatch.setattr(at_node, "ORDERS", reading)
+    threading.Timer(0.5, os.write, (writing, b"{}\n")).start()
+    order = {"groups": [["n1"]], "port": 7, "bytes": [1], "seconds": 600}
+    found = at_node.reduce({"device": "cuda", "gpus": 1, "addresses": {"n1": "a"}}, order)
+    assert (found["0"]["hung"], found["0"]["state"], found["0"]["step"]) == ("killed", "T", 1)
+    assert os.read(reading, 9) == b"{}\n", "it is left to be read"
+    os.close(reading)
+    os.close(writing)

@@ -54,7 +54,7 @@ def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
         f"# NVIDIA publishes no references for {_FACTS['scale']} GPUs: without a baseline of this site, or a stated",
         "# reference, the campaign ends NOT JUDGED. NVIDIA's own certification takes runs of NVIDIA's own recipes.",
         f"name: {name_of(gpu_type)}",
-        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
+        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
         "  - {workload: pretrain_mbridge, size: nemotronh_56b, dtype: fp8, max_steps: 20}",
         "defaults:",

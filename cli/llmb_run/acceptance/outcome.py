@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.command.printable import counted
+from llmb_common.fabric.verdict import FabricVerdict
+from llmb_common.health.verdicts import Fabric
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.sequential import OPEN, Rerun
 from llmb_common.runs.hostlist import compress
@@ -34,8 +36,11 @@ STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "open": 4, "n
 """Exit status of a campaign that is over."""
 
 
-def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[str, Any]:
-    """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet."""
+def outcome(
+    frozen: FrozenSuite, standings: Sequence[WorkloadProgress], fabrics: Sequence[Fabric] = ()
+) -> dict[str, Any]:
+    """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet. ``fabrics``: what
+    was measured between its nodes before it began, which decides nothing here."""
     workloads = [_workload(item) for item in standings]
     return {
         "schema": 1,
@@ -45,9 +50,15 @@ def outcome(frozen: FrozenSuite, standings: Sequence[WorkloadProgress]) -> dict[
         "llmb": frozen.llmb,
         "began": frozen.began,
         **conclusion(workloads, evening=frozen.evening),
+        "fabric": [_fabric(item.verdict) for item in fabrics],
         "workloads": workloads,
         "reruns": [{"workload": item["title"], **rerun} for item in workloads for rerun in item["reruns"]],
     }
+
+
+def _fabric(verdict: FabricVerdict) -> dict[str, Any]:
+    findings = [item.what for item in verdict.findings]
+    return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
 
 def _workload(item: WorkloadProgress) -> dict[str, Any]:
@@ -271,8 +282,12 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """For people: the table, every rerun with its reason, what the verdicts are compared with, and the whole."""
-    lines = [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
+    """For people: the fabric, the table, every rerun with its reason, what the verdicts are compared with, and the
+    whole."""
+    lines = []
+    for fabric in result.get("fabric", ()):  # a result of an earlier release has none
+        lines += [f"fabric: {fabric['answer']}", *([fabric["coarseness"]] if fabric["coarseness"] else []), ""]
+    lines += [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]
         lines += [f"  {_rerun_text(item)}" for item in result["reruns"]]

@@ -20,8 +20,10 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import LLMBError, RequestError
+from llmb_common.health.ask import Health
 from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
+from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import (
     STATUS,
     as_text,
@@ -117,10 +119,6 @@ def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     return []
 
 
-HEALTH = "health.json"
-"""Of a campaign's folder: what its nodes were found to be, if the suite asks for that."""
-
-
 def write_pack(
     campaign: Campaign,
     frozen: FrozenSuite,
@@ -192,12 +190,12 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         for text in foreseen(workloads, evening=evening):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
-            _look_at_nodes(campaign, workloads, workspace)
+            _look_at_nodes(campaign, workloads, workspace, fabric=suite.health == "fabric")
         judged = Judged(workloads)
         ended = partial(attempt_of, trained_counts=frozen.trained_counts)
         runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
-        result = outcome(frozen, standings)
+        result = outcome(frozen, standings, fabric_of(campaign.folder))
         return result | write_pack(campaign, frozen, result, standings, workspace)
 
     return answered(
@@ -212,17 +210,23 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
     )
 
 
-def _look_at_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace) -> None:
+def _look_at_nodes(
+    campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool
+) -> None:
     """Once: a campaign that goes on keeps what it began with. Busy nodes are the pre-screen's runs to look at."""
-    nodes, why = [], ""
+    looked: list[Health] = []
+    why = ""
     try:
-        nodes = require_health([item.plan for item in workloads], workspace)
+        looked = require_health([item.plan for item in workloads], workspace, fabric=fabric)
     except LLMBError as error:
         if error.code != "no-nodes":
             raise
         why = error.message
         notice(f"health: {why}")
-    write_json(campaign.folder / HEALTH, {"schema": 1, "nodes": msgspec.to_builtins(nodes), "why": why})
+    nodes = [verdict for found in looked for verdict in found.verdicts]
+    fabrics = [found.fabric for found in looked if found.fabric is not None]
+    plain = {"nodes": msgspec.to_builtins(nodes), "fabric": msgspec.to_builtins(fabrics)}
+    write_json(campaign.folder / HEALTH, {"schema": 1, **plain, "why": why})
 
 
 def _is_of(result: dict[str, Any], suite: Suite) -> bool:

@@ -22,10 +22,12 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import CheckFailed, RecordError
+from llmb_common.fabric.judging import judge
 from llmb_common.machine.files import read_json, read_plain
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.results.references import published_references
 from llmb_common.timing.job_events import read_events
+from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
@@ -107,9 +109,14 @@ class _Shown:
         self.frozen: FrozenSuite = from_plain(read_json(files.campaign / "campaign.json"), FrozenSuite)
         self.workloads = self._workloads()
         standings = self._standings()
-        self.found = outcome(self.frozen, standings)
+        fabrics = fabric_of(files.campaign)
+        self.found = outcome(self.frozen, standings, fabrics)
         self.said = self._compare()
         self._check_runs(standings)
+        for fabric in fabrics:
+            again = judge(fabric.measurement, fabric.verdict.topology)
+            if again.groups != fabric.verdict.groups:
+                self.problems.append(f"{HEALTH}: what it says of groups of nodes is not what they gave")
         if self.frozen.llmb != __version__:
             self.notes.append(f"made by LLMB {self.frozen.llmb}, judged again by {__version__}")
         self.problems = list(dict.fromkeys(self.problems))

@@ -3,7 +3,7 @@
 ::
 
     name: h100-128
-    health: true                      # before all: look at the nodes (llmb-run health), and leave out those that fail
+    health: fabric                    # before all: measure nodes (llmb-run health --fabric), leave out those that fail
     prescreen:                        # first; a failure or a problem of a node ends the campaign
       - {workload: pretrain_llama3.1, size: 8b, scale: 128, max_steps: 10}
     defaults:                         # for every test that does not say otherwise
@@ -131,7 +131,7 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
     lines = [
         f"# In {container}, compared with published results {against}.",
         f"name: {name}",
-        "health: true  # first, all idle nodes are looked at (llmb-run health), and those that fail are left out",
+        "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
         f"  - {{{_job(smallest)}, max_steps: 20}}",
         "defaults:",
@@ -189,7 +189,7 @@ class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
     defaults: SuiteDefaults = SuiteDefaults()
-    health: bool = False
+    health: bool | Literal["fabric"] = False
     prescreen: tuple[SuiteTest, ...] = ()
 
 
@@ -214,7 +214,7 @@ class Suite:
     name: str
     text: str
     tests: tuple[SuiteEntry, ...]
-    health: bool = False
+    health: bool | Literal["fabric"] = False
 
     @property
     def sha256(self) -> str:

@@ -14,7 +14,7 @@ from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
-from llmb_common.health.stress import MINUTES, measured_lines, stressed
+from llmb_common.health.fabric import look_under_load
 from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.index.search import find_run
 from llmb_common.nodes.facts import plain_look
@@ -27,6 +27,7 @@ from llmb_common.site.machine import way_here
 from llmb_common.timing.job_events import read_events
 from llmb_run import options
 from llmb_run.app import Command
+from llmb_run.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
@@ -50,9 +51,10 @@ _MOST_LINES = 40
 @options.size_dtype_scale
 @options.node_settings
 @options.flag(
-    "--stress",
-    help="Also test under load: matrix products and copies on every GPU, all-reduces within and between nodes.",
+    "--fabric",
+    help="Also measure under load: each GPU, then all-reduces within nodes, in groups of nodes, and among all of them.",
 )
+@options.flag("--sizes", help="With --fabric: all nodes together also reduce buffers of other sizes.")
 @options.flag("--exclude-failed", help="Keep later jobs off the nodes that fail, for --days.")
 @click.option(
     "--days",
@@ -64,7 +66,13 @@ _MOST_LINES = 40
 )
 @click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
 def health_command(
-    runs: tuple[str, ...], stress: bool, exclude_failed: bool, days: float, wait: str, **settings: Any
+    runs: tuple[str, ...],
+    fabric: bool,
+    sizes: bool,
+    exclude_failed: bool,
+    days: float,
+    wait: str,
+    **settings: Any,
 ) -> Result:
     """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
@@ -73,10 +81,13 @@ def health_command(
     llmb-run health --nodes n[1-64]
     llmb-run health a1b2c3d4            # the nodes of a run
     llmb-run health -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
+    llmb-run health --fabric -w pretrain_llama3.1 -s 405b --dtype fp8 --scale 128
 
-    One short job checks all of them at once. With --stress it takes some minutes, in the workload's image. Exit status
-    1 if a node fails or does not answer.
+    One short job checks all of them at once. With --fabric it takes some minutes, in the workload's image, and says
+    which node, switch or path is slower than the others. Exit status 1 if a node fails or does not answer.
     """
+    if sizes and not fabric:
+        raise RequestError("--sizes is of --fabric", remedy="add --fabric")
     workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)
@@ -84,12 +95,10 @@ def health_command(
     asked, left = choose(executor, install, nodes, partition, avoided)
     if left:
         notice(f"not asked: {counted_by(left)}")
-    if stress and needs.containers and needs.image is None:
-        raise RequestError(
-            "--stress runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
-        )
-    load: dict[str, Any] = {"then": lambda held, found: stressed(held, needs, found, install), "minutes": MINUTES}
-    found = look(executor, needs, asked, wait=patience, **(load if stress else {}))
+    if fabric:
+        found = look_under_load(executor, needs, asked, install, wait=patience, sizes=sizes)
+    else:
+        found = look(executor, needs, asked, wait=patience)
     if exclude_failed:
         keep_out(install, found, days)
     return _shown(found, left, excluded=exclude_failed, named=nodes is not None)
@@ -135,8 +144,8 @@ def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs
 
 def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
-    remarks = measured_lines(found.measured)
-    remarks += [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
+    fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
+    remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
     if found.complaint:
         remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
     hint = ""
@@ -148,12 +157,12 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
             "nodes": [_as_dict(found, item) for item in found.verdicts],
             "not_asked": left,
             "drift": found.drift,
-            "measured": dict(found.measured),
+            "fabric": msgspec.to_builtins(found.fabric),
             "seconds": round(found.seconds, 1),
             "excluded": [item.node for item in failed] if excluded else [],
         },
         _text(found),
-        status=int(bool(failed) or (named and bool(left))),
+        status=int(bool(failed) or fabric_fails or (named and bool(left))),
         remarks=remarks,
         hint=hint,
     )
@@ -166,7 +175,7 @@ def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
 
 
 def _text(found: Health) -> str:
-    """The nodes that have something said of them alone; what all have; what drifts."""
+    """The answer of the fabric; the nodes that have something said of them alone; what all have; what drifts."""
     everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
     common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
     rows = [
@@ -183,6 +192,7 @@ def _text(found: Health) -> str:
         for value, nodes in of.items()
     ]
     parts = [
+        fabric_text(found.fabric) if found.fabric else "",
         table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,
         table(["", "", "check", "what"], shared),
         table(["differs", "nodes", "value", "where"], drifting, ["nodes"]),

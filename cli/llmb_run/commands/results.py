@@ -21,11 +21,13 @@ from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, options, terminal
 from llmb_run.app import Command, refuse_beside_json
+from llmb_run.comparing.fabrics import are_fabrics, compared
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
+from llmb_run.results.nccl import are_nccl_tests, nccl_results
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
@@ -75,7 +77,8 @@ def results_command(
     llmb-run results -w pretrain_llama3.1 --since 7d
     llmb-run results ~/logs --format csv
 
-    RUNS are run ids, names, job ids or folders; without any, all runs of the installation that match the options.
+    RUNS are run ids, names, job ids, folders or outputs of nccl-tests (all_reduce_perf); without any, all runs of the
+    installation that match the options.
     Exit status 1 if a run failed; with --rank, if a model has no run with a time. Runs that wait, run or were too short
     to be measured have not failed.
     """
@@ -94,6 +97,8 @@ def results_command(
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
+    if are_nccl_tests(runs):
+        return nccl_results(runs, output)
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
         return _alarm(output, workspace, runs, filters, measured)
@@ -190,10 +195,14 @@ def compare_command(first: str, second: str) -> Result:
 
     \b
     llmb-run compare a1b2c3d4 e5f6a7b8
+    llmb-run compare monday.json friday.json
 
-    The interval holds the true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
+    Files are measurements of the fabric: of health --fabric --json, or outputs of nccl-tests. The interval holds the
+    true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.
     """
+    if are_fabrics([first, second]):
+        return compared(first, second)
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
     if both := sorted({*one.run_ids} & {*other.run_ids}):

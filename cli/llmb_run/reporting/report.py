@@ -248,7 +248,7 @@ def _command(worst: Group) -> str:
     failed = [run for run in worst.members if run.status.state not in NO_FAILURE]
     if failed and not worst.runs:
         return f"llmb-run why {failed[-1].run_id}"
-    return next_step([worst])["command"]
+    return next_step(worst.members, [worst])["command"]
 
 
 def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:

@@ -39,7 +39,7 @@ class _Step(NamedTuple):
     why: str
 
 
-def _next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> dict[str, str]:
+def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> dict[str, str]:
     """The command of the most urgent step of all groups, of the first of them where several are, and why."""
     urgent = _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
     return {"command": f"llmb-run {shlex.join(urgent.words)}", "why": urgent.why}
@@ -206,7 +206,7 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     return {
         "runs": as_dicts(found),
         "groups": [columns.as_dict(GROUP, item) for item in groups],
-        "next": _next_step(found, groups),
+        "next": next_step(found, groups),
     }
 
 

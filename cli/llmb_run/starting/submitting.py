@@ -15,8 +15,8 @@ from typing import Any
 from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
 from llmb_common.executors import executor_for
-from llmb_common.health.ask import DAYS, choose, keep_out, look
-from llmb_common.health.verdicts import NodeVerdict
+from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
+from llmb_common.health.fabric import look_under_load
 from llmb_common.index.runs import name_of_round, row_of
 from llmb_common.index.search import find_runs
 from llmb_common.nodes.needs import needs_of
@@ -372,25 +372,29 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
     return results
 
 
-def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeVerdict]:
-    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail.
+def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bool = False) -> list[Health]:
+    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail; what
+    they were found to be. ``fabric``: also under load.
 
     Raises:
-        CheckFailed: a node that a job asks for fails, or none is left
+        CheckFailed: a node that a job asks for fails, or none is left; or all nodes together give no figure, or less
+            than the site expects
         LLMBError: none can be asked
     """
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
         told = plan.scheduler or SchedulerPart()
         groups.setdefault((told.nodelist, told.queue, told.excluded), []).append(plan)
-    verdicts: list[NodeVerdict] = []
+    looked: list[Health] = []
     for (listed, partition, avoided), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
         asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition, avoided)
-        found = look(executor, needs, asked)
-        verdicts += found.verdicts
+        found = look_under_load(executor, needs, asked, workspace.install) if fabric else look(executor, needs, asked)
+        looked.append(found)
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
+        if found.fabric is not None:
+            notice(f"fabric: {found.fabric.verdict.answer}")
         keep_out(workspace.install, found, DAYS)
         for verdict in found.failed:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
@@ -399,6 +403,10 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeV
                 f"requested nodes fail: {', '.join(item.node for item in found.failed)}",
                 remedy="choose others, or see llmb-run health --nodes",
                 code="unhealthy-nodes",
+            )
+        if found.fabric is not None and (of_all := found.fabric.verdict.faults_of_all):
+            raise CheckFailed(
+                f"the fabric as a whole fails: {of_all[0].what}", remedy=of_all[0].remedy, code="unhealthy-fabric"
             )
         healthy, most = len(asked) - len(found.failed), max(plan.nodes for plan in alike)
         if not healthy and all(why.startswith("excluded") for why in left.values()):
@@ -409,7 +417,7 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace) -> list[NodeV
             )
         if healthy < most:
             notice(f"{healthy} healthy nodes are idle, and {most} are needed")
-    return verdicts
+    return looked
 
 
 def counted_by(states: Mapping[str, str]) -> str:

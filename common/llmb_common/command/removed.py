@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, str]] = {
             ("--profile", "--max-steps", "--time-limit", "--megatron"), "leave it out: no check of nodes depends on it"
         ),
         **dict.fromkeys(("--force", "--preflight"), "leave it out: nodes are checked for jobs of any size"),
+        "--stress": "llmb-run health --fabric; it also says which node, switch or path is slower than others",
     },
     "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
     "tune": {"--within": "leave it out: llmb-run tune ends when its last two candidates have been compared"},

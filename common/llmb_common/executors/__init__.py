@@ -19,6 +19,7 @@ from llmb_common.platform.cluster_types import ClusterType, named, traits_of
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
     from llmb_common.machine.processes import Answer
+    from llmb_common.machine.talking import Conversation
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.planning.scheduler import SchedulerPart
     from llmb_common.runs.finding import Finding
@@ -102,6 +103,16 @@ class Held(Protocol):
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
         """Run a program once on each node, or on some, for at most so long; what all of them print, in no order."""
+
+    def talk(
+        self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> AbstractContextManager[Conversation]:
+        """The same for a program that goes on: what it is told reaches it on all of these nodes, and what they print
+        comes together, line by line.
+
+        Raises:
+            OSError: it cannot be started
+        """
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         """The nodes on which that was not started: their failure may have ended it on the others."""
@@ -202,6 +213,11 @@ class Executor(JobScript):
             SchedulerError: the scheduler does not say
         """
         raise _no_nodes()
+
+    def topology(self) -> dict[str, str]:
+        """Where nodes are in the network, as far as the scheduler knows: of each its switch or block. Empty: it does
+        not know. Never raises."""
+        return {}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
         """Nodes to ask something, until the context ends.

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
-from llmb_common.executors import Container, Executor, Held, NodeRequest
-from llmb_common.health.verdicts import NodeVerdict, judge
+from llmb_common.executors import Executor, Held, NodeRequest
+from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer
 from llmb_common.nodes.compare import drift
@@ -30,7 +30,7 @@ from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
 _MODULES = (
     *("__init__", "nodes/__init__", "nodes/__main__", "nodes/ask", "nodes/gpus"),
-    *("nodes/kernel_lines", "nodes/looks", "nodes/machine", "nodes/stress"),
+    *("nodes/fabric", "nodes/kernel_lines", "nodes/looks", "nodes/machine", "nodes/stress"),
 )
 _MOST_BYTES = 32 << 20
 _FRAME = re.compile(r"LLMB-HEALTH\s+(\S+)\s+(?:no-python|([0-9]{1,6})/([0-9]{1,6})\s+(\S+))")
@@ -71,23 +71,38 @@ def _code(folder: Path) -> str:
     return base64.b64encode(zlib.compress(text.encode(), 9)).decode()
 
 
+class Frames:
+    """Puts together what nodes say in frames, whose lines may be mixed."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, dict[int, str]] = {}
+
+    def take(self, line: str) -> tuple[str, dict[str, Any] | None]:
+        """The node and what it has said, if this line completes that; None for one without a Python. Else no node: the
+        line is no frame, or others are missing; or it is damaged."""
+        frame = _FRAME.fullmatch(line.strip())
+        if frame is None:
+            return "", None
+        node, number, total, piece = frame.groups()
+        if number is None:
+            return node, None
+        parts = self._parts.setdefault(node, {})
+        parts[int(number)] = piece
+        if set(parts) != set(range(1, int(total) + 1)):
+            return "", None
+        del self._parts[node]
+        said = _decoded("".join(parts[at] for at in sorted(parts)))
+        return ("", None) if said is None else (node, said)
+
+
 def parse_frames(output: str) -> dict[str, Any]:
     """What each node said, by its name; None for one without a Python. Lines that are no frames, and frames that are
     damaged or not complete, say nothing."""
-    parts: dict[str, dict[int, str]] = {}
-    totals: dict[str, int] = {}
+    frames = Frames()
     found: dict[str, Any] = {}
     for line in output.splitlines():
-        if frame := _FRAME.fullmatch(line.strip()):
-            node, number, total, piece = frame.groups()
-            if number is None:
-                found[node] = None
-            else:
-                totals[node] = int(total)
-                parts.setdefault(node, {})[int(number)] = piece
-    for node, pieces in parts.items():
-        complete = set(pieces) == set(range(1, totals[node] + 1))
-        if complete and (said := _decoded("".join(pieces[number] for number in sorted(pieces)))) is not None:
+        node, said = frames.take(line)
+        if node:
             found[node] = said
     return found
 
@@ -115,8 +130,8 @@ class Health:
     verdicts: Sequence[NodeVerdict]
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
     seconds: float = 0.0
-    measured: Mapping[str, Any] = field(default_factory=dict)
-    """Under load."""
+    fabric: Fabric | None = None
+    """Under load; None: nobody asked."""
     complaint: str = ""
     """The scheduler's message, if not all nodes answered."""
 
@@ -201,15 +216,13 @@ def look(
         return replace(found, seconds=time.monotonic() - begun)
 
 
-def said_by(
-    held: Held, argv: Sequence[str], seconds: float, inside: Container | None = None, nodes: Sequence[str] = ()
-) -> tuple[Answer, dict[str, Any]]:
+def said_by(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
     """What each node says; those that lost their step with that of a dead node are asked once more."""
-    answer = held.run(argv, seconds, inside=inside, nodes=nodes)
+    answer = held.run(argv, seconds)
     said = parse_frames(answer.output)
     dead = held.unreached(answer)
-    if dead and (rest := [node for node in nodes or held.nodes if node not in said and node not in dead]):
-        said |= parse_frames(held.run(argv, seconds, inside=inside, nodes=rest).output)
+    if dead and (rest := [node for node in held.nodes if node not in said and node not in dead]):
+        said |= parse_frames(held.run(argv, seconds, nodes=rest).output)
     return answer, said
 
 

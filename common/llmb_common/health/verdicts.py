@@ -11,6 +11,8 @@ import msgspec
 
 from llmb_common.causes.kernel_log import kernel_remarks
 from llmb_common.command.printable import printable
+from llmb_common.fabric.measurement import FabricMeasurement
+from llmb_common.fabric.verdict import FabricVerdict
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.findings import Remark, remarks
 from llmb_common.nodes.needs import Needs
@@ -33,6 +35,15 @@ class NodeVerdict(msgspec.Struct, frozen=True):
         """Why it is not to be used, on one line."""
         worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
+
+
+class Fabric(msgspec.Struct, frozen=True):
+    """The fabric between nodes: what was measured, and what is said of it. ``account``: the nodes under load in short,
+    lines of text."""
+
+    measurement: FabricMeasurement
+    verdict: FabricVerdict
+    account: tuple[str, ...] = ()
 
 
 def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:

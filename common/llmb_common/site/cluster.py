@@ -55,12 +55,12 @@ Rate = Annotated[float, msgspec.Meta(gt=0, lt=1e6)] | None
 
 
 class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What nodes of this site give under load, of which ``llmb-run health --stress`` fails those that give less: of a
+    """What nodes of this site give under load, of which ``llmb-run health --fabric`` fails those that give less: of a
     GPU matrix products in bf16 and copies, of nodes the bus bandwidth of an all-reduce. GB: 10^9 bytes."""
 
     matrix_tflops: Rate = None
-    """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --stress` fails GPUs and nodes that give less than
-    these six."""
+    """Matrix products in bf16, TFLOP/s of a GPU; `llmb-run health --fabric` fails nodes that give less than
+    these figures."""
     copy_gb_per_s: Rate = None
     """Copies in a GPU's memory, 10^9 bytes/s."""
     to_gpu_gb_per_s: Rate = None
@@ -71,6 +71,12 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Bus bandwidth of an all-reduce within a node."""
     all_reduce_gb_per_s: Rate = None
     """The same between two nodes."""
+    four_nodes_all_reduce_gb_per_s: Rate = None
+    """The same among four nodes, as they are measured from 24 nodes on."""
+    all_nodes_all_reduce_gb_per_s: Rate = None
+    """The same among all nodes of a fleet."""
+    tolerance_percent: Annotated[float, msgspec.Meta(ge=0, lt=100)] | None = None
+    """How far below these figures a node fails. Default: [10 to 20 %](health.md), by what is measured."""
 
 
 class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

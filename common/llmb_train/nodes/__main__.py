@@ -12,23 +12,25 @@ from llmb_train.nodes.machine import node_name
 
 
 def main(spec: Dict[str, Any]) -> None:
-    """Check this node, or put it under load, and print what was found."""
-    begun = time.time()
-    found = call_all(calls(spec)) if spec["stage"] == "look" else _under_load(spec)
-    node = node_name(os.environ)
-    said = {"node": node, "begun": begun, "ended": time.time(), "looks": found}
-    sys.stdout.write("\n".join(frames(node, said)) + "\n")
-    sys.stdout.flush()
-
-
-def _under_load(spec: Dict[str, Any]) -> Dict[str, Any]:
-    """What the second stage gives, or why it gives nothing: no torch in this Python, for instance."""
+    """Check this node and print what was found, or put it to work as the orders say that its input gives."""
+    if spec["stage"] == "look":
+        begun = time.time()
+        found = call_all(calls(spec))
+        _say({"begun": begun, "ended": time.time(), "looks": found})
+        return
     try:
-        from llmb_train.nodes.stress import stress
+        from llmb_train.nodes.fabric import obey
+    except Exception as error:  # noqa: BLE001 - no torch in this Python, for instance: whoever asked reports it
+        _say({"order": 0, "error": f"{type(error).__name__}: {error}"})
+        return
+    obey(spec, _say)
 
-        return stress(spec)
-    except Exception as error:  # noqa: BLE001 - whoever asked reports it
-        return {"error": f"{type(error).__name__}: {error}"}
+
+def _say(value: Dict[str, Any]) -> None:
+    node = node_name(os.environ)
+    value["node"] = node
+    sys.stdout.write("\n".join(frames(node, value)) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -129,17 +129,20 @@ _KILL_SECONDS = 1.0
 """After SIGKILL, before a process counts as one that cannot be killed."""
 
 
-def call_all(calls: Dict[str, Call]) -> Dict[str, Dict[str, Any]]:
+def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, Dict[str, Any]]:
     """Call all at once; by name what each gave: ``seconds``, with ``value``, or ``error``, or ``hung``.
 
     ``hung`` says for which tool one waited in vain, or what became of one that was not over in time: in state D
-    it cannot be killed, and is left alone.
+    it cannot be killed, and is left alone. ``state`` then is that of the process before it was killed. As soon as the
+    descriptor ``until`` has something to read, which is left there, the time of all is over.
     """
     children = [_Child(name, function, seconds) for name, (function, seconds) in calls.items()]
     waiting = {child.reading: child for child in children}
     poll = select.poll()
     for reading in waiting:
         poll.register(reading, select.POLLIN | select.POLLHUP)
+    if until is not None:
+        poll.register(until, select.POLLIN | select.POLLHUP)
     while waiting:
         now = time.monotonic()
         for child in [child for child in waiting.values() if child.deadline <= now]:
@@ -147,6 +150,11 @@ def call_all(calls: Dict[str, Call]) -> Dict[str, Dict[str, Any]]:
             _forget(poll, waiting, child)
         left = min([child.deadline for child in waiting.values()] or [now]) - now
         for reading, _ in poll.poll(max(0, int(left * 1000) + 1)) if waiting else ():
+            if reading == until:
+                poll.unregister(until)
+                for child in waiting.values():
+                    child.deadline = now
+                break
             child = waiting[reading]
             if not child.read():
                 _forget(poll, waiting, child)
@@ -164,6 +172,7 @@ class _Child:
 
     def __init__(self, name: str, function: Callable[[], Any], seconds: float) -> None:
         self.name, self.late, self.stuck = name, False, False
+        self.state = ""
         self.begun = time.monotonic()
         self.deadline = self.begun + seconds
         self.took = seconds
@@ -183,6 +192,7 @@ class _Child:
 
     def end(self) -> None:
         """Kill its session, and wait a moment for its end."""
+        self.state = _state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)
         for kill in (os.killpg, os.kill):
@@ -198,7 +208,7 @@ class _Child:
     def result(self) -> Dict[str, Any]:
         if self.late or self.stuck:
             how = f"cannot be killed: state {_state(self.pid)}" if self.stuck else "killed"
-            return {"hung": how, "seconds": self.took}
+            return {"hung": how, "state": self.state, "seconds": self.took}
         try:
             return dict(json.loads(bytes(self._said).decode()), seconds=self.took)
         except ValueError:

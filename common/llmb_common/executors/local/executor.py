@@ -41,6 +41,7 @@ from llmb_common.machine.processes import (
     with_variable,
 )
 from llmb_common.machine.sessions import noted
+from llmb_common.machine.talking import Conversation, talk
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
@@ -222,6 +223,11 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
         return ask(argv, seconds, env=os.environ)
+
+    def talk(
+        self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> AbstractContextManager[Conversation]:
+        return talk(argv, env=os.environ)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         return ()

@@ -24,6 +24,7 @@ from llmb_common.executors.slurm.look import look_at_slurm
 from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
 from llmb_common.executors.slurm.submit import apart, start, start_together
+from llmb_common.executors.slurm.topology import topology
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.machine.files import require_trusted
 from llmb_common.machine.processes import ask
@@ -41,6 +42,7 @@ class SlurmExecutor(SlurmScript, Executor):
     poll = staticmethod(look_at_slurm)
     failed_nodes = staticmethod(unfit_nodes)
     nodes_now = staticmethod(nodes_now)
+    topology = staticmethod(topology)
     hold = staticmethod(hold)
     cancel = staticmethod(end_jobs)
 

@@ -8,6 +8,7 @@ import selectors
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +20,7 @@ from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.machine.sessions import end_session
+from llmb_common.machine.talking import Conversation, talk
 from llmb_common.runs.hostlist import compress, expand
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
@@ -47,11 +49,20 @@ class HeldNodes:
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
         """As a step beside others: one that hangs does not keep the next from starting."""
+        return ask(self._step(argv, inside, nodes), seconds)
+
+    def talk(
+        self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
+    ) -> AbstractContextManager[Conversation]:
+        """In such a step; srun passes its input on to all tasks."""
+        return talk(self._step(argv, inside, nodes))
+
+    def _step(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
         step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
         step += [f"--nodelist={compress(nodes)}"] if nodes else []
-        return ask([*step, *(_inside(self.slurm, inside, argv) if inside else argv)], seconds)
+        return [*step, *(_inside(self.slurm, inside, argv) if inside else argv)]
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         """srun (22.05) gives up a whole step when it cannot start one of its tasks, and names the node."""

@@ -1,0 +1,181 @@
+"""Outputs of nccl-tests as results: the answer first, the sizes, and what others have published."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result, envelope
+from llmb_common.command.printable import csv_cell, printable, size
+from llmb_common.errors import RequestError
+from llmb_common.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
+from llmb_common.fabric.published import looked_up, published_bandwidths
+from llmb_common.machine.files import read_some
+from llmb_common.platform.gpus import type_of
+from llmb_run import terminal
+from llmb_run.terminal import table
+
+_HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
+"""Of a file: in which such an output begins, and which are read."""
+
+
+def are_nccl_tests(words: Sequence[str]) -> bool:
+    """Whether these words name outputs of nccl-tests, and nothing else.
+
+    Raises:
+        RequestError: some do, and others do not
+    """
+    found = [word for word in words if _is_one(Path(word))]
+    others = [word for word in words if word not in found]
+    if found and others:
+        raise RequestError(
+            f"{found[0]} is an output of nccl-tests, and {others[0]} is not", remedy="ask for them one after the other"
+        )
+    return bool(found)
+
+
+def _is_one(file: Path) -> bool:
+    try:
+        return file.is_file() and is_nccl_tests(_text(file, _HEAD_BYTES))
+    except OSError:
+        return False
+
+
+def _text(file: Path, most: int) -> str:
+    return read_some(file, most).decode(errors="replace")
+
+
+def read_nccl_tests(file: Path) -> list[NcclTest]:
+    """The tests whose output a file is.
+
+    Raises:
+        RequestError: it cannot be read
+    """
+    try:
+        return parse_nccl_tests(_text(file, _MOST_BYTES))
+    except OSError as error:
+        raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy="check the file") from error
+
+
+def nccl_results(words: Sequence[str], output: str) -> Result:
+    """What the files say, as ``table``, ``csv`` or ``json``. Exit status 1 if a test is not good."""
+    tests = [(word, test) for word in words for test in read_nccl_tests(Path(word))]
+    result = Result(
+        {"nccl_tests": [_as_dict(word, test) for word, test in tests]},
+        status=0 if tests and all(test.good for _, test in tests) else 1,
+    )
+    texts: dict[str, Callable[[], str]] = {
+        "table": lambda: "\n".join(_as_text(word, test) for word, test in tests),
+        "csv": partial(_as_csv, tests),
+        "json": lambda: envelope("results", result, terminal.notices) + "\n",
+    }
+    return replace(result, text=texts[output])
+
+
+def answer(test: NcclTest) -> str:
+    """The line to print first."""
+    what = test.collective or "a collective that the file does not name"
+    where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
+    told = f"{what} on {where}"
+    largest = test.largest
+    best = largest.best if largest else None
+    if largest is not None and best is not None:
+        told += f": {best.busbw_gbps:.1f} GB/s bus bandwidth at {_size(largest.bytes)}"
+    wrong = _wrong(test)
+    if wrong:
+        return f"FAILED: {wrong}; {told}"
+    if not test.sizes:
+        return f"FAILED: no figures; {told}"
+    if test.problems:
+        return f"FAILED: {printable(test.problems[0])}; {told}"
+    if not test.ended:
+        return f"incomplete: the end of the output is missing; {told}"
+    return f"ok: {told}; {'no wrong values' if test.checked else 'whether values are right was not checked'}"
+
+
+def _wrong(test: NcclTest) -> str:
+    sizes = [_size(item.bytes) for item in test.wrong]
+    if sizes:
+        return f"wrong values at {', '.join(sizes[:4])}{' and more' if len(sizes) > 4 else ''}"
+    return f"{test.out_of_bounds} values are out of bounds" if test.out_of_bounds else ""
+
+
+def _as_text(word: str, test: NcclTest) -> str:
+    lines = [f"{printable(word)}: {answer(test)}"]
+    lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
+    told = [printable(test.gpu), f"NCCL {printable(test.library)}" if test.library else ""]
+    told.append(f"nccl-tests {printable(test.version)}" if test.version else "")
+    lines.append("  " + ", ".join(part for part in told if part))
+    if test.average_busbw_gbps is not None:
+        lines.append(
+            f"  {test.average_busbw_gbps:.4g} GB/s is the mean over all its sizes: compare it only with the same sizes"
+        )
+    heads = ["size", "out of place: us", "busbw GB/s", "wrong", "in place: us", "busbw GB/s", "wrong"]
+    rows = [[_size(item.bytes), *_cells(item.out_of_place), *_cells(item.in_place)] for item in test.sizes]
+    text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()) + table(heads, rows, heads)
+    return text + "".join(f"{line}\n" for line in _published(test))
+
+
+def _cells(column: Column | None) -> list[str]:
+    if column is None:
+        return ["", "", ""]
+    wrong = "not counted" if column.wrong is None else f"{column.wrong:g}"
+    return [f"{1e6 * column.seconds:.1f}", f"{column.busbw_gbps:.2f}", wrong]
+
+
+def _size(count: int) -> str:
+    """``8 GiB``: sizes of nccl-tests are powers of two."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit} {name}"
+    return size(count)
+
+
+def _published(test: NcclTest) -> list[str]:
+    """What others have published of the same GPUs on as many nodes."""
+    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+    if not found:
+        return []
+    lines = [f"published for as many GPUs on as many nodes (looked up {looked_up()}):"]
+    lines += [
+        f"  {item.busbw_gbps:g} GB/s at {item.size}, {item.network}: {item.says}, {item.source}" for item in found
+    ]
+    return lines
+
+
+_CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gbps", "busbw_gbps", "wrong")
+
+
+def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
+    stream = io.StringIO()
+    writer = csv.writer(stream, lineterminator="\n")
+    writer.writerow(_CSV)
+    for word, test in tests:
+        for item in test.sizes:
+            writer.writerows([csv_cell(cell) for cell in row] for row in _csv_rows(word, test, item))
+    return stream.getvalue()
+
+
+def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
+    for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
+        if column is not None:
+            figures = [column.seconds, column.algbw_gbps, column.busbw_gbps, column.wrong]
+            yield [word, test.collective, test.ranks, item.bytes, in_place, *figures]
+
+
+def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
+    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+    return {
+        "file": word,
+        "answer": answer(test),
+        "good": test.good,
+        **msgspec.to_builtins(test),
+        "published": [msgspec.to_builtins(item) for item in found],
+    }

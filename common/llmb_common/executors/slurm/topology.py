@@ -1,0 +1,37 @@
+"""Where nodes are in the network, as Slurm's plug-ins for topology know it: ``scontrol show topology``.
+
+topology/tree prints a line for each switch (``SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-8]``, from level 1 on also
+``Switches=``), topology/block one for each block (``BlockName=b1 BlockIndex=0 Nodes=n[1-18] BlockSize=18``, from 24.11
+on also ``AggregatedBlock=b[1-2]``). Without either there is a complaint, and no line.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors.slurm.query import ASK_SECONDS, run_slurm
+from llmb_common.runs.hostlist import expand_known
+
+_UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) (?:.* )?Nodes=(\S+)(?: .*)?")
+
+
+def topology() -> dict[str, str]:
+    """The switch, or the block, that each node is in; of several the smallest. Empty: Slurm knows none."""
+    try:
+        answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)
+    except SchedulerError:
+        return {}  # who measures can do without
+    return parse_topology(answer.output)
+
+
+def parse_topology(output: str) -> dict[str, str]:
+    """The same of what ``scontrol show topology`` has printed."""
+    lines = [found for line in output.splitlines() if (found := _UNIT.fullmatch(line))]
+    units = [(found[1], expand_known(found[2])) for found in lines]
+    units.sort(key=lambda unit: len(unit[1]))
+    smallest: dict[str, str] = {}
+    for name, nodes in units:
+        for node in nodes:
+            smallest.setdefault(node, name)
+    return smallest

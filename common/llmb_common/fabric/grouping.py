@@ -1,0 +1,54 @@
+"""Which nodes are measured together first: disjoint groups of one size, along the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+FOURS_FROM = 24
+"""Nodes from which groups of four are enough to know their spread: six of them."""
+
+SMALL = 5
+"""With up to so many nodes, each is measured with each: fewer than three pairs at once cannot be compared."""
+
+
+def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None) -> list[list[str]]:
+    """Disjoint groups of four, of two with fewer than 24 nodes, so that a slow switch shows as slow groups.
+
+    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known. A group lies within one of
+    them. Who is left over there, by an odd number, is in no group: ``blame.next_round`` gives it partners that are
+    known to be fast, because a group of another size could be compared with none. Nodes of domains that are smaller
+    than a group form groups with each other. Empty: there is nobody to reduce with.
+    """
+    size = group_size(len(hosts))
+    domains: dict[str, list[str]] = {}
+    for host in natural(hosts):
+        domains.setdefault((topology or {}).get(host, ""), []).append(host)
+    groups: list[list[str]] = []
+    scattered: list[str] = []
+    for _, members in sorted(domains.items(), key=lambda item: _key(item[0])):
+        if len(members) < size:
+            scattered += members
+        else:
+            groups += _cut(members, size)
+    return groups + _cut(scattered, size)
+
+
+def group_size(count: int) -> int:
+    """How many nodes a group has in a fleet of ``count``."""
+    return 4 if count >= FOURS_FROM else 2
+
+
+def natural(hosts: Sequence[str]) -> list[str]:
+    """Each host once, ``n2`` before ``n10``."""
+    return sorted(dict.fromkeys(hosts), key=_key)
+
+
+def _key(name: str) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _cut(members: Sequence[str], size: int) -> list[list[str]]:
+    """Full groups only."""
+    return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

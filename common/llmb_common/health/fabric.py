@@ -1,0 +1,195 @@
+"""The second stage: nodes at work, by themselves, in groups and all together, judged against each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.decoding.structs import from_plain
+from llmb_common.errors import RequestError
+from llmb_common.executors import Executor, Held
+from llmb_common.fabric.blame import next_round
+from llmb_common.fabric.grouping import first_groups
+from llmb_common.fabric.judging import judge
+from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
+from llmb_common.fabric.verdict import FabricVerdict
+from llmb_common.health.ask import Health, look
+from llmb_common.health.verdicts import Fabric, with_remarks
+from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, at_work, ranks_of
+from llmb_common.nodes.facts import NodeFacts, Nodes, Snapshot
+from llmb_common.nodes.findings import Remark, remarks
+from llmb_common.nodes.nccl import parse_nccl_log
+from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.rule import Fleet
+from llmb_common.nodes.summary import summarize
+from llmb_common.results.references import baselines, unlike_site
+from llmb_common.site.cluster import HealthSettings, load_cluster_config
+
+MINUTES = 20
+"""The time limit of the job; it takes 2 where nothing is slow."""
+_ENOUGH_SECONDS = 480.0
+"""After which nobody is asked again who is to blame."""
+BYTES = {"cuda": 1 << 30, "cpu": 1 << 20}
+"""Of the buffer that groups reduce: bus bandwidth no longer grows with it."""
+SIZES = {
+    "cuda": tuple(1 << at for at in range(20, 33, 2)),
+    "cpu": tuple(1 << at for at in range(16, 25, 2)),
+}
+"""Those of ``--sizes``, for all nodes together: 1 MiB to 4 GiB on GPUs."""
+
+
+def look_under_load(
+    executor: Executor, needs: Needs, nodes: Sequence[str], install: Path, *, wait: int = 60, sizes: bool = False
+) -> Health:
+    """As ``ask.look``, and what nodes that do not fail do under load.
+
+    Raises:
+        RequestError: they work in an image, and none is named
+        ConfigError: the site's configuration cannot be read
+        RecordError: its baselines cannot
+        SchedulerError: the nodes are not given, or nothing can be started there
+    """
+    if needs.containers and needs.image is None:
+        raise RequestError(
+            "--fabric runs in the image of a workload, and none is named", remedy="add -w WORKLOAD, or a RUN"
+        )
+    known = executor.topology()
+
+    def measured(held: Held, found: Health) -> Health:
+        return with_fabric(held, needs, found, install, known, sizes=sizes)
+
+    return look(executor, needs, nodes, wait=wait, minutes=MINUTES, then=measured)
+
+
+def with_fabric(
+    held: Held, needs: Needs, found: Health, install: Path, topology: Mapping[str, str], *, sizes: bool = False
+) -> Health:
+    """``found``, with what the nodes that did not fail do under load. ``topology``: the switch or block of each node,
+    as far as that is known; ``sizes``: all nodes together reduce buffers of all sizes.
+
+    Raises:
+        ConfigError: the site's configuration cannot be read
+        RecordError: its baselines cannot
+        SchedulerError: nothing can be started on the nodes
+    """
+    nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
+    if not nodes:
+        return found
+    expected = load_cluster_config(install).health
+    known = {node: topology[node] for node in nodes if node in topology}
+    with at_work(held, needs, nodes) as workers:
+        course = _Course(workers, needs, known, expected)
+        course.run(sizes=sizes)
+    verdict = judge(course.measurement, known, expected)
+    facts = [_at_work(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes]
+    told: dict[str, list[Remark]] = {node: [] for node in nodes}
+    for node, remark in _remarks(course.measurement, verdict):
+        told.setdefault(node, []).append(remark)
+    for node, remark in remarks(Fleet(needs, tuple(facts), together=len(nodes)), at_work=True):
+        told[node].append(remark)
+    account = summarize(replace(needs, nodes=len(nodes)), Nodes(tuple(facts)))
+    for finding in unlike_site(account, baselines(install)):
+        for node in nodes if finding.severity == "problem" else ():
+            told[node].append(Remark(finding.kind, "warn", finding.text))
+    fabric = Fabric(course.measurement, verdict, tuple(account.lines()))
+    return replace(found, verdicts=with_remarks(found.verdicts, told), fabric=fabric)
+
+
+class _Course:
+    """One measurement, from GPUs by themselves to all nodes together."""
+
+    def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
+        self._workers, self._needs, self._topology, self._expected = workers, needs, topology, expected
+        self._seconds = GROUP_SECONDS[needs.device]
+        self._bytes = BYTES[needs.device]
+        self.measurement = FabricMeasurement(device=needs.device)
+        self.loads: dict[str, Sequence[Any]] = {}
+        """What was seen of GPUs under load, by node."""
+
+    def run(self, *, sizes: bool) -> None:
+        begun = time.monotonic()
+        self._note()
+        if not self._workers.nodes:
+            return
+        answers = self._workers.alone()
+        self.loads = {node: said.get("load") or () for node, said in answers.items()}
+        self._note(nodes=tuple(_gpus(answers)))
+        if ranks_of(self._needs) > 1:
+            self._note(within=self._reduce([[node] for node in self._workers.nodes]))
+        groups = first_groups(self._workers.nodes, self._topology)
+        while groups:
+            self._note(rounds=(*self.measurement.rounds, self._reduce(groups)))
+            if time.monotonic() - begun > _ENOUGH_SECONDS:
+                break
+            judged = judge(self.measurement, self._topology, self._expected)
+            groups = next_round(self.measurement, judged)
+        together = self._reducing()
+        if len(together) > 1:
+            self._together(together, sizes=sizes)
+
+    def _together(self, nodes: list[str], *, sizes: bool) -> None:
+        asked = [self._bytes, *(SIZES[self._needs.device] if sizes else ())]
+        (measured,) = self._workers.reduce([nodes], asked, WHOLE_SECONDS[self._needs.device])
+        self._note(whole=measured[0], sizes=tuple(measured[1:]))
+
+    def _reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
+        measured = self._workers.reduce(groups, [self._bytes], self._seconds)
+        return tuple(of_size[0] for of_size in measured)
+
+    def _reducing(self) -> list[str]:
+        """Nodes that still answer, but for those that would hold up all others: by themselves, or nobody knows who."""
+        suspects: set[str] = set()
+        cleared: set[str] = set()
+        for group in (group for of_round in self.measurement.rounds for group in of_round):
+            if group.seconds is not None:
+                cleared.update(group.nodes)
+            else:
+                suspects.update(group.hung_nodes or group.nodes)
+        return [node for node in self._workers.nodes if node in cleared or node not in suspects]
+
+    def _note(self, **found: Any) -> None:
+        missing = dict(self._workers.lost)
+        self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
+
+
+def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
+    for node, said in answers.items():
+        for index, result in said["alone"].items():
+            value = result.get("value") or {}
+            yield NodeMeasurement(
+                host=node,
+                gpu=int(index),
+                tflops=value.get("tflops"),
+                copy_gbps=value.get("copy"),
+                to_gpu_gbps=value.get("to_gpu"),
+                from_gpu_gbps=value.get("from_gpu"),
+                error=str(result.get("error") or result.get("hung") or ""),
+            )
+
+
+def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
+    """What is said of single nodes. Only who is the cause fails: a path has two ends."""
+    for node, why in measured.missing.items():
+        yield node, Remark("answer", "fail", why)
+    excludable = verdict.excludable
+    for finding in verdict.findings:
+        if finding.level == "note" or finding.kind == "missing":
+            continue
+        for node in finding.hosts:
+            fails = finding.level == "fail" and node in excludable
+            yield node, Remark(finding.kind, "fail" if fails else "warn", finding.what, finding.remedy)
+
+
+def _at_work(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
+    """The node's facts, with what was seen of it under load."""
+    try:
+        load = from_plain(list(looks), tuple[Snapshot, ...])
+    except msgspec.ValidationError:
+        load = ()
+    nccl = parse_nccl_log(list(lines)) if lines else None
+    return msgspec.structs.replace(facts, samples=load, load=load[0] if load else Snapshot(), nccl=nccl)

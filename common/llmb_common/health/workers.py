@@ -1,0 +1,241 @@
+"""The program on the nodes at work: orders that all of them hear, what each answers, and the watchdog.
+
+A node that does not answer gets no further orders, and holds up nobody: after some medians of what the others took,
+ranks are ended where they are, and say how far they came.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmb_common.errors import SchedulerError
+from llmb_common.executors import Container, Held
+from llmb_common.fabric.measurement import GroupMeasurement
+from llmb_common.health.ask import PYTHONS, Frames, command
+from llmb_common.machine.talking import Conversation
+from llmb_common.nodes.needs import Needs
+
+START_SECONDS = 300.0
+"""For the program to be ready: a container's image is unpacked first."""
+ALONE_SECONDS = 90.0
+GROUP_SECONDS = {"cuda": 90.0, "cpu": 40.0}
+"""At most, for all-reduces among some nodes, with their rendezvous."""
+WHOLE_SECONDS = {"cuda": 240.0, "cpu": 60.0}
+"""The same among all nodes: thousands of ranks take a minute to find each other."""
+_MEDIANS = 5.0
+_FLOOR_SECONDS = {"cuda": 20.0, "cpu": 6.0}
+"""The watchdog: once half of the nodes have answered, the others get so many medians of what those took."""
+_LAST_WORDS = {"cuda": 8.0, "cpu": 3.0}
+"""For a node to say what has become of its ranks, after they were ended."""
+_NOT_ALONE = ("T", "t", "D", "Z")
+"""States of a process in which it does nothing by itself: stopped, waiting in the kernel, dead."""
+
+
+def ranks_of(needs: Needs) -> int:
+    """How many ranks work on a node."""
+    return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
+
+
+class Workers:
+    """The nodes at work. ``lost`` has those that answer no more, with the reason, and ``logs`` what NCCL said on each
+    node of the way that the traffic takes."""
+
+    def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
+        self._conversation = conversation
+        self._needs = needs
+        self._asked = list(nodes)
+        self._frames = Frames()
+        self._number = 0
+        self._port = port
+        self.lost: dict[str, str] = {}
+        self.logs: dict[str, list[str]] = {}
+
+    @property
+    def nodes(self) -> list[str]:
+        """Those that still answer."""
+        return [node for node in self._asked if node not in self.lost]
+
+    def begin(self) -> None:
+        """Wait until the program is ready on all nodes."""
+        answers = self._answers(0, self.nodes, START_SECONDS, 60.0)
+        for node, said in answers.items():
+            if "error" in said:
+                self.lost[node] = f"nothing can be measured there: {said['error']}"
+
+    def alone(self) -> dict[str, dict[str, Any]]:
+        """What the GPUs of each node give by themselves: ``alone`` by GPU, and ``load``, by node."""
+        return self._order({"work": "alone"}, self.nodes, ALONE_SECONDS)
+
+    def reduce(
+        self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
+    ) -> list[list[GroupMeasurement]]:
+        """All-reduces in disjoint groups at the same time: for each group one measurement a size."""
+        members = [node for group in groups for node in group]
+        what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
+        answers = self._order({**what, "port": self._port, "seconds": seconds}, members, seconds)
+        self._port += len(groups)
+        count = ranks_of(self._needs)
+        for node, said in answers.items():
+            self.logs.setdefault(node, []).extend(_logged(said))
+        return [_measured(group, count, sizes, answers) for group in groups]
+
+    def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
+        self._number += 1
+        self._conversation.tell(json.dumps({"order": self._number, **what}))
+        answers = self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
+        self.require_step()
+        return answers
+
+    def require_step(self) -> None:
+        """Raise SchedulerError if the program has ended everywhere: that is no node's fault."""
+        if self._conversation.over:
+            raise SchedulerError(
+                f"the step that measures has ended on all nodes: {self._conversation.complaint.complaint}",
+                remedy="run it again; the scheduler's log says why",
+            )
+
+    def _answers(self, number: int, nodes: Sequence[str], seconds: float, floor: float) -> dict[str, dict[str, Any]]:
+        """What each node answers to an order; those that do not in time are ``lost``."""
+        answers: dict[str, dict[str, Any]] = {}
+        took: list[float] = []
+        begun = time.monotonic()
+        ended: float | None = None
+        while len(answers) < len(nodes) and not self._conversation.over:
+            now = time.monotonic() - begun
+            limit = _limit(took, len(nodes), seconds, floor)
+            if ended is not None:
+                limit = ended + _LAST_WORDS[self._needs.device]
+            if now >= limit and ended is not None:
+                break
+            if now >= limit:
+                self._conversation.tell(json.dumps({"order": number, "end": True}))
+                ended = now
+                continue
+            for line in self._conversation.hear(limit - now):
+                node, said = self._frames.take(line)
+                said = said if said is not None else {"order": 0, "error": "no Python 3.6 or newer"}
+                if node in nodes and said.get("order") == number:
+                    answers[node] = said
+                    took.append(time.monotonic() - begun)
+        for node in nodes:
+            if node not in answers:
+                self.lost[node] = _why_silent(number)
+        return answers
+
+
+def _limit(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
+    """After which time ranks are ended, if so many of the ``nodes`` ``took`` what they did."""
+    if 2 * len(took) < nodes:
+        return seconds
+    return min(seconds, max(floor, _MEDIANS * statistics.median(took)))
+
+
+def _why_silent(number: int) -> str:
+    if number == 0:
+        return "no answer: nothing starts there, in the image that jobs run in"
+    return "it stopped answering while the fabric was measured"
+
+
+def _logged(said: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of NCCL's log that a node's ranks have given."""
+    for result in said.get("ranks", {}).values():
+        value = result.get("value") or {}
+        yield from (line for line in value.get("log", ()) if isinstance(line, str))
+
+
+def _measured(
+    group: Sequence[str], count: int, sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
+) -> list[GroupMeasurement]:
+    """What came of a group of nodes with ``count`` ranks each, a measurement for each size."""
+    results: list[dict[str, Any] | None] = []
+    for node in group:
+        ranks = answers.get(node, {}).get("ranks", {})
+        results += [ranks.get(str(index)) for index in range(count)]
+    nothing = GroupMeasurement(nodes=tuple(group), gpus_per_node=count, bytes=0)
+    values = [result["value"]["seconds"] for result in results if result and "value" in result]
+    if len(values) == len(results):
+        return [
+            replace(nothing, bytes=size, seconds=statistics.median(value[at] for value in values))
+            for at, size in enumerate(sizes)
+        ]
+    culprits = hung(results)
+    first = culprits[0] if culprits else next(at for at, it in enumerate(results) if not it or "value" not in it)
+    error = f"{group[first // count]} rank {first}: {_problem(results[first])}"[:300]
+    return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
+
+
+def _problem(result: Mapping[str, Any] | None) -> str:
+    if result is None:
+        return "its node said nothing"
+    if "error" in result:
+        return str(result["error"])
+    if result.get("state") in ("T", "t"):
+        return "it is stopped"
+    return f"it did not come back in time ({result['hung']})"
+
+
+def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
+    """Which of a group's ranks, from 0, hold up the others: a collective ends nowhere before all have entered it.
+
+    Those of which there is no word, which died, or whose process does nothing; else those that are behind. Empty: all
+    wait at the same place, and it cannot be told for whom.
+    """
+    gone = [at for at, result in enumerate(results) if result is None or _does_nothing(result)]
+    if gone:
+        return gone
+    waiting = {at: int(result["step"]) for at, result in enumerate(results) if result and "hung" in result}
+    furthest = max((int(result["step"]) for result in results if result), default=0)
+    behind = min(waiting.values(), default=furthest)
+    return [at for at, step in waiting.items() if step == behind < furthest]
+
+
+def _does_nothing(result: Mapping[str, Any]) -> bool:
+    if "hung" in result:
+        return result.get("state") in _NOT_ALONE or "cannot be killed" in result["hung"]
+    return str(result.get("error", "")).startswith("it died")
+
+
+@contextmanager
+def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
+    """The program on these nodes, ready for orders, in the image that jobs run in, with their variables.
+
+    Raises:
+        SchedulerError: it cannot be started
+    """
+    addresses = held.addresses
+    spec = {
+        "stage": "fabric",
+        "device": needs.device,
+        "gpus": ranks_of(needs),
+        "addresses": {node: addresses.get(node, node) for node in nodes},
+        "env": dict(needs.env),
+    }
+    inside = Container(needs.image, needs.mounts) if needs.containers and needs.image else None
+    argv = command(spec, ("python3",) if inside else (*needs.pythons, *PYTHONS))
+    unreached: list[str] = []
+    while True:
+        left = [node for node in nodes if node not in unreached]
+        try:
+            with held.talk(argv, inside=inside, nodes=left) as conversation:
+                workers = Workers(conversation, needs, left, held.port)
+                workers.begin()
+                # A step that cannot be started on one node is not started on the others.
+                dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []
+                if not dead:
+                    if workers.nodes:
+                        workers.require_step()
+                    workers.lost |= dict.fromkeys(unreached, "Slurm does not reach it")
+                    yield workers
+                    return
+                unreached = list(dead)
+        except OSError as error:
+            raise SchedulerError(
+                f"nothing can be started on the nodes: {error.strerror or error}", remedy="run this on a login node"
+            ) from error

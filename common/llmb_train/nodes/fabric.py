@@ -1,0 +1,186 @@
+"""The second stage on one node: its GPUs by themselves, and collectives within it and across nodes, order by order.
+
+One program on each node, which imports torch once. It reads orders from its input, a JSON line each, and answers each
+of them (``obey``). Whoever gives them hears all nodes, so that the watchdog is there: a line that comes while ranks
+work ends them, and the answer says of each how far it was. The end of the input ends the program.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from llmb_train.nodes import machine
+from llmb_train.nodes.ask import Call, call_all
+from llmb_train.nodes.machine import node_name
+from llmb_train.nodes.stress import stress, take, usual, wait
+
+ORDERS = 0
+"""The descriptor that orders come from."""
+_LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")
+_BEFORE = 2
+"""Collectives that do not count: buffers are registered, and channels connected."""
+_BLOCK = {"cuda": 5, "cpu": 1}
+"""Collectives between two looks at the clock: a GPU is not made to wait for the CPU after each of them."""
+_SECONDS = {"cuda": 2.0, "cpu": 0.4}
+_FEWEST, _MOST = 5, 200
+"""Blocks that are timed: for so long, but so many."""
+
+
+def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+    """Say that the node is ready (``order`` 0), then do what comes, and ``say`` of each ``order`` what it gave.
+
+    ``spec``: ``device``, ``gpus`` of a node, ``addresses`` of nodes, and further variables (``env``). An order has its
+    number (``order``), what is to be done (``work``: ``alone``, ``reduce``) and what that needs.
+    """
+    os.environ.update(spec.get("env", {}))
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # a step of one task may have been bound to one core
+    say({"order": 0})
+    for line in _lines(ORDERS):
+        order = json.loads(line)
+        if order.get("work") == "alone":
+            say({"order": order["order"], **stress(spec, ORDERS)})
+        elif order.get("work") == "reduce":
+            say({"order": order["order"], "ranks": reduce(spec, order)})
+
+
+def _lines(descriptor: int) -> Iterator[bytes]:
+    """The lines that come from ``descriptor``, of which nothing is read ahead that is not here yet."""
+    rest = b""
+    while block := os.read(descriptor, 1 << 16):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from lines
+
+
+def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What the ranks of this node gave in their group, by their index, as ``call_all`` has it; and of each how far it
+    was in the end (``step``). Empty: the node is in no group.
+
+    ``order``: disjoint ``groups`` of nodes, from which ``port`` on each has its own, the sizes of a buffer in
+    ``bytes``, and after how many ``seconds`` a rank is given up.
+    """
+    node = node_name(os.environ)
+    own = [(number, group) for number, group in enumerate(order["groups"]) if node in group]
+    if not own:
+        return {}
+    number, group = own[0]
+    first = group.index(node) * spec["gpus"]
+    calls: dict[str, Call] = {}
+    steps = []
+    for index in range(spec["gpus"]):
+        step = _Step()
+        member = _Member(spec, order, group, order["port"] + number, first + index, index, step)
+        calls[str(index)] = (partial(together, member), float(order["seconds"]))
+        steps.append(step)
+    found = call_all(calls, ORDERS)
+    for index, step in enumerate(steps):
+        found[str(index)]["step"] = step.reached
+    return found
+
+
+class _Step:
+    """How far a child is, for its parent to see even if the child does not answer."""
+
+    def __init__(self) -> None:
+        self._shared = mmap.mmap(-1, 8)
+
+    @property
+    def reached(self) -> int:
+        """0: it has not begun. A collective that a rank has entered counts one."""
+        return int(struct.unpack("q", self._shared[:8])[0])
+
+    def next(self) -> None:
+        """To be called before whatever may hang."""
+        self._shared[:8] = struct.pack("q", self.reached + 1)
+
+
+class _Member:
+    """One rank of a group, and what it is to do."""
+
+    def __init__(
+        self,
+        spec: dict[str, Any],
+        order: dict[str, Any],
+        group: list[str],
+        port: int,
+        rank: int,
+        index: int,
+        step: _Step,
+    ) -> None:
+        self.device = spec["device"]
+        self.world = len(group) * spec["gpus"]
+        self.address = spec["addresses"][group[0]]
+        self.port, self.rank, self.index, self.step = port, rank, index, step
+        self.bytes = order["bytes"]
+        self.patience = timedelta(seconds=order["seconds"])
+
+
+def together(member: _Member) -> dict[str, Any]:
+    """The ``seconds`` of an all-reduce among the group's ranks, for each size, and what NCCL says of the way (``log``,
+    of a node's first rank). Raises for a rendezvous that fails, and ValueError for a wrong sum."""
+    member.step.next()
+    take(member.device, member.index)
+    log = Path(tempfile.mkdtemp(prefix="llmb-health-")) / "nccl.log"
+    if member.device == "cuda" and member.index == 0:
+        machine.log_nccl(os.environ, log)
+    member.step.next()
+    store = dist.TCPStore(
+        member.address,
+        member.port,
+        member.world,
+        member.rank == 0,
+        timeout=member.patience,
+        wait_for_workers=False,
+    )
+    backend = "nccl" if member.device == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.world, timeout=member.patience)
+    seconds = [_seconds(member, store, size) for size in member.bytes]
+    member.step.next()
+    dist.barrier()  # whoever has the store must not go first
+    said = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    log.unlink(missing_ok=True)
+    log.parent.rmdir()
+    return {"seconds": seconds, "log": [line for line in said if any(word in line for word in _LINES)]}
+
+
+def _seconds(member: _Member, store: Any, size: int) -> float:
+    """The usual time of one all-reduce of a buffer of ``size`` bytes."""
+    device, world = member.device, member.world
+    data = torch.full((size // 4,), float(member.rank + 1), device=device)
+    member.step.next()
+    dist.all_reduce(data)
+    if not bool((data == world * (world + 1) / 2).all()):
+        raise ValueError("an all-reduce gave a wrong sum")
+    data.zero_()
+    for _ in range(_BEFORE):
+        first = _block(member, data)
+    # All ranks must enter as many: the first one says how many.
+    name = f"blocks of {size}"
+    if member.rank == 0:
+        store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / first)))))
+    member.step.next()
+    count = int(store.get(name))
+    return usual([_block(member, data) for _ in range(count)], device) / _BLOCK[device]
+
+
+def _block(member: _Member, data: Any) -> float:
+    wait(member.device)
+    begun = time.perf_counter()
+    for _ in range(_BLOCK[member.device]):
+        member.step.next()
+        dist.all_reduce(data)
+    wait(member.device)
+    return time.perf_counter() - begun

@@ -1,0 +1,159 @@
+"""The fabric in the commands: what ``health`` prints of it, and ``accept``, which measures it first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from llmb_common.fabric.judging import judge
+from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, bus_factor
+from llmb_common.health.ask import Health
+from llmb_common.health.verdicts import Fabric, NodeVerdict
+from llmb_common.site.cluster import HealthSettings
+from llmb_run.commands import health
+from llmb_run.fabric_text import fabric_text
+from llmb_run.starting import submitting
+from support.campaigns import SUITE, Site, unpacked
+from support.cli import Cli
+from support.programs import needs_zstd
+
+NODES = [f"n{number}" for number in range(1, 13)]
+GIB = 1 << 30
+
+
+def group(nodes: Sequence[str], rate: float, size: int = GIB) -> GroupMeasurement:
+    seconds = size * bus_factor("all_reduce", 8 * len(nodes)) / 1e9 / rate
+    return GroupMeasurement(nodes=tuple(nodes), gpus_per_node=8, bytes=size, seconds=seconds)
+
+
+def fabric(first: float = 332.7, expected: HealthSettings | None = None) -> Fabric:
+    """Six pairs, of which the first gives that; again with others so does its first node."""
+    pairs = [NODES[at : at + 2] for at in range(0, 12, 2)]
+    again = [["n1", "n3"], ["n2", "n4"]], [["n1", "n5"]]
+    asked = [[group(of, first if "n1" in of else 332.7) for of in groups] for groups in again]
+    measurement = FabricMeasurement(
+        device="cuda",
+        rounds=(tuple(group(of, first if "n1" in of else 332.7) for of in pairs), *map(tuple, asked)),
+        whole=group(NODES, min(first, 330.0)),
+        sizes=tuple(group(NODES, 100.0, size) for size in (1 << 20, 1 << 30)),
+    )
+    return Fabric(measurement, judge(measurement, {}, expected), ("12 nodes, 8 x H100",))
+
+
+def found(of: Fabric, bad: Sequence[str] = ()) -> Health:
+    verdicts = [NodeVerdict(node, "fail" if node in bad else "ok") for node in NODES]
+    return Health(verdicts, fabric=of, seconds=90.0)
+
+
+def test_the_answer_is_the_first_line_in_the_fields_words() -> None:
+    text = fabric_text(fabric(318.0))
+    first = text.splitlines()[0]
+    assert first.startswith("warn: n1 ")
+    assert "318 GB/s" in first
+    (row,) = [line for line in text.splitlines() if line.startswith("all-reduce, bus bandwidth")]
+    assert "6 groups of 2 nodes" in row
+    assert "332.7 GB/s" in row
+    assert f"{332.7 / (2 * 15 / 16):.4g} GB/s" in row, "the algorithm bandwidth"
+    (row,) = [line for line in text.splitlines() if line.split()[:1] == ["1048576"]]
+    assert row.split()[2:] == [f"{100 / (2 * 95 / 96):.2f}", "100.00"]
+
+
+class Asked:
+    """``llmb-run health --fabric``, as if nodes were measured as they are told."""
+
+    def __init__(self, cli: Cli, patch: pytest.MonkeyPatch) -> None:
+        self.cli, self.patch = cli, patch
+        patch.setattr(health, "choose", lambda *words: (NODES, {}))
+
+    def __call__(self, of: Health, *words: str) -> Any:
+        def measured(*words: Any, **more: Any) -> Health:
+            self.more = more
+            return of
+
+        self.patch.setattr(health, "look_under_load", measured)
+        return self.cli("health", "--fabric", *words, CLUSTER_TYPE="slurm", GPU_TYPE="h100")
+
+
+@pytest.fixture
+def asked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> Asked:
+    return Asked(cli, monkeypatch)
+
+
+def test_a_warning_is_no_failure(asked: Asked) -> None:
+    done = asked(found(fabric(318.0)))
+    assert done.status == 0
+    assert done.out.splitlines()[0].startswith("warn: n1 ")
+    done = asked(found(fabric(318.0)), "--json", "--sizes")
+    assert done.data["fabric"]["verdict"]["level"] == "warn"
+    assert done.data["fabric"]["measurement"]["rounds"][0][0]["nodes"] == ["n1", "n2"]
+    assert asked.more["sizes"] is True
+
+
+def test_less_of_all_nodes_than_the_site_expects_is(asked: Asked) -> None:
+    of = fabric(expected=HealthSettings(all_reduce_gb_per_s=500))
+    done = asked(found(of))
+    assert done.status == 1
+    assert done.out.splitlines()[0].startswith("fail: ")
+
+
+def test_sizes_are_of_the_fabric(cli: Cli) -> None:
+    assert cli("health", "--sizes", "--json").envelope["error"]["code"] == "request"
+
+
+def test_what_was_called_stress_says_what_it_is_now(cli: Cli) -> None:
+    error = cli("health", "--stress", "--json").envelope["error"]
+    assert error["code"] == "removed"
+    assert "health --fabric" in error["remedy"]
+
+
+@pytest.fixture
+def campaign(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+    """A suite that asks for the fabric, on nodes that are measured as a test says (``look_under_load``)."""
+    text = SUITE.replace("FIRST", "80").replace("SECOND", "80").replace("name: two", "name: two\nhealth: fabric")
+    site.suite(text=text)
+    monkeypatch.setattr(submitting, "choose", lambda *words: (NODES, {}))
+    return site
+
+
+def measures(patch: pytest.MonkeyPatch, of: Health) -> None:
+    patch.setattr(submitting, "look_under_load", lambda *words, **more: of)
+
+
+@needs_zstd
+def test_an_acceptance_begins_with_it_and_a_warned_node_fails_none(
+    campaign: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures(monkeypatch, found(fabric(318.0)))
+    done = campaign.accept()
+    assert done.status == 0
+    assert done.out.startswith("fabric: warn: n1 ")
+    inside = unpacked(campaign.campaign / "two.tar.zst", tmp_path / "out")
+    kept = json.loads(inside["campaign/health.json"])["fabric"]
+    assert msgspec.convert(kept, list[Fabric]) == [fabric(318.0)]
+    assert inside["campaign/verdicts.txt"].decode().startswith("fabric: warn: n1 ")
+    shown = campaign("accept", "show", tmp_path / "out")
+    assert (shown.status, shown.out.startswith("fabric: warn: n1 ")) == (0, True)
+    kept[0]["measurement"]["rounds"][0][0]["seconds"] /= 2
+    (tmp_path / "out" / "campaign" / "health.json").write_text(json.dumps({"schema": 1, "fabric": kept}))
+    shown = campaign("accept", "show", tmp_path / "out", "--json")
+    assert shown.envelope["error"]["code"] == "pack-refuted"
+
+
+def test_what_cannot_be_judged_fails_none(campaign: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = FabricMeasurement(device="cuda", rounds=((group(["n1", "n2"], 300.0),),))
+    measures(monkeypatch, found(Fabric(few, judge(few))))
+    done = campaign.accept("--json")
+    assert (done.status, done.data["fabric"][0]["level"]) == (0, "not judged")
+
+
+def test_less_of_all_nodes_than_the_site_expects_ends_it_before_it_begins(
+    campaign: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measures(monkeypatch, found(fabric(expected=HealthSettings(all_reduce_gb_per_s=500))))
+    done = campaign.accept("--json")
+    assert done.envelope["error"]["code"] == "unhealthy-fabric"
