@@ -165,7 +165,8 @@ def test_a_fresh_machine_gets_everything_and_the_second_run_makes_nothing(fresh:
     assert f"== system packages: installing {' '.join(install.split()[5:-1])}" in done.stdout
     made = [call.split()[-1] for call in fresh.called("uv venv --seed --clear --python ")]
     assert made == [".venv", *(f".test/pythons/{version}" for version in VERSIONS if version != "3.11")]
-    assert sum(".[dev,install,report,hub]" in call for call in fresh.called("uv pip install --python .venv/bin/py")) == 1
+    filled = fresh.called("uv pip install --python .venv/bin/py")
+    assert sum(".[dev,install,report,hub]" in call for call in filled) == 1
     assert fresh.called("pytest")[0] == "pytest --collect-only -q", "its caches serve all workers"
     quickstart, second = fresh.called("engine")
     assert quickstart.split(maxsplit=1)[1] == (
