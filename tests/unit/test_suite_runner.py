@@ -165,9 +165,8 @@ def test_a_fresh_machine_gets_everything_and_the_second_run_makes_nothing(fresh:
     assert f"== system packages: installing {' '.join(install.split()[5:-1])}" in done.stdout
     made = [call.split()[-1] for call in fresh.called("uv venv --seed --clear --python ")]
     assert made == [".venv", *(f".test/pythons/{version}" for version in VERSIONS if version != "3.11")]
-    assert (
-        sum(".[dev,install,report,hub]" in call for call in fresh.called("uv pip install --python .venv/bin/py")) == 1
-    )
+    filled = fresh.called("uv pip install --python .venv/bin/py")
+    assert sum(".[dev,install,report,hub]" in call for call in filled) == 1
     assert fresh.called("pytest")[0] == "pytest --collect-only -q", "its caches serve all workers"
     quickstart, second = fresh.called("engine")
     assert quickstart.split(maxsplit=1)[1] == (
@@ -313,20 +312,9 @@ def test_a_whole_run_needs_git_which_a_selection_does_not(sandbox: Sandbox) -> N
     for arguments in ([], ["--pythons"]):
         done = sandbox.run(*arguments)
         assert done.returncode == 1
-        assert "not on PATH: git" in done.stderr
+        assert "git is not on PATH" in done.stderr
         assert not sandbox.called("pytest")
     assert sandbox.run("tests/unit").returncode == 0
-
-
-def test_a_machine_without_python_is_told_all_that_it_lacks(fresh: Sandbox) -> None:
-    for name in ("git", "python3", *(f"python{version}" for version in VERSIONS)):
-        (fresh.root / "tools" / name).unlink()
-    # No Python of this machine either.
-    runner = fresh.root / "clone" / "tests" / "run"
-    runner.write_text(runner.read_text().replace("/usr/bin/python3", "/nowhere/python3"))
-    done = fresh.run("--fast")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "not on PATH: a Python from 3.10 to 3.14; git" in done.stderr
 
 
 def test_an_environment_is_made_again_when_the_project_has_changed(sandbox: Sandbox) -> None:
