@@ -18,8 +18,8 @@ import pytest
 from click import Context
 
 from llmb_run import options
+from llmb_run.actions.workloads import _next_step
 from llmb_run.commands.start import single_command
-from llmb_run.commands.workloads import _next_step
 from llmb_train import catalogue, perf_recipes
 from support.cli import Cli, Done
 from support.functions import RECIPE, ROOT, UNCHECKED

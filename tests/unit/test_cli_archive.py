@@ -184,7 +184,7 @@ def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli
     assert (done.status, "exists" in done.err) == (2, True)
     assert path.read_text() == "precious"
     assert cli("archive", "-o", path, "--overwrite").status == 0
-    cli.patch.setattr("llmb_run.commands.report.measure", None)  # no run is measured for a file that cannot be written
+    cli.patch.setattr("llmb_run.actions.report.measure", None)  # no run is measured for a file that cannot be written
     assert cli("archive", "-o", tmp_path / "runs.zip").status == 2
     assert cli("archive", "-o", tmp_path / "none" / "runs.tar.gz").status == 2
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.tar.gz"]

@@ -15,8 +15,8 @@ from llmb_common.health.ask import choose
 from llmb_common.nodes.needs import Needs
 from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_run import options
+from llmb_run.actions import health
 from llmb_run.app import load_command
-from llmb_run.commands import health
 from support.cli import Cli
 
 JOB = ("-w", "mbridge", "-s", "deepseek_v3", "--dtype", "fp8", "--scale", "1024")

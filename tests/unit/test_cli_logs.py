@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from llmb_common.timing import iterations
 from llmb_common.timing.iterations import Progress
 from llmb_common.timing.records import Iteration, last_iterations
-from llmb_run.commands import logs
-from llmb_run.commands.logs import follow, last_lines, lines_of, rank_of
+from llmb_run.actions import logs
+from llmb_run.actions.logs import follow, last_lines, lines_of, rank_of
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time

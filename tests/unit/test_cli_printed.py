@@ -14,8 +14,8 @@ import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.timing.tables import shorten
+from llmb_run.actions.watch import LIVE
 from llmb_run.columns import table as table_of
-from llmb_run.commands.watch import LIVE
 from llmb_run.following import look_at
 from llmb_run.terminal import clock, table
 from support.cli import Cli

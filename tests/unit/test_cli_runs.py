@@ -93,7 +93,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     alive = here("retry", run)
     assert (alive.status, "not yet ended" in alive.err) == (2, True)
     with here.patch.context() as patch:
-        patch.setattr("llmb_run.commands.jobs.end_runs", lambda records: records)  # a job that takes its time to end
+        patch.setattr("llmb_run.actions.jobs.end_runs", lambda records: records)  # a job that takes its time to end
         assert "had already ended" not in here("cancel", run).out
     ended = here("cancel", run)
     assert ended.out.split()[:2] == [run, "CANCELLED"]

@@ -15,8 +15,8 @@ import pytest
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.observe import Observation
+from llmb_run.actions.watch import LIVE, that_fit
 from llmb_run.columns import Form, cells
-from llmb_run.commands.watch import LIVE, that_fit
 from llmb_run.following import LiveRun, ask_again
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
@@ -34,7 +34,7 @@ class Scheduler:
         clock = SimpleNamespace(
             monotonic=lambda: self.now, sleep=lambda seconds: self.sleep(seconds), strftime=time.strftime
         )
-        patch.setattr("llmb_run.commands.watch.time", clock)
+        patch.setattr("llmb_run.actions.watch.time", clock)
         patch.setattr("llmb_run.following.observe", self.answer)
 
     def sleep(self, seconds: float) -> None:

@@ -15,7 +15,7 @@ from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, 
 from llmb_common.health.ask import Health
 from llmb_common.health.verdicts import Fabric, NodeVerdict
 from llmb_common.site.cluster import HealthSettings
-from llmb_run.commands import health
+from llmb_run.actions import health
 from llmb_run.fabric_text import fabric_text
 from llmb_run.starting import submitting
 from support.campaigns import SUITE, Site, unpacked

@@ -16,7 +16,7 @@ from msgspec.structs import replace as replaced
 
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.runs.record import RunRecord
-from llmb_run.commands import results
+from llmb_run.actions import results
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
 from support.next_lines import next_lines

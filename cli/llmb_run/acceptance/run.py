@@ -49,7 +49,8 @@ from llmb_run.reporting.forms import junit, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dict, reference_as_dict
-from llmb_run.starting.submitting import require_health, say_doubts, say_warnings
+from llmb_run.starting.requests import say_warnings
+from llmb_run.starting.submitting import require_health, say_doubts
 from llmb_run.terminal import next_command, notice, table
 from llmb_run.workspace import Workspace
 

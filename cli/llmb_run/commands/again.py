@@ -2,149 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import click
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import CheckFailed, RequestError
-from llmb_common.executors import executor_for
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_runs
-from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
-from llmb_common.rendering.script import render_script
-from llmb_common.rendering.supervisor import supervisor_sha256
-from llmb_common.runs.manifest import make_manifest, training_code
-from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
-from llmb_common.submission.jobs import JobToSubmit, Options
-from llmb_common.submission.observe import refresh
-from llmb_common.submission.preflight import check_resumable
-from llmb_common.submission.rounds import digest_of
-from llmb_common.submission.single import resuming
-from llmb_common.timing.job_events import read_events
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.selecting import require_own, select_rows
-from llmb_run.starting.planner import check_apart, spread_over
-from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.terminal import notice, table
-from llmb_run.workspace import Workspace
-
-_COMPARED = {
-    "llmb": "version of LLMB",
-    "git": "commit of the clone",
-    "recipe_sha256": "recipe.yaml",
-    "code_sha256": "training code",
-    "supervisor_sha256": "supervisor.sh",
-    "image": "container image",
-}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """``then`` and ``now`` are short; ``detail`` is a diff, or empty."""
-
-    what: str
-    then: str
-    now: str
-    detail: str = ""
-
-
-def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
-    """What would not be the same if the run were started again today; empty: the script is the same to the byte."""
-    found = []
-    then = read_text(record.paths.script)
-    now = render_script(record.plan, record.paths, record.manifest.get("supervisor_sha256"))
-    if then != now:
-        lines = difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1)
-        found.append(Difference("batch script", "as submitted", "as rendered today", "\n".join(lines)))
-    today = make_manifest(record.plan, recipe_folder, training_code())
-    today["supervisor_sha256"] = supervisor_sha256(record.plan.cluster_type)
-    for key, what in _COMPARED.items():
-        before, after = record.manifest.get(key), today.get(key)
-        if before != after:
-            found.append(Difference(what, _short(before), _short(after)))
-    return found
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, dict) and "commit" in value:
-        return f"{value['commit'][:12]}{' with changes' if value['dirty'] else ''}"
-    if isinstance(value, dict):
-        return ", ".join(f"{key} {item}" for key, item in value.items() if key in ("path", "bytes"))
-    text = str(value)
-    return text[:12] if len(text) == 64 else text
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A run, and what would differ if it were started again today."""
-
-    run_id: str
-    differences: Sequence[Difference]
-
-
-def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
-    """Each run with what differs today."""
-    return [
-        Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
-        for record in records
-    ]
-
-
-def in_words(compared: Sequence[Compared]) -> list[str]:
-    """For each run in which something differs a table of the differences, and then their diffs."""
-    said: list[str] = []
-    for item in compared:
-        if not item.differences:
-            continue
-        if len(compared) > 1:
-            said.append(f"{item.run_id}:")
-        rows = [[found.what, found.then, found.now] for found in item.differences]
-        said.append(table(["differs", "then", "now"], rows).rstrip("\n"))
-        said += [f"\n{found.detail}\n" for found in item.differences if found.detail]
-    return said
-
-
-def shown(compared: Sequence[Compared]) -> Result:
-    """What differs, for people and as data; exit status 1 where something does."""
-    data: list[dict[str, Any]] = []
-    lines: list[str] = []
-    for item in compared:
-        found = [vars(difference) for difference in item.differences]
-        data.append({"run_id": item.run_id, "same": not found, "differences": found})
-        if not found:
-            named = f"{item.run_id}: " if len(compared) > 1 else ""
-            lines.append(f"{named}the same: script, code, recipe, image and version\n")
-    status = 0 if len(lines) == len(compared) else 1
-    return Result({"runs": data}, "".join(lines), status=status, remarks=in_words(compared))
-
-
-def differ(compared: Sequence[Compared]) -> CheckFailed:
-    """The error of ``--exact`` where something differs."""
-    changed = [item for item in compared if item.differences]
-    listed = [", ".join(found.what for found in item.differences) for item in changed]
-    if len(compared) == 1:
-        number = len(changed[0].differences)
-        message = f"{counted(number, 'thing')} {'differs' if number == 1 else 'differ'} today: {listed[0]}"
-    else:
-        named = (f"{item.run_id} ({what})" for item, what in zip(changed, listed, strict=True))
-        message = f"{len(changed)} of {len(compared)} runs would differ today: {', '.join(named)}"
-    return CheckFailed(
-        f"nothing was started: {message}",
-        remedy="--anyway starts it regardless; without --exact, retry takes the same plan with today's code",
-        code="differs",
-    )
 
 
 @click.command(cls=Command)
@@ -191,122 +55,17 @@ def retry_command(
     Uses today's training code and site settings. --exact insists on the original ones: the same script, training code,
     recipe, image and version of LLMB. Exit status 1 where something differs.
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    check_apart(repeats, how.apart)
-    if exact or check:
-        _require_unchanged(
-            "--check" if check else "--exact",
-            {
-                "--without": without,
-                "--spread": spread,
-                "--spread-nodes": how.apart,
-                "--without-failed": without_failed,
-                "--resume": resume,
-            },
-        )
-    elif anyway:
-        raise RequestError("--anyway overrides what --exact finds", remedy="add --exact, or leave it out")
-    rows = select_rows(workspace, runs, RunFilter())
-    if not check:
-        require_own(row.folder for row in rows)
-    records = [load_record(row.folder) for row in rows]
-    compared = compare(records, workspace) if exact or check else []
-    if check:
-        return shown(compared)
-    if exact and not anyway and any(item.differences for item in compared):
-        return replace(shown(compared), error=differ(compared))
-    if not exact:
-        records = refresh(records)
-        _require_ended(records)
-    shown_by_runs = [] if exact else [node for record in records for node in shown_bad(record)]
-    bad = nodes_to_leave_out(shown_by_runs, workspace.install)
-    left_out = _failed_nodes(records, bad) if without_failed else {}
-    jobs: list[JobToSubmit] = []
-    for record in records:
-        each = Options(exclude=without or "", detach=how.detach, left_out=tuple(left_out.items()))
-        plan = resuming(record.plan, record.paths) if resume else record.plan
-        if plan.checkpoint.resume:
-            if repeats > 1:
-                raise RequestError(
-                    f"{record.paths.run_id} continues from a checkpoint, where only one job can save",
-                    remedy="leave out --repeats",
-                )
-            check_resumable(plan)
-            _require_alone(plan, workspace)
-        folder = workspace.workload(plan.workload).folder
-        plans = spread_over(plan, repeats, spread, record) if spread else [plan] * repeats
-        jobs += [JobToSubmit(begun, folder, each) for begun in plans]
-    say_doubts(job.plan for job in jobs)
-    if without_failed:
-        jobs = keep_off(jobs, bad)
-    for item in bad:
-        notice(as_notice(item) if without_failed else f"{item.node} is bad ({item.why}); --without-failed avoids it")
-    if len(jobs) > 1:
-        # Which nodes that means changes from one moment to the next, and makes no other round.
-        digest = digest_of(jobs, "retry --without-failed", how.apart) if without_failed else ""
-        result = start_round("retry", jobs, workspace, how, digest)
-    else:
-        result = start_one(jobs[0])
-    return replace(result, remarks=[*in_words(compared), *result.remarks])
+    from llmb_run.actions.again import retry
 
-
-def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
-    """Raise RequestError where one of ``others`` is given, which ask for other jobs than the runs were."""
-    given = [name for name, value in others.items() if value]
-    if given:
-        raise RequestError(
-            f"{option} is about runs exactly as they were, which {' and '.join(given)} would change",
-            remedy=f"leave out {option}, or {' and '.join(given)}",
-        )
-
-
-def _require_ended(records: Sequence[RunRecord]) -> None:
-    """Raise RequestError where one is still waiting or running."""
-    alive = [record for record in records if is_live(record.state)]
-    if alive:
-        raise RequestError(
-            f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
-            remedy="wait, or llmb-run cancel",
-        )
-
-
-def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
-    """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
-    rows = find_runs(
-        workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
+    return retry(
+        runs=runs,
+        without=without,
+        repeats=repeats,
+        spread=spread,
+        without_failed=without_failed,
+        resume=resume,
+        exact=exact,
+        anyway=anyway,
+        check=check,
+        **settings,
     )
-    others = [
-        record for row in rows if (record := load_record(row.folder)).plan.checkpoint.save == plan.checkpoint.save
-    ]
-    for other in refresh(others):
-        if is_live(other.state):
-            raise RequestError(
-                f"{other.paths.run_id} already continues from {plan.checkpoint.save} ({other.state})",
-                remedy="wait for it, or llmb-run cancel",
-            )
-
-
-def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
-    """The nodes of runs that are down or drained now, each with that reason.
-
-    Raises:
-        RequestError: there are none, and the runs have shown no others ``bad`` either
-        SchedulerError: the scheduler does not say
-    """
-    found: dict[str, str] = {}
-    for record in records:
-        nodes = read_events(record.paths.events).nodes
-        shown_bad = any(item.run_id == record.paths.run_id for item in bad)
-        if not nodes and not shown_bad:
-            raise RequestError(
-                f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
-            )
-        out = executor_for(record.plan.cluster_type).failed_nodes(nodes) if nodes else []
-        if not out and not shown_bad:
-            raise RequestError(
-                f"{record.paths.run_id}: its log names no bad node, and the scheduler shows none of its nodes ({nodes})"
-                " as down or drained",
-                remedy="name the nodes with --without HOSTS, or retry without the option",
-            )
-        found |= dict.fromkeys(out, "down or drained")
-    return found

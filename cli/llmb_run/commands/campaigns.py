@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
-from llmb_common.runs.record import load_record
 from llmb_run import options
-from llmb_run.acceptance.run import accept
-from llmb_run.acceptance.show import show_campaign
-from llmb_run.acceptance.suite import find_suite, suites
 from llmb_run.app import Command, VerbCommand
-from llmb_run.comparing.ab import ab, say_what_changed, spec_of_run
-from llmb_run.comparing.strategy import rule_of
-from llmb_run.selecting import one_folder
-from llmb_run.starting.requests import job_spec, one_job, plan_job
-from llmb_run.starting.sweeps import dimension, dimensions_of
-from llmb_run.terminal import next_command
-from llmb_run.tuning.run import TuneRequest, tune
-from llmb_run.workspace import Workspace
 
 
 @click.command("suites", cls=Command)
@@ -41,14 +26,9 @@ def show_suites(name: str) -> Result:
     \b
     llmb-run accept suites exemplar-h100
     """
-    if name:
-        _, text = find_suite(name)
-        return Result({"name": name, "text": text}, text, for_programs=True)
-    return Result(
-        {"suites": list(suites())},
-        "".join(f"{known}\n" for known in suites()),
-        hint=next_command("accept", "suites", next(iter(suites()))),
-    )
+    from llmb_run.actions.campaigns import show_suites
+
+    return show_suites(name=name)
 
 
 @click.command("show", cls=Command)
@@ -67,7 +47,9 @@ def show_verb(folder: Path) -> Result:
     Exit status as of accept; 1 also where the campaign says something else than its logs, or a run was replaced that
     had ended well. sha256sum -c SHA256SUMS checks the files of a pack, and ssh-keygen -Y verify its signature.
     """
-    return show_campaign(folder)
+    from llmb_run.actions.campaigns import show_pack_or_campaign
+
+    return show_pack_or_campaign(folder=folder)
 
 
 @click.command(cls=VerbCommand, verbs=[show_suites, show_verb])
@@ -96,7 +78,9 @@ def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, 
     accept suites [NAME] shows the suites that come with LLMB; accept show FOLDER judges a campaign or its
     unpacked evidence again.
     """
-    return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
+    from llmb_run.actions.campaigns import run_campaign
+
+    return run_campaign(suite=suite, again=again, folder=folder, evening=evening, dry_run=dry_run)
 
 
 @click.command(cls=Command)
@@ -139,27 +123,21 @@ def ab_command(
 
     Exit status 0: answered; 1: a side failed, or the work differs; 4: open when the budget was spent.
     """
-    if (base is None) == (workload is None):
-        raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
-    dimensions = dimensions_of(change, "--change")
-    if several := [name for name, values in dimensions.items() if len(values) > 1]:
-        raise RequestError(
-            f"--change: {several[0]} has several values", remedy="one at a time; llmb-run sweep tries several"
-        )
-    workspace = Workspace()
-    spec = job_spec(workload=workload or "", dry_run=dry_run, **settings)
-    if base is not None:
-        record = load_record(one_folder(workspace, base))
-        its = spec_of_run(record, workspace.workload(record.plan.workload).recipe)
-        spec = replace(its.having(spec.settings), slurm=spec.slurm)
-        say_what_changed(record, plan_job(spec, workspace).plan)
-    rule = rule_of(resolution, pairs, budget)
-    changes: dict[str, str | None] = {name: values[0] for name, values in dimensions.items()}
-    for name in map(dimension, unset):
-        if name in changes:
-            raise RequestError(f"--unset {name}: it is given twice", remedy="give it once, or --change a value")
-        changes[name] = None
-    return ab(spec, changes, rule, workspace, again=again, folder=folder, dry_run=dry_run)
+    from llmb_run.actions.campaigns import compare_sides
+
+    return compare_sides(
+        base=base,
+        workload=workload,
+        change=change,
+        unset=unset,
+        resolution=resolution,
+        pairs=pairs,
+        budget=budget,
+        again=again,
+        folder=folder,
+        dry_run=dry_run,
+        **settings,
+    )
 
 
 @click.command(cls=Command)
@@ -204,9 +182,16 @@ def tune_command(
     and one that crashes is tried again. After any interruption, run the same command again to continue. Exit status 1
     if the recipe's own configuration does not run.
     """
-    spec = one_job(**settings)
-    values = dimensions_of(vary, "--vary")
-    if only and not values:
-        raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
-    wanted = TuneRequest(spec, values, only, budget or math.inf, trial_steps, set_baseline)
-    return tune(wanted, again=again, folder=folder, dry_run=dry_run)
+    from llmb_run.actions.campaigns import find_fastest
+
+    return find_fastest(
+        vary=vary,
+        only=only,
+        budget=budget,
+        trial_steps=trial_steps,
+        set_baseline=set_baseline,
+        again=again,
+        folder=folder,
+        dry_run=dry_run,
+        **settings,
+    )

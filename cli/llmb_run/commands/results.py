@@ -2,38 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import click
 
-from llmb_common.command.outcome import Result, envelope
-from llmb_common.command.printable import columns_of_terminal
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
-from llmb_common.results.history import ALARM_RATE
-from llmb_common.results.level import CONFIDENCE, SETTLED
-from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import Window, read_window
-from llmb_run import columns, options, terminal
-from llmb_run.app import Command, refuse_beside_json
-from llmb_run.comparing.fabrics import are_fabrics, compared
-from llmb_run.results import groups, series
-from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
-from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
-from llmb_run.results.measured import MeasuredRun, explain, reference_lines
-from llmb_run.results.measuring import measure, selected
-from llmb_run.results.nccl import are_nccl_tests, nccl_results
-from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
-from llmb_run.results.series import history_lines, shift_text
-from llmb_run.results.short_runs import over_common_steps
-from llmb_run.selecting import one_folder
-from llmb_run.terminal import table
-from llmb_run.workspace import Workspace
+from llmb_common.command.outcome import Result
+from llmb_run import options
+from llmb_run.app import Command
+
+_SIDE = "Run id, name, job id or folder; several with commas are repeats."
 
 
 @click.command(cls=Command)
@@ -82,109 +59,26 @@ def results_command(
     Exit status 1 if a run failed; with --rank, if a model has no run with a time. Runs that wait, run or were too short
     to be measured have not failed.
     """
-    if output not in (None, "json"):
-        refuse_beside_json("--format", output)
-    output = output or "table"
-    if output not in ("table", "csv", "json"):
-        raise RequestError(
-            f"--format {output} is unknown{did_you_mean(output, ('table', 'csv', 'json'))}",
-            remedy="table, csv or json",
-        )
-    if iterations + group + rank + scaling + (history or alarm) > 1:
-        raise RequestError(
-            "--iterations, --group, --rank, --scaling and --history or --alarm cannot be combined",
-            remedy="choose one",
-        )
-    if alarm and output == "csv":
-        raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
-    if are_nccl_tests(runs):
-        return nccl_results(runs, output)
-    workspace, measured = Workspace(), read_window(window) if window else None
-    if alarm:
-        return _alarm(output, workspace, runs, filters, measured)
-    found = selected(workspace, runs, filters, measured)
-    if rank:
-        return _ranking(output, found if measured else over_common_steps(found, workspace), workspace)
-    status = 1 if any(item.failed for item in found) else 0
-    if group or scaling or history:
-        return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
-    if iterations:  # every step, which is no table for a terminal
-        return _every_step(output, found, status)
-    if output == "csv":
-        explain(found)
-    most = None if everything else last or filters["limit"] or MOST
-    parts = Parts(single_runs, timing, notes, everything, full_names, most)
-    shown = partial(listing, found, parts)
-    return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
+    from llmb_run.actions.results import results
 
-
-def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
-    def csv() -> str:
-        return columns.csv_of(STEP, measured_steps(found))
-
-    def data() -> dict[str, Any]:
-        return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
-
-    return _in_form(output, data, csv, csv, status)
-
-
-def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
-    """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
-    made = boards(found, workspace)
-    # What has not ended may yet have a time.
-    status = 0 if all(board.command or board.live for board in made) else 1
-    return _in_form(
-        output,
-        lambda: {"boards": ranking_as_dict(made)},
-        partial(ranking_text, made, columns_of_terminal()),
-        lambda: "\n".join(columns.csv_of(board.columns, board.configurations) for board in made),
-        status,
+    return results(
+        runs=runs,
+        output=output,
+        single_runs=single_runs,
+        timing=timing,
+        notes=notes,
+        full_names=full_names,
+        last=last,
+        everything=everything,
+        window=window,
+        iterations=iterations,
+        group=group,
+        rank=rank,
+        scaling=scaling,
+        history=history,
+        alarm=alarm,
+        **filters,
     )
-
-
-def _alarm(
-    output: str, workspace: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
-) -> Result:
-    """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
-    with contextlib.redirect_stderr(io.StringIO()):
-        found = selected(workspace, runs, filters, window)
-        histories = history_lines(found, ALARM_RATE)
-    lines = [f"{line.title}: {shift_text(shift)}" for line in histories for shift in line.shifts if shift.stands]
-    text = "".join(f"{line}\n" for line in lines)
-    return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
-
-
-def _in_form(
-    output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
-) -> Result:
-    """What was measured as a table, CSV or JSON; ``--json`` prints the same data."""
-    result = Result(data, status=status)
-    texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, terminal.notices) + "\n"}
-    return replace(result, text=texts[output])
-
-
-def _view(
-    found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
-) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
-    """Runs together: as data, table and CSV."""
-    together = groups.group(found) if group else []
-    view: columns.View[Any]
-    if group:
-        view = groups.group_view(together)
-    elif scaling:
-        view = series.scaling_view(series.scaling_lines(found, workspace))
-    else:
-        view = series.history_view(series.history_lines(found))
-
-    def table() -> str:
-        for line in (*groups.group_remarks(together), *reference_lines(found)) if group else ():
-            terminal.notice(line)
-        return view.table()
-
-    return lambda: {view.name: view.data}, table, view.csv
-
-
-_SIDE = "Run id, name, job id or folder; several with commas are repeats."
 
 
 @click.command(cls=Command)
@@ -201,118 +95,6 @@ def compare_command(first: str, second: str) -> Result:
     true difference in 97.7 % of such comparisons. Exit status 1 if a side has no successful run,
     4 if it has none yet.
     """
-    if are_fabrics([first, second]):
-        return compared(first, second)
-    workspace = Workspace()
-    one, other = _Side(first, workspace), _Side(second, workspace)
-    if both := sorted({*one.run_ids} & {*other.run_ids}):
-        raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
-    change = None
-    if one.times and other.times:
-        change = compare_times(one.times, other.times, one.runs[0].past.scatter(one.runs[0].configuration))
-    loss = loss_difference(*(item.timing.iterations for item in (*one.runs, *other.runs)))
-    differing = differences(one.records, other.records)
-    unequal = unequal_work(one.records[0].plan, other.records[0].plan)
-    data = {
-        "first": one.as_dict(),
-        "second": other.as_dict(),
-        "answer": _answer(change),
-        "ratio": change.ratio if change else None,
-        "ratio_low": change.low if change else None,
-        "ratio_high": change.high if change else None,
-        "loss": {"iteration": loss[0], "relative_difference": loss[1]} if loss else None,
-        "unequal_work": list(unequal),
-        "differences": [{"name": name, "first": a, "second": b} for name, a, b in differing],
-    }
-    say_remarks([*one.runs, *other.runs])
-    heads = ("", "first run", "successful", "step s", "tokens/s")
-    text = table(heads, [one.row("A"), other.row("B")], heads[2:])
-    without = [side for side in (one, other) if not side.times]
-    said = _change(change, one.times, other.times)
-    status = 0 if change else 1
-    if without and all(side.live for side in without):
-        said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text += f"\n{said}\n{_work(loss, unequal)}\n"
-    text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
-    return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
+    from llmb_run.actions.results import compare
 
-
-def _answer(change: Change | None) -> str | None:
-    """In a word; None where no times are compared."""
-    if change is None:
-        return None
-    if not change.is_real:
-        return "open"
-    return "slower" if change.ratio > 1 else "faster"
-
-
-class _Side:
-    """The runs of one side, measured; at least one."""
-
-    def __init__(self, words: str, workspace: Workspace) -> None:
-        # Whoever names a run twice has not repeated it.
-        folders = dict.fromkeys(one_folder(workspace, word) for word in words.split(",") if word)
-        self.runs = [item for item in measure(folders, workspace) if item.record is not None]
-        if not self.runs:
-            raise RequestError(f"{words!r} names no recorded run", remedy="llmb-run jobs lists them")
-        self.records = [item.record for item in self.runs if item.record is not None]
-        self.run_ids = [record.paths.run_id for record in self.records]
-        self.times = [item.good for item in self.runs if item.good is not None]
-        self.live = any(item.timing.status.state == "Running" for item in self.runs)
-        self.seconds = sum(time.seconds for time in self.times) / len(self.times) if self.times else None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {"run_ids": self.run_ids, "successful": len(self.times), "step_seconds": self.seconds}
-
-    def row(self, name: str) -> list[str]:
-        seconds, figures = self.seconds, self.runs[0].figures
-        tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
-        cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
-        return [*cells, columns.formatted(seconds, ".3f"), columns.formatted(tokens, ".0f")]
-
-
-def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
-    """Whether both sides did the same, by what was asked for and by the loss."""
-    said = ""
-    if unequal:
-        said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
-    if loss is None:
-        return f"{said}loss: no iteration that both printed\n"
-    equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-    return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
-
-
-_WIDEST = 2.0
-"""Upper bound over the ratio itself, from which on an interval says nothing."""
-
-_TELLING = 3
-"""Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
-
-
-def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
-    """B's step time against A's, in a sentence."""
-    if change is None:
-        return "a side has no successful run with steady steps, so no times are compared"
-    fewest = min(len(first), len(second))
-    interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
-    if change.high >= _WIDEST * change.ratio:
-        interval = "(too few runs for an interval)"
-    if not change.is_real:
-        shown = f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}"
-        shown += ": these runs do not show a difference"
-        if fewest > 1 and _lie_apart(first, second):
-            longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
-            shown += (
-                f",\nthough each run of {longer} took longer than each run of {shorter}: so few may do that by chance."
-                f" {SETTLED} days of each side would tell (--repeats {SETTLED} --spread {SETTLED})"
-            )
-        return shown
-    more = "more" if change.ratio > 1 else "less"
-    few = f"; fewer than {_TELLING} runs of a side cannot show that one of them was odd" if fewest < _TELLING else ""
-    return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"
-
-
-def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
-    """Whether each run of one side took longer than each of the other."""
-    one, other = ([time.mean_log for time in side] for side in (first, second))
-    return max(one) < min(other) or max(other) < min(one)
+    return compare(first=first, second=second)

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, first_few
-from llmb_common.errors import RequestError
-from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import known_from, ranged, step_seconds
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.results.one_line import with_figures
-from llmb_run.starting.planner import plan_options
-from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs
-from llmb_run.starting.submitting import StartOptions, check_followed, say_warnings, start, start_planned
-from llmb_run.starting.task_files import read_tasks
-from llmb_run.terminal import next_command, say, table
-from llmb_run.workspace import Workspace
 
 
 @click.command(cls=Command)
@@ -41,9 +27,9 @@ def single_command(**settings: Any) -> Result:
 
     All variables of launch.sh work here too; options take precedence.
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_specs([one_job(**settings)], workspace, dry_run=how.dry_run)
-    return with_figures(start("single", asked, workspace, how), workspace)
+    from llmb_run.actions.start import single
+
+    return single(**settings)
 
 
 @click.command(cls=Command)
@@ -65,81 +51,9 @@ def submit_command(**settings: Any) -> Result:
     \b
     llmb-run submit -w pretrain_llama3.1 -s 8b,70b -d fp8 --max-scale 128 -r 3
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    return with_figures(start("submit", plan_options(workspace, how, **settings), workspace, how), workspace)
+    from llmb_run.actions.start import submit
 
-
-def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result:
-    """Show what will run and what will not, and start the former, the first repeats of all before the second.
-
-    Raises:
-        RequestError: nothing of it can be planned
-    """
-    planned, refused = asked.planned, asked.refused
-    if not planned:
-        raise RequestError(
-            f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
-            remedy=refused[0].error.remedy,
-            code=refused[0].error.code,
-        )
-    found = {
-        "planned": [{"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
-        "refused": [{"combination": item.spec.varied, "error": item.error.as_dict()} for item in refused],
-    }
-    shown = _table(planned) + _reasons(refused)
-    if planned[0].request.dry_run:
-        check_followed(planned, workspace, how)
-        say_warnings(planned)
-        remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
-        return Result({"dry_run": True, **found}, shown, remarks=[remark])
-    say(shown)
-    in_turn = sorted(planned, key=lambda item: item.spec.repeat)
-    done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
-    started = [job["run_id"] for job in done.data["jobs"] if not job["error"]]
-    names = [done.data["round"]] if "round" in done.data else started
-    rank = next_command("results", "--rank", *names)
-    ended = with_figures(done, workspace, ranked=True)
-    if ended is not done:
-        return replace(ended, data={**found, **done.data}, hint=rank)
-    hint = f"{done.hint}\nwhen they are over: {rank.removeprefix('next: ')}".lstrip()
-    return replace(done, data={**found, **done.data}, hint=hint)
-
-
-def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
-    return [item for item in planned if item.spec.repeat == 1]
-
-
-def _table(planned: Sequence[PlannedJob]) -> str:
-    """A row for each combination: its values, its runs, and what is known of its memory and time."""
-    runs = Counter(item.spec.combination for item in planned)
-    names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
-    heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
-    rows = [
-        [*(item.spec.varied.get(name, "") for name in names), str(runs[item.spec.combination]), *_known(item.plan)]
-        for item in _once(planned)
-    ]
-    shown = [
-        at
-        for at, head in enumerate(heads)
-        if any(row[at] for row in rows) and (head, "scale" in names) != ("GPUs", True)
-    ]
-    right = [heads[at] for at in shown if all(row[at][:1].isdigit() for row in rows)]
-    return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
-
-
-def _known(plan: JobPlan) -> list[str]:
-    memory, step = plan.preflight.memory, step_seconds(plan)
-    room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
-    doubt = "" if memory is None or memory.verdict == "fits" else f", {memory.verdict}"
-    return [str(plan.gpus), room + doubt, "" if step is None else ranged(step), known_from(plan)]
-
-
-def _reasons(refused: Sequence[Refused]) -> str:
-    """One line for each reason, with the combinations that it is of."""
-    together: dict[str, dict[str, None]] = {}
-    for item in refused:
-        together.setdefault(item.error.message, {})[item.spec.combination] = None
-    return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())
+    return submit(**settings)
 
 
 @click.command(cls=Command)
@@ -154,13 +68,9 @@ def sweep_command(**settings: Any) -> Result:
     llmb-run sweep -w grok1 --scale 512 --vary tp=4,8 --vary NCCL_ALGO=Ring,Tree
     llmb-run sweep -w grok1 --scale 512 --zip 'tp=4,8 pp=8,4' -r 3 --dry-run
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_options(workspace, how, **settings)
-    if not (settings["vary"] or settings["zipped"] or any(spec.varied for spec in asked.specs)):
-        raise RequestError(
-            "nothing is varied", remedy="--vary tp=1,2 --vary NCCL_ALGO=Ring,Tree, or --zip 'tp=1,2 pp=4,2'"
-        )
-    return start_sweep(asked, workspace, how)
+    from llmb_run.actions.start import sweep
+
+    return sweep(**settings)
 
 
 @click.command(cls=Command)
@@ -179,6 +89,6 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     After an interruption run it again: recorded jobs are not started twice, and tasks added to the file
     since then are started.
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_specs(read_tasks(file, workspace), workspace, dry_run=how.dry_run)
-    return with_figures(start("bulk", asked, workspace, how, task_file=str(file.resolve())), workspace)
+    from llmb_run.actions.start import bulk
+
+    return bulk(file=file, **settings)

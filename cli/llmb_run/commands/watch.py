@@ -2,70 +2,11 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator, Sequence
-
 import click
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable, unfiltered
-from llmb_common.index.runs import RunFilter, row_of
-from llmb_common.submission.observe import stuck_error
 from llmb_run import options
 from llmb_run.app import Command
-from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
-from llmb_run.following import LiveRun, ask_again, look_at
-from llmb_run.results.run_columns import LEAST_TFLOPS
-from llmb_run.selecting import select_rows
-from llmb_run.terminal import next_command, notice, span
-from llmb_run.workspace import Workspace
-
-LOOK_SECONDS = 1.0
-"""Seconds between looks at the logs."""
-FIRST_DELAY = 2.0
-LAST_DELAY = 15.0
-"""Seconds between questions to the scheduler: more and more while nothing changes."""
-
-
-def _step(run: LiveRun) -> str | None:
-    return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
-
-
-def _tflops(run: LiveRun) -> float | None:
-    """By the log; none where it would be printed as 0.0, as on a CPU."""
-    return run.progress.tflops if run.progress.tflops and run.progress.tflops >= LEAST_TFLOPS else None
-
-
-LIVE: tuple[Column[LiveRun], ...] = (
-    Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
-    Column("state", at("record.state"), Form.TABLE, head="state"),
-    Column("age", lambda run: span(time.time() - run.record.state_time), Form.TABLE, head="for", spec="s"),
-    Column("step", _step, Form.TABLE, head="step", spec="s"),
-    Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
-    Column("tflops_per_gpu", _tflops, Form.TABLE, head="TFLOPS", spec=".1f"),
-    Column("left", at("seconds_left", span), Form.TABLE, head="left", spec="s"),
-    Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
-    Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
-    Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),
-    Column("remark", lambda run: printable(run.remark()), Form.TABLE),
-)
-_DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "remark")
-"""Columns dropped on a narrow terminal, the least important first."""
-
-
-def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
-    """The columns of ``LIVE``, of which ``lines`` has headings and cells, that fit; the last of them may be cut."""
-    widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
-    kept = list(zip(LIVE, widths, strict=True))
-    for key in _DISPENSABLE:
-        if sum(wide for column, wide in kept if column.head) <= width:
-            break
-        kept = [(column, wide) for column, wide in kept if column.key != key]
-    return [column for column, _ in kept]
 
 
 @click.command(cls=Command, as_json=False)
@@ -78,81 +19,6 @@ def watch_command(runs: tuple[str, ...]) -> Result:
 
     Without RUN: all that have not ended. Ends when they all have; Ctrl-C stops watching and never ends a run.
     """
-    rows = select_rows(Workspace(), runs, RunFilter(live=True))
-    if not rows:
-        notice("no run is live")
-        return Result(hint=next_command("jobs"))
-    followed = look_at([row.folder for row in rows])
-    for run in followed:
-        run.progress.look()
-    if sys.stdout.isatty():
-        _on_terminal(followed)
-    else:
-        _as_lines(followed)
-    names = [followed[0].record.paths.run_id] if len(followed) == 1 else []
-    return Result(hint=next_command("results", *names), status=0 if all(run.well for run in followed) else 1)
+    from llmb_run.actions.watch import watch
 
-
-def _looks(followed: list[LiveRun]) -> Iterator[None]:
-    """Brings the runs up to date at every look, until none of them lives: their logs each time, their states less and
-    less often while nothing changes."""
-    delay, due, error = FIRST_DELAY, time.monotonic() + FIRST_DELAY, None
-    while True:
-        if time.monotonic() >= due:
-            before = [run.record.state for run in followed]
-            ask_again(followed)
-            error = stuck_error([run.seen for run in followed])
-            changed = before != [run.record.state for run in followed]
-            delay = FIRST_DELAY if changed else min(delay * 1.5, LAST_DELAY)
-            due = time.monotonic() + delay
-        for run in followed:
-            run.progress.look()
-        yield
-        if not any(run.live for run in followed):
-            return
-        if error:
-            raise error
-        time.sleep(LOOK_SECONDS)
-
-
-def _on_terminal(followed: list[LiveRun]) -> None:
-    """On the terminal's other screen, so nothing is left of it; the last state remains as plain lines."""
-    console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
-    try:
-        with Live(console=console, screen=True, auto_refresh=False) as live:
-            for _ in _looks(followed):
-                live.update(_screen(followed, console.width, console.height), refresh=True)
-    finally:
-        print(table(LIVE, followed), end="")
-
-
-def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
-    """What fits: the runs that live first, and as many columns as there is room for."""
-    order = sorted(followed, key=lambda run: not run.live)
-    room = max(1, height - 4)
-    shown = order if len(order) <= room else order[: room - 1]
-    headings, texts = cells(LIVE, Form.TABLE, shown)
-    lines = table(that_fit([headings, *texts], width), shown).splitlines()
-    alive = sum(run.live for run in followed)
-    text = Text(no_wrap=True, overflow="ellipsis")
-    text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C only stops watching\n\n")
-    text.append(lines[0] + "\n", "bold")
-    for run, line in zip(shown, lines[1:], strict=True):
-        text.append(line + "\n", "" if run.live else "green" if run.well else "red")
-    if len(shown) < len(order):
-        text.append(f"and {len(order) - len(shown)} more")
-    return text
-
-
-def _as_lines(followed: list[LiveRun]) -> None:
-    """Into a pipe or a file: a line when a state changes, and at every tenth step."""
-    told: dict[str, tuple[str, int]] = {}
-    for _ in _looks(followed):
-        for run in followed:
-            progress, state = run.progress, run.record.state
-            news = (state, progress.step // 10)
-            if told.get(run.record.paths.run_id) == news:
-                continue
-            told[run.record.paths.run_id] = news
-            step = f"  step {progress.step} of {progress.steps}" if progress.step else ""
-            print(f"{run.record.paths.run_id}  {state}{step}  {run.remark()}".rstrip(), flush=True)
+    return watch(runs=runs)

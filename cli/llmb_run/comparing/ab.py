@@ -35,8 +35,8 @@ from llmb_run.campaigns.conduct import Conduct, refuse_slowed
 from llmb_run.columns import formatted
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
 from llmb_run.starting.command_line import as_said, setting_said, variables_of
-from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job
-from llmb_run.starting.submitting import say_doubts, say_warnings, show_plans
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
+from llmb_run.starting.submitting import say_doubts, show_plans
 from llmb_run.starting.sweeps import changed
 from llmb_run.terminal import notice
 from llmb_run.workspace import Workspace

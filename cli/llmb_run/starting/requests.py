@@ -275,3 +275,15 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
             f"LLMB_WORKLOAD names one folder, but {len(workloads)} workloads are requested",
             remedy="unset LLMB_WORKLOAD: each workload has its folder in the installation",
         )
+
+
+def say_warnings(planned: Sequence[PlannedJob]) -> None:
+    """What planning chose or doubts; jobs name themselves where it is not of all of them."""
+    warned: dict[str, dict[str, None]] = {}
+    for item in planned:
+        for warning in item.plan.preflight.warnings:
+            warned.setdefault(warning, {})[item.plan.experiment_name] = None
+    names = {item.plan.experiment_name for item in planned}
+    for warning, whose in warned.items():
+        for name in whose if len(whose) < len(names) else [""]:
+            notice(f"{name}: {warning}".removeprefix(": "))

@@ -37,7 +37,7 @@ from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
 from llmb_run.columns import run_as_json
-from llmb_run.starting.requests import Asked, JobSpec, PlannedJob
+from llmb_run.starting.requests import Asked, JobSpec, PlannedJob, say_warnings
 from llmb_run.starting.spreading import on_different_nodes
 from llmb_run.terminal import clock, next_command, notice, table
 from llmb_run.workspace import Workspace
@@ -119,18 +119,6 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
         cells = ["-" if value is None else str(value) for value in values]
         rows.append([plan.experiment_name, *cells, plan.time_limit])
     return table(["job", *varied, *right, "time limit"], rows, right)
-
-
-def say_warnings(planned: Sequence[PlannedJob]) -> None:
-    """What planning chose or doubts; jobs name themselves where it is not of all of them."""
-    warned: dict[str, dict[str, None]] = {}
-    for item in planned:
-        for warning in item.plan.preflight.warnings:
-            warned.setdefault(warning, {})[item.plan.experiment_name] = None
-    names = {item.plan.experiment_name for item in planned}
-    for warning, whose in warned.items():
-        for name in whose if len(whose) < len(names) else [""]:
-            notice(f"{name}: {warning}".removeprefix(": "))
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:

@@ -31,8 +31,8 @@ from llmb_run.reporting.report import build
 from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
 from llmb_run.starting.command_line import command_for
-from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job
-from llmb_run.starting.submitting import say_doubts, say_warnings
+from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
+from llmb_run.starting.submitting import say_doubts
 from llmb_run.terminal import notice
 from llmb_run.tuning.answer import as_text, outcome
 from llmb_run.tuning.preview import SCHEMA, FrozenSpace, foreseen, preview

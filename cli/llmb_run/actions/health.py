@@ -1,0 +1,158 @@
+"""``llmb-run health``: which nodes are meant, and what is said of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
+from llmb_common.executors import Executor, executor_for
+from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
+from llmb_common.health.fabric import look_under_load
+from llmb_common.health.verdicts import NodeVerdict
+from llmb_common.index.search import find_run
+from llmb_common.nodes.facts import plain_look
+from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
+from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.platform.cluster_types import traits_of
+from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.record import load_record
+from llmb_common.site.machine import way_here
+from llmb_common.timing.job_events import read_events
+from llmb_run.fabric_text import fabric_text
+from llmb_run.selecting import seconds_of
+from llmb_run.starting.requests import job_spec, plan_job
+from llmb_run.starting.submitting import counted_by
+from llmb_run.terminal import next_command, notice, table
+from llmb_run.workspace import Workspace
+
+_MOST_LINES = 40
+
+
+def health(
+    runs: tuple[str, ...],
+    fabric: bool,
+    sizes: bool,
+    exclude_failed: bool,
+    days: float,
+    wait: str,
+    **settings: Any,
+) -> Result:
+    """``llmb-run health``."""
+    if sizes and not fabric:
+        raise RequestError("--sizes is of --fabric", remedy="add --fabric")
+    workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
+    install = workspace.require_install()
+    executor, needs, nodes, partition = _meant(workspace, runs, **settings)
+    avoided = needs.scheduler.excluded if needs.scheduler else None
+    asked, left = choose(executor, install, nodes, partition, avoided)
+    if left:
+        notice(f"not asked: {counted_by(left)}")
+    if fabric:
+        found = look_under_load(executor, needs, asked, install, wait=patience, sizes=sizes)
+    else:
+        found = look(executor, needs, asked, wait=patience)
+    if exclude_failed:
+        keep_out(install, found, days)
+    return _shown(found, left, excluded=exclude_failed, named=nodes is not None)
+
+
+def _meant(
+    workspace: Workspace,
+    runs: Sequence[str],
+    *,
+    nodes: str | None,
+    partition: str | None,
+    workload: str | None,
+    **job: Any,
+) -> tuple[Executor, Needs, str | None, str | None]:
+    """Who is asked for nodes, what these must be, and which: a host list, a partition, or both None: this machine."""
+    if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
+        raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
+    if workload:
+        # Whether the job itself would be sensible is not asked: nothing of it is started.
+        spec = job_spec(workload=workload, **job, megatron=(), force=True, preflight="off")
+        plan = plan_job(spec, workspace).plan
+        told = plan.scheduler or SchedulerPart()
+        return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
+    if any(job.values()):
+        raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
+    if runs:
+        return _of_runs(workspace, runs)
+    kind = workspace.cluster.cluster_type or way_here()
+    needs = needs_of_site(workspace.cluster, workspace.install, traits_of(kind), partition)
+    if nodes is None and partition is None and not traits_of(kind).this_machine:
+        partition = workspace.cluster.scheduler(kind).queue
+    return executor_for(kind), needs, nodes, partition
+
+
+def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+    records = [load_record(find_run(workspace.install, word).folder) for word in runs]
+    hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
+    plan = records[-1].plan
+    if plan.scheduler and not hosts:
+        raise RequestError("these runs did not record where they ran", remedy="name the nodes with --nodes")
+    return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
+
+
+def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
+    failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
+    fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
+    remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
+    if found.complaint:
+        remarks.append(f"the scheduler says: {found.complaint.splitlines()[0]}")
+    hint = ""
+    if failed and not excluded:
+        names = compress(item.node for item in failed)
+        hint = next_command("exclude", "add", names, "--days", f"{DAYS:g}", "--reason", "failed llmb-run health")
+    return Result(
+        {
+            "nodes": [_as_dict(found, item) for item in found.verdicts],
+            "not_asked": left,
+            "drift": found.drift,
+            "fabric": msgspec.to_builtins(found.fabric),
+            "seconds": round(found.seconds, 1),
+            "excluded": [item.node for item in failed] if excluded else [],
+        },
+        _text(found),
+        status=int(bool(failed) or fabric_fails or (named and bool(left))),
+        remarks=remarks,
+        hint=hint,
+    )
+
+
+def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
+    remarks = msgspec.to_builtins(verdict.remarks)
+    facts = plain_look(found.facts.get(verdict.node))
+    return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
+
+
+def _text(found: Health) -> str:
+    """The answer of the fabric; the nodes that have something said of them alone; what all have; what drifts."""
+    everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
+    common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
+    rows = [
+        [item.node, it.level, it.check, it.text]
+        for item in found.verdicts
+        for it in item.remarks
+        if (it.check, it.level, it.text) not in common
+    ]
+    more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
+    shared = [["all nodes", level, check, said] for check, level, said in sorted(common)]
+    drifting = [
+        [name, f"{len(nodes)}", value, compress(nodes)]
+        for name, of in found.drift.items()
+        for value, nodes in of.items()
+    ]
+    parts = [
+        fabric_text(found.fabric) if found.fabric else "",
+        table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,
+        table(["", "", "check", "what"], shared),
+        table(["differs", "nodes", "value", "where"], drifting, ["nodes"]),
+    ]
+    return "\n".join(filter(None, parts))

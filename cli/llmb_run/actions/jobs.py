@@ -1,0 +1,180 @@
+"""The commands about runs that go on: jobs, wait, cancel."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import printable
+from llmb_common.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
+from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.platform.run_states import is_live
+from llmb_common.results.configuration import apart
+from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.submission.observe import Observation, end_runs, wait
+from llmb_common.timing.iterations import Progress
+from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
+from llmb_run.following import Changes, LiveRun, look_at
+from llmb_run.results.kept import reasons, step_times
+from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
+from llmb_run.terminal import clock, next_command, notice
+from llmb_run.workspace import Workspace
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
+
+DEFAULT_LIMIT = 20
+MOST_LOGS = 100
+"""Runs that have ended and whose logs are looked into for the time of their last step: each costs a file's end."""
+
+
+JOBS: tuple[Column[dict[str, Any]], ...] = (
+    Column("run_id", item("run_id"), Form.TABLE, head="run"),
+    Column("state", item("state"), Form.TABLE, head="state"),
+    Column("since", lambda run: clock(run["state_time"]), Form.TABLE, head="since"),
+    Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("shown_seconds", item("shown_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
+    Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),
+    Column("detail", lambda run: printable("; ".join(filter(None, (run["detail"], run["cause"])))), Form.TABLE),
+)
+"""The columns of ``jobs``, of a run as JSON with its ``live``. Step times are those of ``results``, and while a run
+lives that of its last step."""
+
+
+def jobs(
+    runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
+) -> Result:
+    """``llmb-run jobs``."""
+    workspace = Workspace()
+    count = limit or (None if everything or live else DEFAULT_LIMIT)
+    # States of live runs are known only after the question: they are filtered below.
+    wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
+    lines = _ask(select_rows(workspace, runs, wanted))
+    if live:
+        lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
+    if state:
+        names = states_of(state)
+        lines = [line for line in lines if line["state"] in names][:count]
+    hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
+    if not lines:
+        notice(
+            f"no run matches{in_words({'state': state, **filters})}"
+            if any((runs, state, live, *filters.values()))
+            else "no run yet"
+        )
+        hint = next_command("list")
+    _say_what_differs(lines)
+    return Result({"runs": lines}, lambda: _as_table(lines, workspace), hint=hint)
+
+
+def _as_table(lines: list[dict[str, Any]], workspace: Workspace) -> str:
+    """The runs as a table, with the step time of each."""
+    ended = [Path(line["folder"]) for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE]
+    known = step_times(ended, workspace.install_or_none)
+    shown = [
+        {**line, "shown_seconds": line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))}
+        for line in lines
+    ]
+    return table(JOBS, shown)
+
+
+def _say_what_differs(lines: list[dict[str, Any]]) -> None:
+    """Beside the first of them: each costs a look into its folder."""
+    plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
+    for at, line in enumerate(lines[:MOST_LOGS]):
+        with contextlib.suppress(RecordError):
+            plans[at] = load_record(Path(line["folder"])).plan
+    for line, differing in zip(lines, [*apart(plans), *[""] * len(lines)], strict=False):
+        line["differing"] = differing or None
+
+
+def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
+    """The runs as they are now; only those that live cost more than a look into the index."""
+    asked = {}
+    alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
+    if alive:
+        asked = {run.record.paths.folder: run for run in look_at(alive)}
+    badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
+    why = reasons(Workspace().install_or_none, load_rows(badly)[0])
+    return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
+
+
+def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis], *, look: bool) -> dict[str, Any]:
+    cause = why[row.run_id].short if row.run_id in why else None
+    progress = Progress(row.log, 0)
+    if look or run is not None:
+        progress.look()
+    steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
+    if run is None:
+        return {**run_as_json(row), "cause": cause, "live": False, **steps}
+    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live, **steps}
+
+
+def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
+    """``llmb-run wait``."""
+    seconds = None if timeout is None else seconds_of(timeout, "--timeout")
+    rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
+    if not rows:
+        notice("no run to wait for")
+    records = [load_record(row.folder) for row in rows]
+    ended = wait(records, timeout=seconds, seen=Changes(partial(print, file=sys.stderr)).tell) if rows else []
+    runs_now = [LiveRun(Observation(record)) for record in ended]
+    still = [run for run in runs_now if run.live]
+    failed = [run for run in runs_now if not (run.live or run.well)]
+    error: LLMBError | None = None
+    if still:
+        kind = CheckFailed if failed else NotYet
+        error = kind(
+            f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
+            remedy="they keep running; llmb-run jobs shows them",
+            code="timeout",
+        )
+    return Result(
+        {"runs": [run.as_dict() for run in runs_now]},
+        "".join(f"{_ended_line(run)}\n" for run in runs_now),
+        status=1 if failed else 0,
+        error=error,
+    )
+
+
+def _ended_line(run: LiveRun) -> str:
+    """What became of a run that was waited for."""
+    record = run.record
+    trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
+    return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"
+
+
+def cancel(runs: tuple[str, ...], everything: bool) -> Result:
+    """``llmb-run cancel``."""
+    if bool(runs) == everything:
+        raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
+    before, problems = load_rows(select_rows(Workspace(), runs, RunFilter(live=True), others="not cancelled"))
+    results = list(zip(before, end_runs(before), strict=True))
+    problems += [(record.paths.run_id, result) for record, result in results if isinstance(result, LLMBError)]
+    ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
+    if not results and not problems:
+        notice("no run to cancel")
+    lines = [f"{new.paths.run_id}  {new.state}  {new.paths.name}{_news(old, new)}\n" for old, new in ended]
+    return Result(
+        data={
+            "runs": [LiveRun(Observation(record)).as_dict() for _, record in ended],
+            "refused": [{"run": name, "error": error.as_dict()} for name, error in problems],
+        },
+        text="".join(lines),
+        remarks=[f"error: {name}: {error}" for name, error in problems],
+        status=max((error.exit_status for _, error in problems), default=0),
+    )
+
+
+def _news(before: RunRecord, after: RunRecord) -> str:
+    """What the state alone does not say of a run that was cancelled."""
+    if is_live(after.state):
+        return "  was told to end"
+    return "  had already ended" if before.state == after.state else ""

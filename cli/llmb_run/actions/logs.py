@@ -1,0 +1,162 @@
+"""``llmb-run logs``: a log file, line by line, even while it grows."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import printable, unfiltered
+from llmb_common.errors import RecordError, RequestError
+from llmb_common.platform.run_states import is_live
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.observe import observe, refresh
+from llmb_run.selecting import one_folder
+from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
+
+POLL_SECONDS = 0.25
+_BLOCK = 1 << 16
+
+
+def last_lines(path: Path, count: int) -> int:
+    """The offset at which the last ``count`` lines of ``path`` begin."""
+    with path.open("rb") as stream:
+        end = position = stream.seek(0, 2)
+        if count == 0:
+            return end
+        while position > 0:
+            start = max(0, position - _BLOCK)
+            stream.seek(start)
+            block = stream.read(position - start)
+            if position == end:
+                block = block[:-1]  # the break that ends the file ends its last line, and begins none
+            if (found := block.count(b"\n")) >= count:
+                return start + len(block.rsplit(b"\n", count)[0]) + 1
+            count, position = count - found, start
+    return 0
+
+
+def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
+    """The lines of ``path`` from ``offset`` on, without their breaks; a last one without a break too."""
+    with path.open("rb") as stream:
+        stream.seek(offset)
+        for line in stream:
+            yield text_of(line)
+
+
+def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
+    """As ``lines_of``, and on while ``ended()`` is false. The file may be absent, or be replaced by a shorter one."""
+    rest = b""
+    finished = False
+    while True:
+        try:
+            size = path.stat().st_size
+            if size < offset:
+                offset, rest = 0, b""
+            with path.open("rb") as stream:
+                stream.seek(offset)
+                block = stream.read()
+        except FileNotFoundError:
+            block = b""
+        offset += len(block)
+        *complete, rest = (rest + block).split(b"\n")
+        yield from (text_of(line) for line in complete)
+        if finished:
+            break
+        if not block:
+            # What was written between this read and the end is read once more.
+            finished = ended()
+            if not finished:
+                pause(POLL_SECONDS)
+    if rest:
+        yield text_of(rest)
+
+
+def text_of(line: bytes) -> str:
+    """What a terminal would still show of a line with carriage returns (progress bars): its last part."""
+    return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
+
+
+_RANK = re.compile(r"\s*(?:\[(?:rank ?|default)(?P<bracket>[0-9]+)\]|(?P<label>[0-9]+): )", re.IGNORECASE)
+
+
+def rank_of(line: str) -> int | None:
+    """The rank that wrote ``line``, where it says so: ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron),
+    ``[default3]:...`` (torchrun), ``3: ...`` (srun --label)."""
+    found = _RANK.match(line)
+    return int(found["bracket"] or found["label"]) if found else None
+
+
+_ASK_SECONDS = 5.0
+"""How often ``-f`` asks whether the run has ended."""
+
+
+def logs(
+    run: str | None, goes_on: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
+) -> Result:
+    """``llmb-run logs``."""
+    wanted = _filter(grep, rank)
+    record = load_record(one_folder(Workspace(), run))
+    path = record.paths.batch_log if batch else record.paths.log
+    if goes_on:
+        notice(f"{path}  (Ctrl-C stops following, not the run)")
+        offset = last_lines(path, 20 if lines is None else lines) if path.is_file() else 0
+        chosen: Iterable[str] = filter(wanted, follow(path, offset, _has_ended(record, path), time.sleep))
+    elif not path.is_file():
+        raise _no_log(record, path)
+    elif lines is None or grep is not None or rank is not None:
+        chosen = filter(wanted, lines_of(path))
+        chosen = chosen if lines is None else deque(chosen, maxlen=lines)
+    else:
+        chosen = lines_of(path, last_lines(path, lines))
+    silent = True
+    for line in chosen:
+        silent = False
+        print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)
+    if silent and (grep is not None or rank is not None):
+        notice("no line matches")
+    return Result()
+
+
+def _no_log(record: RunRecord, path: Path) -> RecordError:
+    """Why there is none, as far as it is known now, and what to do."""
+    (record,) = refresh([record])
+    run = record.paths.run_id
+    detail = f", {record.detail}" if record.detail else ""
+    remedy = f"llmb-run logs {run} -f waits for it" if is_live(record.state) else f"llmb-run show {run} has more"
+    return RecordError(f"{path} does not exist: the run is {record.state}{detail}", remedy=remedy)
+
+
+def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
+    try:
+        pattern = re.compile(grep or "")
+    except re.error as error:
+        raise RequestError(
+            f"--grep {grep!r} is not a regular expression: {error}", remedy="escape it: \\( \\["
+        ) from error
+    return lambda line: (rank is None or rank_of(line) == rank) and pattern.search(line) is not None
+
+
+def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
+    """Asks at most every few seconds; says once why there is no log yet, and in the end how the run ended."""
+    asked = float("-inf")
+
+    def ended() -> bool:
+        nonlocal asked, record
+        if time.monotonic() - asked < _ASK_SECONDS:
+            return False
+        seen = observe([record])[0]
+        asked, record = time.monotonic(), seen.record
+        if not is_live(seen.record.state):
+            notice(f"the run has ended: {seen.record.state} {seen.record.detail}".rstrip())
+            return True
+        if not path.exists():
+            notice(f"no log yet: {seen.record.state} {seen.finding.waits_for}".rstrip())
+        return False
+
+    return ended

@@ -1,0 +1,172 @@
+"""``llmb-run plan``: where a job's values come from, its memory, time and GPU-hours, and where its ranks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
+from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
+from llmb_common.planning.outlook import (
+    cost_line,
+    fits_line,
+    gpu_hours,
+    job_seconds,
+    known_from,
+    most_gpu_hours,
+    time_lines,
+)
+from llmb_common.planning.ranks import ORDER, coordinates, groups
+from llmb_common.planning.sources import sources
+from llmb_common.request.variables import COLUMNS
+from llmb_run.starting.requests import PlannedJob, one_job, plan_job, say_warnings
+from llmb_run.terminal import labelled
+from llmb_run.workspace import Workspace
+
+_BAR = 52
+"""Columns of a bar."""
+
+_NODES = 3
+"""Nodes that are shown before the last."""
+
+
+class Outlook:
+    """What a planned job will take."""
+
+    def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
+        self.plan = asked.plan
+        self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Spans are pairs, in seconds and GPU-hours; None: not known."""
+        return {
+            "plan": plan_as_dict(self.plan),
+            "sources": [source._asdict() for source in self.sources],
+            "time_from": known_from(self.plan) or None,
+            "job_seconds": job_seconds(self.plan),
+            "gpu_hours": gpu_hours(self.plan),
+            "most_gpu_hours": most_gpu_hours(self.plan),
+            "rank_order": ORDER,
+            "groups": [group._asdict() for group in groups(self.plan)],
+            "ranks": [coordinates(self.plan, rank) for rank in range(self.plan.gpus)],
+        }
+
+    def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
+        """Whether it fits, how long it takes and what that costs, and which job it is; then what was asked for.
+
+        ``memory``: the parts of each pipeline stage. ``origin``: where each value comes from. ``ranks``: which ranks
+        are on which node.
+        """
+        parts = {"fits": self._fits, "time": self._time, "cost": self._cost, "job": self._job}
+        if memory:
+            parts["memory"] = self._memory
+        if origin:
+            parts["from"] = self._sources
+        if ranks:
+            parts["ranks"] = self._ranks
+        text = "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+        if memory or origin or ranks:
+            return text
+        return f"{text}more: --memory --sources --ranks --json\n"
+
+    def _fits(self) -> Iterator[str]:
+        memory = self.plan.preflight.memory
+        if memory is None:
+            yield "not known: its memory is not estimated"
+            return
+        yield fits_line(memory)
+
+    def _job(self) -> Iterator[str]:
+        plan = self.plan
+        nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
+        yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
+        layout = [f"{name} {value}" for name, value, _ in self.sources if name in COLUMNS]
+        yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
+
+    def _sources(self) -> Iterator[str]:
+        together: dict[str, list[str]] = {}
+        for name, value, source in self.sources:
+            together.setdefault(source, []).append(f"{name} {value}")
+        yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
+
+    def _memory(self) -> Iterator[str]:
+        memory = self.plan.preflight.memory
+        if memory is None:
+            yield "not estimated"
+            return
+        yield f"GiB of one rank, of {memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
+        for stage in memory.stages:
+            yield _bar(stage, memory)
+        parts = [f"{name[0].upper()} {name.replace('_', ' ')} {gib:.1f}" for name, gib in memory.fullest.parts.items()]
+        yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
+
+    def _time(self) -> Iterator[str]:
+        yield from time_lines(self.plan)
+
+    def _cost(self) -> Iterator[str]:
+        cost = cost_line(self.plan)
+        if cost:
+            yield cost
+
+    def _ranks(self) -> Iterator[str]:
+        plan = self.plan
+        known = groups(plan)
+        spans = [f"{group.name} {group.size} on {counted(group.nodes, 'node')}" for group in known]
+        yield f"in the order {ORDER}: {', '.join(spans) or 'one rank'}"
+        if plan.fast_cores is not None:
+            stride, count = plan.fast_cores
+            last = plan.gpus_per_node - 1
+            first_of_last = stride * last
+            yield (
+                f"of a node, rank 0 on cores 0-{count - 1}, ..., rank {last} on {first_of_last}-"
+                f"{first_of_last + count - 1}, where they are fast and in the rank's NUMA node, else on all of that"
+            )
+        shown = [*range(min(_NODES, plan.nodes)), *([plan.nodes - 1] if plan.nodes > _NODES else [])]
+        for node in shown:
+            if node == plan.nodes - 1 > _NODES:
+                yield "..."
+            here = [
+                coordinates(plan, rank) for rank in range(node * plan.gpus_per_node, (node + 1) * plan.gpus_per_node)
+            ]
+            names = [group.name for group in known if group.name.lower() in here[0]]
+            spans = [f"{name} {_range([rank[name.lower()] for rank in here])}" for name in names]
+            ranks = _range([rank["rank"] for rank in here])
+            yield ", ".join([f"node {node}: {'rank' if ranks.isdecimal() else 'ranks'} {ranks}", *spans])
+
+
+def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
+    """``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``: a letter for each part, and where the device ends."""
+    scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
+    drawn, end = "", 0.0
+    for letter, gib in [*((name[0].upper(), gib) for name, gib in stage.parts.items()), (".", memory.reserve)]:
+        end += gib * scale
+        drawn += letter * (round(end) - len(drawn))
+    limit = round(memory.limit * scale)
+    filled = drawn.ljust(limit)
+    name = f"PP {_range([stage.first, stage.last])}"
+    return f"{name:<9}{stage.total:6.1f} {filled[:limit]}|{filled[limit:]}"
+
+
+def _range(values: list[int]) -> str:
+    low, high = min(values), max(values)
+    return str(low) if low == high else f"{low}-{high}"
+
+
+def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
+    """``llmb-run plan``."""
+    spec = one_job(dry_run=True, **settings)
+    workspace, refused = Workspace(), None
+    try:
+        asked = plan_job(spec, workspace)
+    except RequestError as error:
+        if error.code != "does-not-fit":
+            raise
+        refused = error
+        asked = plan_job(spec.having({"preflight": "warn"}), workspace)
+    if refused is None:
+        say_warnings([asked])
+    outlook = Outlook(asked, workspace)
+    return Result(outlook.as_dict, partial(outlook.text, memory=memory, origin=origin, ranks=ranks), error=refused)

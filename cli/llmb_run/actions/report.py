@@ -1,0 +1,111 @@
+"""The commands that hand runs on: report, archive."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted, size
+from llmb_common.errors import RequestError
+from llmb_common.machine.files import check_output, write_output
+from llmb_run.app import refuse_beside_json
+from llmb_run.reporting.forms import junit, markdown, page
+from llmb_run.reporting.report import Report, build
+from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
+from llmb_run.results.measuring import measure, selected
+from llmb_run.results.run_columns import as_dicts
+from llmb_run.selecting import none_matches, run_filter, select_rows
+from llmb_run.terminal import notice
+from llmb_run.workspace import Workspace
+
+
+def report(
+    runs: tuple[str, ...],
+    html: str | None,
+    markdown: str | None,
+    junit: str | None,
+    title: str,
+    **filters: Any,
+) -> Result:
+    """``llmb-run report``."""
+    asked = {"html": html, "markdown": markdown, "junit": junit}
+    for form, file in asked.items():
+        if file == "-":
+            refuse_beside_json(f"--{form}", "-")
+        elif file:
+            check_output(Path(file))
+    wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
+    if list(wanted.values()).count("-") > 1:
+        raise RequestError("only one form can go to standard output", remedy="name a file for the others")
+    workspace = Workspace()
+    report = build(selected(workspace, runs, filters), workspace, title)
+    text, said = "", []
+    for form, file in wanted.items():
+        written = _WRITERS[form](report)
+        if file == "-":
+            text = written
+        else:
+            write_output(Path(file), written)
+            said.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(len(written.encode()))}")
+    files = {form: file for form, file in wanted.items() if file != "-"}
+    chosen = runs or any(filters.values())
+    return Result(
+        lambda: {"files": files, "report": msgspec.to_builtins(report)},
+        text or "".join(f"{line}\n" for line in said),
+        status=0 if report.ok or not chosen else 1,
+        remarks=said if text else [],
+        for_programs=bool(text),
+    )
+
+
+_WRITERS: dict[str, Callable[[Report], str]] = {"html": page, "markdown": markdown, "junit": junit}
+
+
+def archive(
+    runs: tuple[str, ...],
+    output: Path | None,
+    profiles: bool,
+    unmasked: bool,
+    overwrite: bool,
+    **filters: Any,
+) -> Result:
+    """``llmb-run archive``."""
+    path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
+    check_archive(path, overwrite=overwrite)  # before the runs are measured
+    workspace = Workspace()
+    rows = select_rows(workspace, runs, run_filter(workspace, **filters), others="not packed")
+    folders = [row.folder for row in rows]
+    if not folders:
+        raise RequestError(none_matches(filters, "run of yours"), remedy="llmb-run jobs lists the recorded runs")
+    written = write_archive(
+        path,
+        folders,
+        as_dicts(measure(rows, workspace)),
+        profiles=profiles,
+        unmasked=unmasked,
+        secrets=stored_secrets(workspace.install),
+        overwrite=overwrite,
+    )
+    for name in written.masked:
+        notice(f"a secret was masked in {name}")
+    for name in written.left_out:
+        notice(f"left out, because secrets in it could not be masked: {name} (--unmasked packs it)")
+    return Result(
+        data={
+            "path": str(path.absolute()),
+            "bytes": written.bytes,
+            "runs": written.runs,
+            "sha256": written.hashes,
+            "left_out": written.left_out,
+        },
+        text=f"{path}\n",
+        remarks=[
+            f"{counted(written.runs, 'run')}, {len(written.hashes)} files, {written.bytes / 2**20:.1f} MiB; "
+            "in the unpacked folder, sha256sum -c SHA256SUMS checks it"
+        ],
+    )

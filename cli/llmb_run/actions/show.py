@@ -1,0 +1,149 @@
+"""``llmb-run show``."""
+
+from __future__ import annotations
+
+import time
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted, printable
+from llmb_common.decoding.strict_yaml import read_text
+from llmb_common.errors import RecordError
+from llmb_common.platform.run_states import is_live
+from llmb_common.runs.account import as_plain
+from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.manifest import image_line
+from llmb_common.runs.record import load_record
+from llmb_common.runs.stragglers import Straggler, straggler_in
+from llmb_common.submission.observe import Observation, observe
+from llmb_run.columns import seconds_of
+from llmb_run.results.measured import MeasuredRun, reference_lines
+from llmb_run.results.measuring import measure_run
+from llmb_run.results.one_line import result_line
+from llmb_run.results.run_columns import as_dict
+from llmb_run.selecting import one_folder
+from llmb_run.terminal import clock, labelled, next_command, notice, span
+from llmb_run.workspace import Workspace
+
+
+def show(run: str | None, script: bool) -> Result:
+    """``llmb-run show``."""
+    workspace = Workspace()
+    record = load_record(one_folder(workspace, run))
+    word = record.paths.run_id
+    if script:
+        text = read_text(record.paths.script, RecordError)
+        return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
+    seen = observe([record])[0]
+    if seen.finding.unknown:
+        notice(f"the last known state is shown: {seen.finding.unknown}")
+    measured = measure_run(seen.record, workspace)
+    slow = straggler_in(record.paths.folder, record.plan)
+    data = {
+        "record": seen.record.as_dict(),
+        "nodes": seen.finding.nodes,
+        "reason": seen.finding.reason,
+        "start": seen.finding.start,
+        "evidence": as_plain(measured.account),
+        "straggler": as_plain(slow) if slow else None,
+        "result": as_dict(measured),
+    }
+    if is_live(seen.record.state):
+        hint = next_command("watch", word)
+    elif measured.timing.status.reason == "told_to_end":
+        hint = next_command("retry", word, "--resume")
+    else:
+        hint = next_command("why" if measured.why else "results", word)
+    return Result(data, lambda: _text(seen, measured, slow), hint=hint)
+
+
+def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
+    record, plan = seen.record, seen.record.plan
+    names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
+    layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
+    function, made = plan.function, record.manifest
+    git = made.get("git")
+    commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
+    parts = {
+        "run": [f"{record.paths.run_id}  {record.paths.name}"],
+        "state": [_state(seen)],
+        "job": [_job(seen)],
+        "plan": [
+            f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {counted(plan.nodes, 'node')}",
+            f"{function.name} of Megatron-Bridge {function.release}" if function else "",
+            ", ".join(layout),
+            f"{plan.max_steps} steps, time limit {plan.time_limit}",
+        ],
+        "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
+        "image": [image_line(made)],
+        "ran on": measured.account.lines() or ["the nodes left no account of themselves"],
+        "folder": [str(record.paths.folder)],
+        "log": [str(record.paths.log)],
+        "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
+        "earlier": [
+            f"{clock(when)}  {attempt}" if (when := attempt.ended or attempt.started) is not None else str(attempt)
+            for attempt in attempts_of(record)
+        ],
+        "result": [result_line(measured), _steady(measured), *reference_lines([measured])],
+        "memory": [_memory(measured)],
+        "besides": measured.extras.lines(),
+        "remarks": [printable(text) for text in measured.remarks],
+        "findings": [f"{item.severity}: {item.text}" for item in measured.findings],
+        "slow": [slow.text if slow else ""],
+        "why": _why(measured),
+    }
+    return "".join(labelled(name, [line for line in lines if line]) for name, lines in parts.items())
+
+
+def _why(measured: MeasuredRun) -> list[str]:
+    """Why it failed; nothing where it has not."""
+    if not measured.why:
+        return []
+    from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
+
+    return cause_lines(measured.why)
+
+
+def _state(seen: Observation) -> str:
+    record = seen.record
+    since = f"at {clock(record.state_time)}"
+    if is_live(record.state):
+        since = f"since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+    return f"{record.state} {since}" + (f", {seen.finding.waits_for}" if seen.finding.reason else "")
+
+
+def _job(seen: Observation) -> str:
+    record = seen.record
+    if not record.plan.traits.queued:
+        return (
+            "on this machine" if record.process is None else f"on {record.process.host}, process {record.process.pid}"
+        )
+    where = f" on {seen.finding.nodes}" if seen.finding.nodes else ""
+    return f"{record.job_id or 'no job id yet'}{where}"
+
+
+_STALLS_SHOWN = 0.001
+"""Share of the step time: what less cost is not worth a word."""
+
+
+def _steady(measured: MeasuredRun) -> str:
+    """What stalls cost of a step time that is compared with a reference; empty where that is nothing."""
+    time = measured.steps.time
+    if measured.verdict is None or measured.verdict.reference is None or time is None:
+        return ""
+    stalls = time.mean / time.seconds - 1
+    if abs(stalls) < _STALLS_SHOWN:
+        return ""
+    return f"of this, stalls are {stalls:.1%}: steady steps take {seconds_of(time.seconds)} s"
+
+
+def _memory(measured: MeasuredRun) -> str:
+    """What was predicted and what was measured, of whichever there is."""
+    plan = measured.record.plan.preflight.memory if measured.record else None
+    parts = []
+    if measured.memory_gib is not None:
+        reserved = f", {measured.memory_reserved_gib:.1f} reserved" if measured.memory_reserved_gib else ""
+        where = "in a rank" if measured.record and measured.record.plan.device == "cpu" else "on a GPU"
+        parts.append(f"{measured.memory_gib:.1f} GiB at most {where}{reserved}")
+    if plan is not None:
+        parts.append(f"predicted {plan.peak:.1f} of {plan.limit:.1f} GiB ({plan.kind}: {plan.knowledge})")
+    return ", ".join(parts)

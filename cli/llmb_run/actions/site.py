@@ -1,0 +1,118 @@
+"""The commands about what an installation keeps: baselines, excluded nodes, the index of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from llmb_common.command.outcome import Result
+from llmb_common.command.printable import counted
+from llmb_common.errors import RequestError
+from llmb_common.index.search import rebuild
+from llmb_common.results.references import Baseline, baselines, remove_baselines, set_baselines
+from llmb_common.results.scatter import PastRuns
+from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
+from llmb_run.results.kept import past_runs
+from llmb_run.results.measuring import measure
+from llmb_run.results.run_columns import say_remarks
+from llmb_run.selecting import none_matches, run_filter, select_rows
+from llmb_run.terminal import clock, notice, table
+from llmb_run.workspace import Workspace
+
+
+def list_baselines() -> Result:
+    """``llmb-run baseline list``."""
+    install = Workspace().require_install()
+    found = baselines(install)
+    if not found:
+        notice("no baseline is set: llmb-run baseline set RUN...")
+    return _shown(found, install)
+
+
+def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
+    """``llmb-run baseline set``."""
+    workspace = Workspace()
+    install = workspace.require_install()
+    if not runs and not any(filters.values()):
+        raise RequestError("no run is named", remedy="llmb-run baseline set RUN..., or filters such as -w and -s")
+    rows = select_rows(workspace, list(runs), run_filter(workspace, **filters))
+    if not rows:
+        raise RequestError(none_matches(filters), remedy="llmb-run results lists successful runs")
+    chosen = []
+    measured = measure(rows, workspace)
+    for item in measured:
+        if item.record is None or item.good is None:
+            raise RequestError(
+                f"{item.timing.files.name} cannot be a baseline: {item.unfit or 'not a run of LLMB'}",
+                remedy="name successful runs; llmb-run results shows which are",
+            )
+        chosen.append((item.record, item.good))
+    say_remarks(measured)  # a throttled run is a reference that everything passes
+    return _shown(set_baselines(install, chosen), install)
+
+
+def remove_baseline(keys: tuple[str, ...]) -> Result:
+    """``llmb-run baseline remove``."""
+    gone = remove_baselines(Workspace().require_install(), keys)
+    return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
+
+
+def _shown(found: list[Baseline], install: Path) -> Result:
+    past = PastRuns(past_runs(install))
+    errors = [item.relative_error(past) for item in found]
+    heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
+    rows = [
+        [
+            *(item.key, item.title, item.software, str(len(item.runs))),
+            *(f"{item.seconds:.3f}", f"{100 * error:.1f}", clock(item.added)),
+        ]
+        for item, error in zip(found, errors, strict=True)
+    ]
+    data = [
+        {
+            **{name: getattr(item, name) for name in ("key", "title", "software", "added", "seconds")},
+            "relative_error": error,
+            "setup": item.setup,
+            "runs": [{"run_id": run.run_id, "seconds": run.seconds, "error": run.error} for run in item.runs],
+        }
+        for item, error in zip(found, errors, strict=True)
+    ]
+    return Result({"baselines": data}, table(heads, rows, ("runs", "step s", "± %")))
+
+
+def list_nodes() -> Result:
+    """``llmb-run exclude list``."""
+    return _nodes(exclusions(Workspace().require_install()))
+
+
+def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
+    """``llmb-run exclude add``."""
+    return _nodes(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
+
+
+def remove_nodes(hosts: str) -> Result:
+    """``llmb-run exclude remove``."""
+    removed = include_nodes(Workspace().require_install(), hosts)
+    if not removed:
+        notice(f"none of {hosts} was on the list; what runs have shown of them is forgotten")
+    return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
+
+
+def _nodes(found: list[Exclusion]) -> Result:
+    if not found:
+        notice("no node is excluded")
+    rows = [
+        [item.node, clock(item.added), clock(item.expires) if item.expires else "removed", item.reason]
+        for item in found
+    ]
+    names = ("node", "reason", "added", "expires")
+    return Result(
+        {"nodes": [{name: getattr(item, name) for name in names} for item in found]},
+        table(["node", "since", "until", "reason"], rows),
+    )
+
+
+def rebuild_index() -> Result:
+    """``llmb-run rebuild``."""
+    count = rebuild(Workspace().require_install())
+    return Result({"runs": count}, f"{counted(count, 'run')}\n")

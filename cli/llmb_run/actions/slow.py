@@ -1,0 +1,56 @@
+"""``llmb-run why --slow``: whom the others waited for, and what a run has otherwise than the best of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from llmb_common.command.outcome import Result
+from llmb_common.errors import RequestError
+from llmb_common.index.runs import RunFilter, RunRow
+from llmb_common.runs.stragglers import FILE, straggler_in
+from llmb_run.comparing.gap import find_gap, lines_of
+from llmb_run.results.measuring import measure
+from llmb_run.selecting import load_rows, run_filter, select_rows
+from llmb_run.terminal import labelled
+from llmb_run.workspace import Workspace
+
+
+def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
+    """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
+    found, text = [], ""
+    if names or any(filters.values()):
+        rows = select_rows(workspace, names, run_filter(workspace, **filters))
+    else:
+        rows = [_newest_timed(workspace)]
+    for record in load_rows(rows)[0]:
+        folder = record.paths.folder
+        item = straggler_in(folder, record.plan)
+        nobody = (
+            "no rank stands out, which is not to say that none is slow"
+            if (folder / FILE).exists()
+            else "its ranks recorded no waits"
+        )
+        text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
+        text += labelled("slow", [item.text if item else nobody])
+        gap = find_gap(record, workspace)
+        text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
+        found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
+    return Result({"runs": found}, text)
+
+
+_MOST_LOOKED_AT = 20
+
+
+def _newest_timed(workspace: Workspace) -> RunRow:
+    """The newest run with a step time: what failed or still runs is not slow.
+
+    Raises:
+        RequestError: none of the newest has one
+    """
+    for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
+        if any(item.good for item in measure([row], workspace)):
+            return row
+    raise RequestError("none of the newest runs has a step time yet", remedy="llmb-run why says why runs failed")

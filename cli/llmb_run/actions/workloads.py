@@ -1,0 +1,249 @@
+"""``llmb-run list``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn, TypeAlias
+
+from llmb_common.command.outcome import Result
+from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.planning.own_releases import named
+from llmb_common.platform import gpus
+from llmb_common.platform.engines import KNOWN_CONTAINERS, container_release, release_order
+from llmb_common.recipes.nearest import in_library, remedy_for
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.rows import Configuration, Row
+from llmb_common.site.cluster import ClusterConfig
+from llmb_run.terminal import next_command, notice, split, table
+from llmb_run.workspace import CatalogEntry, Workspace
+
+
+def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
+    """``llmb-run list``."""
+    if gpu_type and gpu_type.lower() not in gpus.gpu_types():
+        near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
+        nearest, differs = gpus.NEAREST.get(gpu_type.lower(), ("", ""))
+        remedy = f"one of {', '.join(gpus.gpu_types())}"
+        if nearest:
+            remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): llmb-run list --gpu-type {nearest}"
+        raise RequestError(
+            f"--gpu-type {gpu_type} is unknown{near}",
+            remedy=remedy,
+            field="GPU_TYPE",
+        )
+    workspace = Workspace()
+    entries = [workspace.workload(name) for name in split(workload)] or list(workspace.catalog)
+    here = set(workspace.cluster.workloads)
+    if installed:
+        entries = [entry for entry in entries if entry.recipe.workload in here]
+    wanted = gpu_type.lower() if gpu_type else workspace.cluster.gpu_type
+    words = [word.lower() for word in split(size)]
+    listings = [Listing.of(entry, workspace) for entry in entries]
+    data = [_describe(listing, wanted, words, listing.recipe.workload in here) for listing in listings]
+    if words:
+        data = [item for item in data if item["configurations"]] or _nothing(listings, words, wanted)
+    if not workspace.install_or_none:
+        notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
+    if any(listing.recipe.catalogue_file for listing in listings):
+        notice(f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known")
+    shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
+    text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
+    if any(row[5].endswith("*") for row in shown):
+        _tell_of_releases(data, workspace.cluster)
+    return Result(data, text, hint=_next_step(data, wanted, workspace.cluster.gpu_type))
+
+
+def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
+    """Say how a job gets what is marked as not in its workload's image."""
+    releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
+    with_image = {name: own for name, own in cluster.releases.items() if own.image is not None}
+    here = [release for release in releases if named(with_image, release) is not None]
+    elsewhere = [release for release in releases if release not in here]
+    ways = [f"--engine {release} takes the image that has it" for release in here]
+    if elsewhere:
+        ways.append(f"set RUN_CONF_IMAGE to one with Megatron-Bridge {', '.join(elsewhere)}, and --engine")
+    notice(f"* not in the workload's image: {'; '.join(ways)}")
+
+
+Listed: TypeAlias = tuple[Configuration, Row]
+"""What a row is selected by, and the row."""
+
+
+def _functions_of(recipe: Recipe) -> list[Listed]:
+    """What there is in the catalogue of ``recipe``, each with the release that has it."""
+    catalogue = recipe.catalogue
+    assert catalogue is not None
+    found = zip(catalogue.configurations(catalogue), catalogue.rows(), strict=True)
+    return [(known._replace(release=catalogue.release), row) for known, row in found]
+
+
+def _not_in(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
+    """Those of ``more`` whose function is none of ``listed``; a small copy for CPUs is another one."""
+    names = {row.function for known, row in listed if known.gpu != "any"}
+    return [(known, row) for known, row in more if row.function not in names]
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What there is of a workload: its recipe, and each configuration with its row.
+
+    A function is listed once: as the workload's image has it, else as an adopted release has it, else as the newest
+    shipped catalogue has it.
+    """
+
+    folder: Path
+    recipe: Recipe
+    rows: Sequence[Listed]
+
+    @classmethod
+    def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
+        recipe = entry.recipe
+        rows = [row for row in recipe.rows for _ in row.dtypes]
+        own = list(zip(recipe.configurations, rows, strict=True))
+        adopted = workspace.adopted(recipe)
+        if not adopted:
+            return cls(entry.folder, recipe, own)
+        found = [(known, row) for known, row in own if known.release is None]
+        elsewhere = [(known, row) for known, row in own if known.release is not None]
+        for with_functions in adopted.values():
+            found += _not_in(found, _functions_of(with_functions))
+        return cls(entry.folder, recipe, [*found, *_not_in(found, elsewhere)])
+
+    @property
+    def sizes(self) -> list[str]:
+        """In the order of the recipe, those that only adopted releases have last."""
+        return list(dict.fromkeys([*self.recipe.sizes, *(known.size for known, _ in self.rows)]))
+
+
+def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
+    """A command that plans what is listed first: on ``wanted`` where given. The site's GPU type need not be said."""
+    first = next((known for item in data[:1] for known in item["configurations"] if not known["release"]), None)
+    if first is None:
+        return ""
+    gpu_type = wanted or (first["gpu_type"] if first["gpu_type"] != "any" else site or gpus.CPU)
+    other = ["--gpu-type", gpu_type] if gpu_type != site else []
+    named = ["--variant", first["variant"]] if len(data[0]["variants"]) > 1 else []
+    job = ["-w", data[0]["workload"], "-s", first["size"], *other, "--dtype", first["dtype"], *named]
+    return next_command("single", *job, "--scale", str(first["scales"][0]), "--dry-run")
+
+
+def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
+    """Say on what other GPUs there are such sizes, else which sizes come near."""
+    known = [known for listing in listings for known, _ in listing.rows]
+    message = f"no size holds {', '.join(words)}{f' for {gpu_type}' if gpu_type else ''}"
+    types = {one.gpu for one in known if any(word in one.size for word in words)}
+    if others := [name for name in gpus.gpu_types() if name in types]:
+        raise RequestError(message, remedy=f"for others: --gpu-type {' or '.join(others)}", field="GPU_TYPE")
+    if in_library(words[0]) is not None:
+        remedy = remedy_for(words[0], [listing.recipe for listing in listings], gpu_type=gpu_type)
+        raise RequestError(message, remedy=remedy, field="MODEL_SIZE")
+    sizes = list(dict.fromkeys(one.size for one in known))
+    message += did_you_mean(words[0], sizes)
+    raise RequestError(message, remedy=f"the sizes are {', '.join(sizes)}", field="MODEL_SIZE")
+
+
+def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
+    recipe = listing.recipe
+    return {
+        "workload": recipe.workload,
+        "title": recipe.title,
+        "installed": installed,
+        "recipe": str(listing.folder),
+        "sizes": listing.sizes,
+        "variants": list(dict.fromkeys(known.variant for known, _ in listing.rows)),
+        "configurations": _configurations(listing, gpu_type, words),
+    }
+
+
+def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
+    """One per size, GPU type, dtype, variant and release, with all scales of its rows. ``words``: parts of sizes."""
+    wanted = gpus.row_types(gpu_type) if gpu_type else None
+    together: dict[Configuration, list[dict[str, Any]]] = {}
+    seconds = _published(listing.recipe)
+    for known, row in listing.rows:
+        if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
+            steps = [seconds[(*known[:5], scale)] for scale in known.scales if (*known[:5], scale) in seconds]
+            published = (min(steps), max(steps)) if steps else None
+            layout = {"scales": known.scales, "layout": row.parallelism, "published_step_seconds": published}
+            together.setdefault(known._replace(scales=()), []).append(layout)
+    sizes, types = {size: at for at, size in enumerate(listing.sizes)}, [*gpus.gpu_types(), "any"]
+    keys = sorted(
+        together,
+        key=lambda key: (
+            *(sizes[key.size], types.index(key.gpu), key.dtype),
+            *(key.fp8_recipe or "", key.variant, key.release or ""),
+        ),
+    )
+    return [
+        {
+            "size": key.size,
+            "gpu_type": key.gpu,
+            "dtype": key.dtype,
+            "fp8_recipe": key.fp8_recipe,
+            "variant": key.variant,
+            "release": key.release,
+            "scales": sorted({scale for layout in together[key] for scale in layout["scales"]}),
+            "layouts": sorted(together[key], key=lambda layout: layout["scales"]),
+        }
+        for key in keys
+    ]
+
+
+def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
+    """Step times by what selects a row, and the number of GPUs.
+
+    Of the recipe's own container, else of the newest; of several results, the first.
+    """
+    own = release_order(container_release(recipe.image) or "0")
+    found: dict[tuple[object, ...], float] = {}
+    # A release is named where its function has other columns than the one that is listed.
+    results = [(release_order(recipe.document(r).container or "0"), r) for r in recipe.results if r.release is None]
+    for _, result in sorted(results, key=lambda item: (item[0] == own, item[0]), reverse=True):
+        fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe if result.dtype == "fp8" else None
+        key = (result.size, result.gpu, result.dtype, fp8, result.variant, result.gpus)
+        found.setdefault(key, result.step_seconds)
+    return found
+
+
+MANY = 60
+"""A workload of more configurations than this is one line, unless it is asked for."""
+
+
+def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
+    configurations = item["configurations"]
+    state = "installed" if item["installed"] else "available"
+    if len(configurations) > MANY and not all_of_it:
+        sizes = len({configuration["size"] for configuration in configurations})
+        dtypes = sorted({configuration["dtype"] for configuration in configurations})
+        more = f"llmb-run list -w {item['workload']} shows {len(configurations)}"
+        return [[item["workload"], state, f"{sizes} sizes", "", ",".join(dtypes), more, "", "", ""]]
+    rows: list[list[str]] = []
+    # FP8 of several scalings, of one size on one type of GPU in one variant, is told apart.
+    fp8 = {(c["size"], c["gpu_type"], c["variant"], c["fp8_recipe"]) for c in configurations if c["fp8_recipe"]}
+    several = len(fp8) > len({key[:3] for key in fp8})
+    for number, configuration in enumerate(configurations):
+        first = number == 0
+        same = not first and configurations[number - 1]["size"] == configuration["size"]
+        scaling = configuration["fp8_recipe"] if several else None
+        rows.append(
+            [
+                item["workload"] if first else "",
+                state if first else "",
+                "" if same else configuration["size"],
+                configuration["gpu_type"],
+                f"{configuration['dtype']} {scaling or ''}".strip(),
+                ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
+                configuration["variant"] if len(item["variants"]) > 1 else "",
+                " / ".join(dict.fromkeys(layout["layout"] or "DP" for layout in configuration["layouts"])),
+                _seconds(configuration["layouts"]),
+            ]
+        )
+    return rows
+
+
+def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
+    """``9.86-10.2``: of all published step times."""
+    known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
+    return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""
