@@ -205,3 +205,18 @@ def test_words_for_the_shell(cli: Cli) -> None:
     assert options.complete_runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
     cli.patch.setenv("LLMB_REPO", "/nonexistent")
     assert options.complete_workloads(some, some.command, "") == []
+
+
+def test_what_commands_take_is_known_without_what_they_do() -> None:
+    """Each key that a user presses for completion starts a process: it must not load planners and statistics."""
+    asks = (
+        "import sys; from llmb_run.app import COMMANDS, load_command\n"
+        "for names in COMMANDS.values():\n"
+        "    for name in names: load_command(name)\n"
+        "print(*sorted(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "llmb_run.commands.start" in loaded
+    assert {name for name in loaded if name.startswith(("llmb_run.actions", "llmb_run.results"))} == set()
+    assert {name for name in loaded if name.startswith(("llmb_common.results", "llmb_common.index"))} == set()

@@ -3,6 +3,7 @@
 A terminal acts on what it receives: escape sequences can retitle windows, forge lines and type answers. Everything that
 a command prints therefore goes through ``printable_output``, which keeps newlines and tabs and escapes every other
 non-printable character: C0, DEL, C1, bidirectional overrides, zero-width characters (``\\x1b[31m``, ``\\u202e``).
+S7 of SECURITY.md.
 
 Standard library only, and no LLMB imports: the log parsers and the installer's first stage use it too.
 """

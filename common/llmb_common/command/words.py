@@ -43,7 +43,10 @@ SECRET_SHAPES = re.compile(
 
 
 class Secret:
-    """A string that only ``reveal()`` exposes: ``str()``, ``repr()``, formatting, JSON, pickling, comparison do not."""
+    """A string that only ``reveal()`` exposes: ``str()``, ``repr()``, formatting, JSON, pickling, comparison do not.
+
+    S6 of SECURITY.md.
+    """
 
     __slots__ = ("_value",)
 
@@ -113,6 +116,8 @@ def check_argument(name: str, text: str) -> None:
 
     Raises:
         RequestError: ``text`` is empty (commas count as nothing), endless, or not one line of UTF-8 text
+
+    S8 of SECURITY.md.
     """
     if len(text) > _LONGEST_ARGUMENT:
         raise RequestError(

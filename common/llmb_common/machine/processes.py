@@ -266,7 +266,7 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to exactly that process; False if it has ended.
+    """Send a signal to exactly that process; False if it has ended (S5 of SECURITY.md).
 
     Raises:
         PermissionError: the process belongs to somebody else.

@@ -112,7 +112,7 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
     """Compare script and job.json on disk with what the plan renders, supervisor and ``code`` with hashes on record.
 
     Raises:
-        RecordError: they differ; code ``not-yours`` where a file belongs to somebody else.
+        RecordError: they differ; code ``not-yours`` where a file belongs to somebody else. S3 of SECURITY.md.
     """
     paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:

@@ -3,7 +3,7 @@
 In a shared installation anybody in the group may create folders beside ours. A run is continued, executed, cancelled
 and written to only by the user to whom its folder and its ``run.json`` belong. Ownership is checked on open
 descriptors, not on names, which may lead elsewhere a moment later; no link is followed. Root is a user like any other
-here: what is in somebody's folder is never acted upon with root's rights.
+here: what is in somebody's folder is never acted upon with root's rights (S2 of SECURITY.md).
 
 A run folder appears under its name only when it is complete; until then it is a hidden ``.making-...`` folder.
 """

@@ -1,6 +1,6 @@
 """Fetching the one package that a lock names: by pip, else by the user's own uv, else by ``Sources``.
 
-The former two may know more than they can be asked for, such as a keyring. Each compares the hash.
+The former two may know more than they can be asked for, such as a keyring. Each compares the hash (S9 of SECURITY.md).
 
 Starts on Python 3.6, like ``uv``. Standard library only.
 """

@@ -112,7 +112,10 @@ def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
 
 
 def _is_of(record: RunRecord, job: JobInfo) -> bool:
-    """Whether ``job`` is the run's: one with its id, or where none is known, any job of the user."""
+    """Whether ``job`` is the run's: one with its id, or where none is known, any job of the user.
+
+    S4 of SECURITY.md: what is ours may be cancelled.
+    """
     if job.name == record.job_name and has_own_name(record):
         return True
     if job.submitted is not None and job.submitted < record.created - CLOCKS_SECONDS:
