@@ -276,8 +276,8 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
 def require_trusted(path: Path, install: Path, shared: Path | None = None) -> None:
     """Refuse ``path``, read from the installation ``install``, if it comes from somebody who has no say there.
 
-    S1 of SECURITY.md. The owner of the installation's folder is trusted. ``shared`` is a folder outside it that the settings name: so is
-    its owner and, where its group may write to it, that group.
+    The owner of the installation's folder is trusted. ``shared`` is a folder outside it that the settings name: so is
+    its owner and, where its group may write to it, that group. S1 of SECURITY.md.
 
     Raises:
         ConfigError: code ``not-trusted``; says whose it is. A file that is missing or unreadable is for its reader.
