@@ -1,5 +1,5 @@
-"""The command tree. The modules of ``llmb_run.commands`` are imported when one of their commands is asked about, those of
-``llmb_run.actions`` when it is called.
+"""The command tree. The modules of ``llmb_run.commands`` are imported when one of their commands is asked about,
+those of ``llmb_run.actions`` when it is called.
 
 The table below is all that ``llmb-run --help`` and the completion of command names need; a test holds its texts to
 the first lines of the commands' own.
