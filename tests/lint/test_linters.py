@@ -10,12 +10,15 @@ import pytest
 
 from support.repository import REPOSITORY, our_files, shell_files
 
+SHELL = [path for path in shell_files(our_files()) if path.suffix != ".sbatch"]
+"""A batch script is checked with the supervisor that it reads: tests/unit/test_scripts.py."""
+
 LINTERS = {
     "ruff check": ["ruff", "check", "."],
     "ruff format": ["ruff", "format", "--check", "."],
     "mypy": ["mypy"],
     "import-linter": ["lint-imports"],
-    "shellcheck": ["shellcheck", *map(str, shell_files(our_files()))],
+    "shellcheck": ["shellcheck", *map(str, SHELL)],
 }
 
 
