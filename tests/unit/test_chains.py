@@ -125,7 +125,7 @@ def told_to_end(cli: Cli, state: str = "TIMEOUT", tracker: str = "20"):
 def test_a_run_that_was_told_to_end_goes_on_from_its_checkpoint(here: Cli) -> None:
     record = told_to_end(here)
     shown = here("show", record.paths.run_id).out
-    assert "Incomplete: told to end (TIMEOUT) after iteration 20 of 50, and saved iteration 20" in shown
+    assert "stopped early: told to end (TIMEOUT) after iteration 20 of 50, and saved iteration 20" in shown
     assert "log says" not in shown, "nothing went wrong"
     with here.patch.context() as patch:
         patch.setattr(sys.stderr, "isatty", lambda: True)

@@ -267,7 +267,7 @@ def test_a_group_without_a_good_run_has_no_figures(cli: Cli) -> None:
     make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000])
     done = cli("results", "--group")
     assert done.status == 1
-    assert done.out.splitlines()[1].endswith("no successful run")
+    assert done.out.splitlines()[1].endswith("  failed")
 
 
 def test_groups_as_csv(cli: Cli) -> None:

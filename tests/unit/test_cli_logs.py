@@ -66,7 +66,7 @@ def test_a_run_that_ended_without_a_log_says_how(cli: Cli) -> None:
     assert "does not exist: the run is FAILED, JobLaunchFailure: the script could not start" in done.err
     assert done.err.rstrip().endswith(f"llmb-run show {run} has more")
     assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("show", run).out
-    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("results", run).out
+    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("results", run, COLUMNS="300").out
 
 
 def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:

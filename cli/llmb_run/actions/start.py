@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -63,11 +64,11 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
     started = [job["run_id"] for job in done.data["jobs"] if not job["error"]]
     names = [done.data["round"]] if "round" in done.data else started
-    rank = next_command("results", "--rank", *names)
+    rank = ("results", "--rank", *names)
     ended = with_figures(done, workspace, ranked=True)
     if ended is not done:
-        return replace(ended, data={**found, **done.data}, hint=rank)
-    hint = f"{done.hint}\nwhen they are over: {rank.removeprefix('next: ')}".lstrip()
+        return replace(ended, data={**found, **done.data}, hint=next_command(*rank))
+    hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(rank)}".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
