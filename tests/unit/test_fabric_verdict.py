@@ -243,6 +243,38 @@ def test_more_rounds_than_worth_it_are_not_asked() -> None:
     assert next_round(found, judge(found)) == []
 
 
+def test_whatever_was_measured_is_judged_and_asked_on() -> None:
+    """Groups of all kinds, hung, dead, and not what anybody would measure."""
+    source = random.Random(7)
+    for _ in range(150):
+        hosts = hosts_of(source.randint(0, 29))
+        rounds = []
+        for _ in range(source.randint(0, 4)):
+            size = source.choice((1, 2, 4))
+            order = source.sample(hosts, len(hosts))
+            rounds.append([anything(order[at : at + size], source) for at in range(0, len(order) - size + 1, size)])
+        missing = dict.fromkeys(source.sample(hosts, min(len(hosts), source.choice((0, 0, 2)))), "died")
+        found = fleet(*rounds, missing=missing)
+        topology = {host: source.choice(("", "s1", "s2")) for host in hosts}
+        verdict = judge(found, topology)
+        asked = [host for members in next_round(found, verdict) for host in members]
+        assert len(asked) == len(set(asked))
+        assert missing.keys().isdisjoint(asked)
+        assert verdict.answer.startswith(verdict.level)
+        assert msgspec.json.decode(msgspec.json.encode(verdict), type=FabricVerdict) == verdict
+
+
+def anything(nodes: Sequence[str], source: random.Random) -> GroupMeasurement:
+    return GroupMeasurement(
+        nodes=tuple(nodes),
+        gpus_per_node=source.choice((1, 8)),
+        bytes=10**9,
+        seconds=source.choice((None, 0.0, source.uniform(1e-6, 1e-3), 1e-3)),
+        error=source.choice(("", "", "", "it broke")),
+        hung_ranks=tuple(source.sample(range(40), source.choice((0, 0, 1, 3)))),
+    )
+
+
 # Few nodes
 
 

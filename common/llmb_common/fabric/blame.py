@@ -122,6 +122,7 @@ class _Round:
     """The groups of the next round, made one by one out of nodes that are still free."""
 
     def __init__(self, hosts: Sequence[str], size: int, known: Witnesses, topology: dict[str, str]) -> None:
+        self._hosts = frozenset(hosts)
         self._size = size
         self._known = known
         self._topology = topology
@@ -179,7 +180,8 @@ class _Round:
         taken: set[str] = set()
         for group in self._known.unexplained(self._known.named()):
             is_new = once[frozenset(group.nodes)] < ASKED and taken.isdisjoint(group.nodes)
-            if is_new and self._known.cleared.issuperset(group.nodes):
+            is_there = self._hosts.issuperset(group.nodes)
+            if is_new and is_there and self._known.cleared.issuperset(group.nodes):
                 found.append(list(group.nodes))
                 taken.update(group.nodes)
         return found

@@ -49,15 +49,18 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def busbw_gbps(self) -> float | None:
-        """Bus bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time or with an error."""
+        """Bus bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time, with an error, and of a single
+        rank, which sends nothing."""
         algorithm = self.algbw_gbps
-        return None if algorithm is None else algorithm * bus_factor(self.collective, self.ranks)
+        if algorithm is None or self.ranks < 2:
+            return None
+        return algorithm * bus_factor(self.collective, self.ranks)
 
 
 def bus_factor(collective: str, ranks: int) -> float:
     """Bus bandwidth divided by algorithm bandwidth, as nccl-tests' doc/PERFORMANCE.md derives it.
 
-    0 for one rank, which sends nothing. 1 for broadcast, reduce, sendrecv and whatever is not known.
+    1 for broadcast, reduce, sendrecv and whatever is not known.
     """
     share = (ranks - 1) / ranks
     if collective == "all_reduce":
