@@ -405,7 +405,7 @@ def test_every_rule_is_asked_by_somebody_and_says_what_to_do() -> None:
 
 def test_the_page_has_every_rule_that_health_asks() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "health.md").read_text()
-    table = page[page.index("## What is checked") : page.index("## Under load")]
+    table = page[page.index("## What is checked") : page.index("## The fabric")]
     cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     of_the_kernel = {item.kernel[0] for item in signatures() if item.kernel} | {"xid", "sxid", "link-flaps"}
     asked = {rule.name for rule in RULES if rule.level.health} | of_the_kernel
