@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
@@ -101,7 +102,15 @@ def labelled(name: str, lines: Sequence[str]) -> str:
     width = columns(sys.stdout)
     text = ""
     for line in lines:
-        for part in wrapped(printable_lines(line), width - _LABEL, "  "):
+        # What is longer than a line has one to itself.
+        parts = textwrap.wrap(
+            printable_lines(line),
+            width - _LABEL,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in parts or [""]:
             text += f"{name:<{_LABEL}}{part}".rstrip() + "\n"
             name = ""
     return text
