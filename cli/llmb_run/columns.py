@@ -142,10 +142,10 @@ def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tu
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
 
 
-def table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> str:
-    """The rows as a table for a terminal."""
+def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> str:
+    """The rows as a table for a terminal, or for ``width`` columns."""
     headings, lines = cells(columns, Form.TABLE, rows)
-    return terminal_table(headings, lines, [column.heading for column in columns if column.spec])
+    return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
 
 
 def fitting(

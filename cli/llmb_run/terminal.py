@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
@@ -31,26 +32,28 @@ def next_command(*words: str) -> str:
     return f"next: llmb-run {shlex.join(words)}"
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> str:
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), width: int | None = None
+) -> str:
     """Columns two spaces apart, those named in ``right`` aligned there, each row one line; with a final newline.
 
     Nothing where there are no rows. On a terminal that is too narrow, a column of sentences is wrapped, and columns
-    that do not fit stand below the others, a little to the right.
+    that do not fit stand below the others, a little to the right. ``width``: as if it were that wide.
     """
     if not rows:
         return ""
     lines = [list(header), *([printable(cell) for cell in row] for row in rows)]
-    groups = _groups([[line[i] for line in lines] for i in range(len(header))], columns(sys.stdout))
+    groups = _groups([[line[i] for line in lines] for i in range(len(header))], width or columns(sys.stdout))
     text = ""
     for line in lines:
         for number, group in enumerate(groups):
-            cells = [_cell(line[i], width, to_right=header[i] in right) for i, width in group]
+            cells = [_cell(line[i], wide, to_right=header[i] in right) for i, wide in group]
             height = max(map(len, cells))
             if number and not any("".join(cell).strip() for cell in cells):
                 continue
             for row in range(height):
                 parts = [
-                    cell[row] if row < len(cell) else " " * width for cell, (_, width) in zip(cells, group, strict=True)
+                    cell[row] if row < len(cell) else " " * wide for cell, (_, wide) in zip(cells, group, strict=True)
                 ]
                 text += (_BELOW * bool(number) + "  ".join(parts)).rstrip() + "\n"
     return text
@@ -99,7 +102,15 @@ def labelled(name: str, lines: Sequence[str]) -> str:
     width = columns(sys.stdout)
     text = ""
     for line in lines:
-        for part in wrapped(printable_lines(line), width - _LABEL, "  "):
+        # What is longer than a line has one to itself.
+        parts = textwrap.wrap(
+            printable_lines(line),
+            width - _LABEL,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for part in parts or [""]:
             text += f"{name:<{_LABEL}}{part}".rstrip() + "\n"
             name = ""
     return text

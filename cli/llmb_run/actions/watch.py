@@ -121,7 +121,7 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     room = max(1, height - 4)
     shown = order if len(order) <= room else order[: room - 1]
     headings, texts = cells(LIVE, Form.TABLE, shown)
-    lines = table(that_fit([headings, *texts], width), shown).splitlines()
+    lines = table(that_fit([headings, *texts], width), shown, sys.maxsize).splitlines()  # the last may be cut
     alive = sum(run.live for run in followed)
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C only stops watching\n\n")
