@@ -312,7 +312,7 @@ def test_a_whole_run_needs_git_which_a_selection_does_not(sandbox: Sandbox) -> N
     for arguments in ([], ["--pythons"]):
         done = sandbox.run(*arguments)
         assert done.returncode == 1
-        assert "git is not on PATH" in done.stderr
+        assert "not on PATH: git," in done.stderr
         assert not sandbox.called("pytest")
     assert sandbox.run("tests/unit").returncode == 0
 
