@@ -157,7 +157,7 @@ def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
 
 def test_tables_sort_by_number_both_ways_with_the_unknown_last(page: Page) -> None:
     page.locator("#filters button").click()
-    page.wait_for_function("document.getElementById('count').value === '18 of 18 runs'")
+    page.wait_for_function("() => document.getElementById('count').value === '18 of 18 runs'")
     for downwards in (False, True):
         sort(page, "#run-table", "vs. reference %")
         *known, last = [text.replace("−", "-") for text in cells(page, "#run-table", "vs. reference %")]
@@ -194,11 +194,11 @@ def test_spikes_and_warm_up_do_not_flatten_the_rest(page: Page) -> None:
         texts = page.locator("#steps svg text").all_text_contents()
         return max(float(text) for text in texts if re.fullmatch(r"\d+\.\d+", text))
 
-    page.wait_for_function("document.querySelector('#steps svg').textContent.includes('6.3')")
+    page.wait_for_function("() => document.querySelector('#steps svg').textContent.includes('6.3')")
     assert highest() < 7
     assert page.locator("#steps .mark-symbol path").count() > 500, "beside the steps the marks of those beyond"
     page.locator("#whole-range").check()
-    page.wait_for_function("document.querySelector('#steps svg').textContent.includes('20')")
+    page.wait_for_function("() => document.querySelector('#steps svg').textContent.includes('20')")
 
 
 @pytest.mark.parametrize("width", WIDTHS)
@@ -278,7 +278,7 @@ def test_as_many_runs_as_a_page_may_have(browser: Browser, report: Report, tmp_p
     assert file.stat().st_size < 3_000_000
     with shown(browser, file) as page:
         page.locator("#filters button").click()
-        page.wait_for_function("document.getElementById('count').value.startsWith('300 of 300 runs')")
+        page.wait_for_function("() => document.getElementById('count').value.startsWith('300 of 300 runs')")
         assert page.locator("#run-table tbody tr").count() == MOST_RUNS
         assert "10000 runs" in page.locator("#facts").inner_text()
         for words in left_out.values():
