@@ -34,7 +34,10 @@ COMMANDS = {
     "llmb-run submit --help": ["-m", "llmb_run", "submit", "--help"],
     "llmb-run list": ["-m", "llmb_run", "list"],
     "llmb-run jobs": ["-m", "llmb_run", "jobs"],
+    "llmb-run show": ["-m", "llmb_run", "show"],
+    "llmb-run plan": ["-m", "llmb_run", "plan", "-w", "llama3.1", "-s", "405b", "--dtype", "fp8", "--scale", "128"],
     "completion of a command": ["-m", "llmb_run"],
+    "completion of an option": ["-m", "llmb_run"],
     "completion of a workload": ["-m", "llmb_run"],
 }
 SITE = """\
@@ -47,6 +50,7 @@ workloads: [pretrain_grok1, pretrain_llama3.1, pretrain_mbridge]
 """
 COMPLETION = {
     "completion of a command": {"COMP_WORDS": "llmb-run re", "COMP_CWORD": "1"},
+    "completion of an option": {"COMP_WORDS": "llmb-run submit --", "COMP_CWORD": "2"},
     "completion of a workload": {"COMP_WORDS": "llmb-run single -w pre", "COMP_CWORD": "3"},
 }
 
