@@ -344,6 +344,7 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     stored(install)
     for name in ("venvs/engine-cpu-01234567", "venvs/hub-01234567-89abcd", "venvs/.uv-hub", "venvs/mine", "images"):
         (install / name).mkdir(parents=True)
+    (install / "venvs" / ".llmb" / "tmp").mkdir(parents=True)  # venvs was on another file system
     for name in ("one.sqsh", "mine.sqsh"):
         (install / "images" / name).touch()
     (install / "images" / "one.sqsh.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
