@@ -61,11 +61,16 @@ def test_a_folder_of_somebody_else_needs_its_owner(shared: Image, monkeypatch: p
 
 def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[bool] = []
+    shared.path.parent.mkdir()
+    earlier = [shared.path.with_name(f".{name}.sqsh.17.0123abcd.part") for name in ("a", "b")]
+    for part in earlier:
+        part.touch()
     monkeypatch.setattr(images, "_require_space", lambda image: None)
     monkeypatch.setattr(
         images, "_import", lambda image, *_: seen.append((image.path.parent / ".llmb" / "lock.owner").exists())
     )
     assert ensure(shared)
+    assert [part.exists() for part in earlier] == [False, True], "another installation may still write the other"
     private = Image(shared.source, shared.receipts.parent.parent / "images" / "a.sqsh", "x86_64", shared.receipts)
     assert ensure(private)
     assert seen == [True, False]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +24,8 @@ from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation
 from llmb_install.parts.files import COMMANDS, wrapper_text
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import install_lock
 from support.installer import CLONE, Run, install, run, stored  # noqa: F401  (fixtures)
 from support.runs import make_run
 
@@ -338,8 +342,9 @@ NAMESPACE = (
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
 def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
     stored(install)
-    for name in ("venvs/engine-cpu-01234567", "venvs/mine", "images"):
+    for name in ("venvs/engine-cpu-01234567", "venvs/hub-01234567-89abcd", "venvs/.uv-hub", "venvs/mine", "images"):
         (install / name).mkdir(parents=True)
+    (install / "venvs" / ".llmb" / "tmp").mkdir(parents=True)  # venvs was on another file system
     for name in ("one.sqsh", "mine.sqsh"):
         (install / "images" / name).touch()
     (install / "images" / "one.sqsh.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
@@ -365,4 +370,33 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
         "mine.sqsh",
         "mine",
     ]
+    assert not (install / ".llmb").exists()
     assert not (tmp_path / ".cache").exists(), "nothing was made elsewhere either"
+
+
+@pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
+@pytest.mark.parametrize("state", ["free", "in use", "a link"])
+def test_what_was_begun_goes_too_and_nothing_of_others(tmp_path: Path, install: Path, program, state):
+    """Keys, what kills have left here and in a folder of images with a lock of its own, what release 0.2 had to do."""
+    shared = tmp_path / "shared"
+    (shared / ".llmb" / "tmp").mkdir(parents=True)
+    left, whole = shared / ".llmb" / "tmp" / "a.sqsh.01234567", shared / "a.sqsh"
+    stored(install, **SLURM, **({} if state == "a link" else {"image_folder": str(shared)}))
+    if state == "a link":
+        (install / "images").symlink_to(shared)
+    theirs = tmp_path / ".config" / "enroot" / ".credentials"
+    files = [left, whole, theirs, *(install / ".llmb" / name for name in ("enroot/.credentials", "tmp/b", "hf_token"))]
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    theirs.write_text("machine nvcr.io login $oauthtoken password k\nmachine a login b password c\n")
+    note = {"schema": 1, "path": str(theirs), "sha256": hashlib.sha256(b"k").hexdigest()}
+    (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
+    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "LLMB_REPO": str(CLONE), "PIP_INDEX_URL": "http://[::1]:1"}
+    argv = [*program, "uninstall", "--yes", "--install-path", str(install)]
+    with install_lock(shared, Reporter(None)) if state == "in use" else nullcontext():
+        done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (left.exists(), whole.exists()) == (state == "in use", True)
+    assert theirs.read_text() == "machine a login b password c\n"
+    assert sorted(install.rglob("*")) == ([install / "images"] if state == "a link" else [])

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import tell
+from llmb_common.decoding.strict_yaml import NotFlatError, load_flat
 from llmb_common.errors import LLMBError, RecordError, RequestError
 from llmb_common.index.roots import list_file
 from llmb_common.machine.files import read_json
@@ -22,8 +23,10 @@ from llmb_common.platform.run_states import is_live
 from llmb_install.arguments import runs_remain
 from llmb_install.parts import credentials, files
 from llmb_install.parts.belongings import belongings, remove_if_empty
-from llmb_install.parts.files import ANSWERS_FILE
-from llmb_install.working.transaction import transaction
+from llmb_install.parts.files import ANSWERS_FILE, read_settings
+from llmb_install.working import scratch
+from llmb_install.working.reporter import Reporter
+from llmb_install.working.transaction import at_work, install_lock, transaction
 
 
 def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
@@ -42,6 +45,7 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
                 _remove(target)
         if file := credentials.remove_ngc_key(path):
             reporter.note(f"removed the NGC key from {file}")
+        _sweep_images(path, reporter)
         remove_if_empty(path)
         _remove_state(path / ".llmb")
     for folder in (path / ".llmb", path):
@@ -94,6 +98,23 @@ def _experiments(install: Path) -> Iterator[Path]:
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
     results = path / "workloads"
     return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
+
+
+def _sweep_images(install: Path, reporter: Reporter) -> None:
+    """Remove what our killed imports have left in a folder of images that has a lock of its own, as a shared one.
+
+    Nothing is removed while somebody imports there, or where the folder is closed to us.
+    """
+    folder = install / "images"
+    with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers
+        named = read_settings(install / ANSWERS_FILE, load_flat)[0].get("image_folder")
+        folder = Path(str(named)) if named else folder
+    with contextlib.suppress(LLMBError, OSError):
+        if not (folder / scratch.FOLDER).is_dir() or at_work(folder):
+            return
+        with install_lock(folder, reporter, patience=0, create=False):
+            for path in scratch.sweep(folder):
+                reporter.note(f"removed {path}")
 
 
 def _remove_state(folder: Path) -> None:

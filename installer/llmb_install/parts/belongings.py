@@ -7,6 +7,7 @@ damaged tool, or none, can be removed.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from llmb_install.parts import files
 from llmb_install.parts.engine import ENGINE_NAMES, HUB, TOOL
 from llmb_install.parts.environment_build import build_names, cache_name, is_ours
 from llmb_install.parts.files import CATALOGUES
+from llmb_install.working import scratch
 from llmb_install.working.artefact import read_receipt
 
 RECEIPT_SUFFIX = ".receipt.json"
@@ -74,8 +76,11 @@ def environment_paths(install: Path, name: str) -> list[Path]:
 
 
 def remove_if_empty(install: Path) -> None:
-    """Remove the folders that the installer makes, where nothing is left in them."""
-    for name in _FOLDERS:
-        folder = install / name
-        if folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir()):
-            folder.rmdir()
+    """Remove the folders that the installer makes, where nothing is left in them; a mounted one stays."""
+    for folder in (install / name for name in _FOLDERS):
+        if folder.is_symlink():
+            continue
+        begun = folder / scratch.FOLDER  # there where the folder is on another file system
+        for path in (begun, begun.parent, folder):
+            with contextlib.suppress(OSError):
+                path.rmdir()

@@ -30,7 +30,7 @@ from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.scratch import root_for, sweep, unfinished, write_record
-from llmb_install.working.transaction import import_folder, install_lock, open_as_folder
+from llmb_install.working.transaction import earlier_parts, import_folder, install_lock, open_as_folder
 
 IMAGE_BYTES = 25_000_000_000
 """Room for one NeMo image (an estimate; the registry does not say before the download)."""
@@ -179,7 +179,7 @@ class Image(Artefact):
             if not anew and _adopt(self, reporter, step):
                 return True
             _require_writable(self)
-            with nullcontext() if self.root == self.install else _locked(self.root, reporter):
+            with nullcontext() if self.root == self.install else _locked(self, reporter):
                 # Another installation may have imported it while we waited.
                 if anew or not self.is_complete():
                     if self.origin:
@@ -382,11 +382,14 @@ def _require_open(image: Image) -> None:
 
 
 @contextmanager
-def _locked(folder: Path, reporter: Reporter) -> Iterator[None]:
+def _locked(image: Image, reporter: Reporter) -> Iterator[None]:
     """The lock of a folder that others write to as well, and what a killed import has left there removed."""
+    folder = image.root
     open_as_folder(folder)
     with install_lock(folder, reporter, patience=_IMPORT_SECONDS):
         sweep(folder)
+        for part in earlier_parts(folder, image.path.name):
+            part.unlink(missing_ok=True)
         yield
 
 

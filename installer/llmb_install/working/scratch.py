@@ -23,8 +23,8 @@ FOLDER = Path(".llmb") / "tmp"
 
 
 def root_for(folder: Path, root: Path) -> Path:
-    """``root``, or ``folder`` itself where that is on another file system: by a link, or mounted there."""
-    is_apart = folder.exists() and folder.stat().st_dev != existing(root).stat().st_dev
+    """``root``, or ``folder`` itself where that is on another file system than ``FOLDER``: by a link, or mounted."""
+    is_apart = folder.exists() and folder.stat().st_dev != existing(root / FOLDER).stat().st_dev
     return folder if is_apart else root
 
 
@@ -63,12 +63,18 @@ def write_record(root: Path, path: Path, value: Any) -> None:
 
 
 def sweep(root: Path) -> list[Path]:
-    """Remove what is ours in the folder, of links not what they lead to; returns it. Only under ``root``'s lock."""
+    """Remove what is ours in the folder, of links not what they lead to; returns it. Only under ``root``'s lock.
+
+    The folder itself may be such a link: what a kill leaves behind that would stay for good.
+    """
     folder = root / FOLDER
-    if folder.is_symlink() or folder.parent.is_symlink() or not folder.is_dir():
+    if folder.parent.is_symlink():
         return []
+    entries = [folder]
+    if not folder.is_symlink():
+        entries = sorted(folder.iterdir()) if folder.is_dir() else []
     found = []
-    for path in sorted(folder.iterdir()):
+    for path in entries:
         with contextlib.suppress(FileNotFoundError):
             if path.lstat().st_uid == os.geteuid():
                 _remove(path)

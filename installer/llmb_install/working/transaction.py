@@ -312,15 +312,16 @@ def remove_leftovers(install: Path) -> list[Path]:
         _end_import(link)
     found = [path for path in state.glob("lock.owner.*") if _is_own(path, stat.S_ISREG) and _is_abandoned(path)]
     if not (install / "images").is_symlink():
-        found += [path for path in (install / "images").glob(_EARLIER_PARTS) if _is_own(path, stat.S_ISREG)]
+        found += earlier_parts(install / "images")
     for path in found:
         path.unlink(missing_ok=True)
     venvs = install / "venvs"
     return found + scratch.sweep(install) + ([] if venvs.is_symlink() else scratch.sweep(venvs))
 
 
-_EARLIER_PARTS = ".*.sqsh.*.????????.part"
-"""Images that release 0.2 was importing."""
+def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
+    """Our own files of imports that release 0.2 did not finish; ``name``: of this image alone."""
+    return [path for path in images.glob(f".{name}.*.????????.part") if _is_own(path, stat.S_ISREG)]
 
 
 def _is_abandoned(path: Path) -> bool:
