@@ -26,6 +26,7 @@ from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.nccl import are_nccl_tests, nccl_results
+from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
@@ -148,7 +149,7 @@ def _view(
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
-        for line in (*groups.group_remarks(together), *reference_lines(found)) if group else ():
+        for line in (*group_remarks(together), *reference_lines(found)) if group else ():
             terminal.notice(line)
         return view.table()
 
