@@ -149,7 +149,7 @@ def test_each_figure_leads_to_its_evidence(page: Page) -> None:
             heads = [head.replace("\n", " ") for head in page.locator(f"{table} th").all_inner_texts()]
             links = page.locator(f"{table} tbody td:nth-child({heads.index(column) + 1}) a")
             assert links.count() == len(figures) > 0, (table, column)
-    row = page.locator("#run-table tbody tr", has_text="no success").first
+    row = page.locator("#run-table tbody tr", has_text="failed").first
     run = row.locator("a").first.inner_text()
     row.locator("a").first.click()
     evidence = page.locator(f"#run-{run}[open]")

@@ -111,6 +111,24 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     assert data["differences"] == [{"name": "env NCCL_ALGO", "first": "-", "second": "Ring"}]
 
 
+def test_the_times_beside_a_ratio_are_those_that_it_is_of(cli: Cli) -> None:
+    """Of steady steps of 5 s, one side had a stall of 25 s; it is in its mean, and the steady steps stand beside it."""
+    usual, stalled = (mbridge_line(40, milliseconds=milliseconds) for milliseconds in (5000, 30000))
+    first = make_run(cli.install, log=steady_log(5000).replace(usual, stalled)).paths.run_id
+    second = make_run(cli.install, log=steady_log(5100), job_id="102").paths.run_id
+    done = cli("compare", first, second)
+    head, *rows = (re.split("  +", line.strip()) for line in done.out.splitlines()[:3])
+    times = [[float(row[head.index(name) - len(head)]) for name in ("step s", "steady s")] for row in rows]
+    data = cli("compare", first, second, "--json").data
+    assert times[1][0] / times[0][0] == pytest.approx(data["ratio"], abs=1e-3)
+    assert data["ratio"] < 1 < times[1][1] / times[0][1]
+    assert [data[side]["step_seconds"] for side in ("first", "second")] == pytest.approx(
+        [row[0] for row in times], 1e-3
+    )
+    assert data["first"]["steady_step_seconds"] == pytest.approx(5.0)
+    assert "steady steps alone, of B against A: +2.0%" in done.out
+
+
 def test_repeats_form_one_side(cli: Cli) -> None:
     ids = [
         make_run(cli.install, log=steady_log(milliseconds), job_id=str(101 + number)).paths.run_id
@@ -201,7 +219,8 @@ def test_a_run_counts_once_and_on_one_side(cli: Cli) -> None:
     assert cli("compare", f"{one},{one}", two, "--json").data["first"] == {
         "run_ids": [one],
         "successful": 1,
-        "step_seconds": 5.0,
+        "step_seconds": pytest.approx(5.0),
+        "steady_step_seconds": pytest.approx(5.0),
     }
     done = cli("compare", f"{one},{two}", two)
     assert (done.status, f"{two} is on both sides" in done.err) == (2, True)

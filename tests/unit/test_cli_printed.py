@@ -153,12 +153,13 @@ def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
 def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
     one, other = (make_run(cli.install, log=steady_log(value)).paths for value in (5000, 6000))
     lines = cli("compare", one.run_id, other.run_id).out.splitlines()
-    assert cells(lines[0]) == ["first run", "successful", "step s", "tokens/s"]
-    assert cells(lines[1]) == ["A", one.name, "1 of 1", "5.000", "104858"]
-    assert cells(lines[2]) == ["B", other.name, "1 of 1", "6.000", "87381"]
+    assert cells(lines[0]) == ["first run", "successful", "step s", "steady s", "tokens/s"]
+    assert cells(lines[1]) == ["A", one.name, "1 of 1", "5.000", "5.000", "104858"]
+    assert cells(lines[2]) == ["B", other.name, "1 of 1", "6.000", "6.000", "87381"]
     data = cli("compare", one.run_id, other.run_id, "--json").data
-    assert data["first"] == {"run_ids": [one.run_id], "successful": 1, "step_seconds": 5.0}
-    assert data["second"] == {"run_ids": [other.run_id], "successful": 1, "step_seconds": 6.0}
+    for side, run, seconds in (("first", one, 5.0), ("second", other, 6.0)):
+        times = dict.fromkeys(("step_seconds", "steady_step_seconds"), pytest.approx(seconds))
+        assert data[side] == {"run_ids": [run.run_id], "successful": 1, **times}
     assert data["ratio"] == pytest.approx(1.2)
     assert data["ratio_low"] < 1.2 < data["ratio_high"]
     assert data["ratio_low"] * data["ratio_high"] == pytest.approx(1.44)

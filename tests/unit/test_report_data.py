@@ -28,6 +28,7 @@ from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_GROUPS, MOST_POINTS, MOST_RUNS, Report, build
 from llmb_run.reporting.steps import quantile, thin
 from llmb_run.results.measuring import selected
+from llmb_run.results.words import WITHOUT_A_TIME
 from llmb_run.workspace import Workspace
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log
@@ -317,6 +318,9 @@ def test_scatter_is_no_slow_node(tmp_path: Path) -> None:
     assert [line.host for line in lines if line.slower is not None] == []
 
 
+WORDS = {"not judged": "not compared"}
+
+
 def group(verdict: str | None, **changes: Any) -> dict[str, Any]:
     """A configuration as JSON, 3 % slower than a baseline of 10 s."""
     reference = {"kind": "baseline", "seconds": 10.0, "software": "nemo", "source": "here", "same_software": True}
@@ -324,7 +328,7 @@ def group(verdict: str | None, **changes: Any) -> dict[str, Any]:
     usual = {
         **{"title": f"llama3.1 70b mbridge fp8 (cs) on {len(verdict or '')} h100", "software": "nemo:26.02"},
         **{"verdict": verdict, "verdict_text": f"{verdict} (limit 5%)", "indication": False, "not_training": []},
-        **{"runs": 3, "run_ids": ["1"], "live": 0, "unsuccessful": 0, "step_seconds": 10.2},
+        **{"word": WORDS.get(verdict or "", verdict), "runs": 3, "run_ids": ["1"], "step_seconds": 10.2},
         **{"difference": 0.03 if compared else None, "tolerance": 0.05, "stall_share": 0.0},
         **{"more_runs": None, "other_days": False, "reference_too_uncertain": False},
         "reference": reference if compared else None,
@@ -332,13 +336,15 @@ def group(verdict: str | None, **changes: Any) -> dict[str, Any]:
     return {**usual, **changes}
 
 
+FAILURES = ("not training", "failed")
 NO_RUN = {"runs": 0, "run_ids": [], "step_seconds": None}
 
 
 def answer_to(*groups: dict[str, Any], hosts: tuple[HostLine, ...] = (), **counts: Any) -> Answer:
     order = worst_first(groups)
-    deciding = Deciding(groups[order[0]], "llmb-run todo") if order else None
-    return conclude(groups, Counts(**{"runs": 3, "unsuccessful": 0, "live": 0, **counts}), hosts, deciding)
+    excluded = frozenset(counts.pop("excluded", ()))
+    deciding = Deciding(groups[order[0]], "Do it.", "llmb-run todo", excluded=excluded) if order else None
+    return conclude(groups, Counts(**{"runs": 3, "failed": 0, "unsuccessful": 0, "live": 0, **counts}), hosts, deciding)
 
 
 @pytest.mark.parametrize(
@@ -350,10 +356,11 @@ def answer_to(*groups: dict[str, Any], hosts: tuple[HostLine, ...] = (), **count
         ([group("open"), group("pass")], "OPEN"),
         ([group("no reference")], "OPEN"),
         ([group("not judged")], "OPEN"),
-        ([group(None, **NO_RUN, live=2)], "OPEN"),
-        ([group(None, **NO_RUN, unsuccessful=2)], "FAIL"),
+        *(([group(None, **NO_RUN, word=word)], "OPEN") for word in WITHOUT_A_TIME if word not in FAILURES),
+        *(([group(None, **NO_RUN, word=word)], "FAIL") for word in FAILURES),
+        ([group("pass", word="baseline", runs=0)], "OPEN"),
         ([group("pass"), group("open"), group("fail")], "FAIL"),
-        ([group("fail", not_training=["the loss rises (from 5 to 54)"])], "FAIL"),
+        ([group("fail", word="not training", not_training=["the loss rises (from 5 to 54)"])], "FAIL"),
     ],
 )
 def test_the_answer_is_pass_fail_or_open_in_one_sentence(groups: list[dict[str, Any]], word: str) -> None:
@@ -390,9 +397,9 @@ def test_configurations_of_one_name_are_told_apart() -> None:
 
 def test_what_to_do_follows_from_the_verdict() -> None:
     assert answer_to(group("pass")).command == ""
-    for kinds in (group("fail"), group("open", more_runs=3), group("no reference"), group(None, **NO_RUN, live=1)):
+    for kinds in (group("fail"), group("open"), group("no reference"), group(None, **NO_RUN, word="running")):
         found = answer_to(kinds)
-        assert (bool(found.todo), found.command) == (True, "llmb-run todo"), kinds["verdict"]
+        assert (found.todo, found.command) == ("Do it.", "llmb-run todo"), kinds["verdict"]
 
 
 @pytest.mark.parametrize(
@@ -409,6 +416,7 @@ def test_a_slow_node_outranks_all_else(findings: tuple[str, ...], reason: str) -
     assert found.todo.startswith("Take n7 out: ")
     assert reason in found.todo
     assert found.command.startswith("llmb-run exclude add n7.a.b --days ")
+    assert answer_to(group("open"), hosts=(line,), excluded=["n7.a.b"]).todo == "Do it.", "jobs are kept off it already"
 
 
 def replaced(line: HostLine, **changes: Any) -> HostLine:
@@ -493,7 +501,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Report:
 
 
 def test_a_report_on_many_runs_counts_all_and_shows_some_of_each_configuration(many: Report) -> None:
-    assert (many.counts.runs, many.counts.unsuccessful, many.ok) == (601, 1, False)
+    assert (many.counts.runs, many.counts.failed, many.ok) == (601, 1, False)
     shown = Counter(run.title for run in many.runs)
     assert len(many.runs) == MOST_RUNS
     assert sorted(shown.values()) == [1, (MOST_RUNS - 1) // 2, MOST_RUNS // 2]

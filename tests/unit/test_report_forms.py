@@ -115,7 +115,7 @@ def test_junit_as_a_server_reads_it(report: Report) -> None:
 
 
 def test_junit_counts_what_is_not_listed(report: Report) -> None:
-    counts = msgspec.structs.replace(report.counts, unsuccessful=11)
+    counts = msgspec.structs.replace(report.counts, failed=11)
     more = msgspec.structs.replace(report, counts=counts, left_out={"groups": "7 of 9"})
     suite, before = suite_in(junit(more)), suite_in(junit(report))
     assert (suite.errors, suite.skipped) == (before.errors + 1, before.skipped + 1)

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from support.cli import Cli
+from support.customer_site import make_customer_site
 from support.next_lines import next_lines
 from support.report_site import make_site
-from support.runs import PUBLISHED, make_run, steady_log
+from support.runs import PUBLISHED, cut_log, make_run, steady_log
 from support.slow_site import SLOW_NODE, make_slow_site
 
 SCREEN = 15
+SMOKE = {"CLUSTER_TYPE": "local", "GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
 
 
 def screen(cli: Cli, *arguments: str, columns: int = 80) -> list[str]:
@@ -84,3 +89,53 @@ def test_one_log_has_a_conclusion_too(cli: Cli) -> None:
     run = make_run(cli.install, state="PENDING").paths.run_id
     first, *_ = screen(cli, run)
     assert first == "llama3.1 405b fp8 on 128 gb200, 1 run: WAITING"
+
+
+@pytest.mark.parametrize("make", [make_slow_site, make_customer_site, make_site])
+def test_the_report_says_the_same_of_a_site(cli: Cli, make: Callable[[Path], object]) -> None:
+    """The step time, the verdict, the slow node and what is next; and step time, reference and difference agree."""
+    make(cli.install)
+    lines = screen(cli, columns=200)
+    head = next(at for at, line in enumerate(lines) if line.startswith("configuration "))
+    names = re.split("  +", lines[head])
+    cells = [re.split("  +", line) for line in lines[head + 1 :]]
+    rows = [dict(zip(names, row, strict=True)) for row in cells if len(row) == len(names)]
+    assert rows
+    for row in rows:
+        step, reference = float(row["step s"]), float(row["ref. s"])
+        share = float(row["vs. ref."].removesuffix(" %")) / 100
+        assert step / reference - 1 == pytest.approx(share, abs=0.0015)
+
+    answer = cli("report", "--json").data["report"]["answer"]
+    assert answer["figure"] == f"{float(rows[0]['step s']):.2f} s a step"
+    assert answer["word"] == rows[0]["verdict"].removesuffix("*")
+    (command,) = next_lines("\n".join(lines))
+    assert shlex.split(command, comments=True) == shlex.split(answer["command"])
+    assert answer["todo"]
+
+
+@pytest.mark.parametrize(
+    ("made", "word", "status"),
+    [
+        ({"log": steady_log(100.0, steps=20), "variables": PUBLISHED | {"MAX_STEPS": "20"}}, "TOO SHORT", 0),
+        ({"log": cut_log(5741.0), "state": "FAILED"}, "FAILED", 1),
+        ({"state": "PENDING"}, "WAITING", 0),
+        ({"log": cut_log(5741.0), "state": "RUNNING"}, "RUNNING", 0),
+        ({"log": steady_log(100.0, tflops=0.0), "variables": SMOKE, "job_id": None}, "NOT COMPARED", 0),
+        ({"log": steady_log(6000.0), "variables": PUBLISHED | {"JOB_TOTAL_GPUS": "256"}}, "NO REFERENCE", 0),
+    ],
+)
+def test_each_state_has_one_word_and_one_exit_status(cli: Cli, made: dict[str, Any], word: str, status: int) -> None:
+    run = make_run(cli.install, **made).paths.run_id
+    shown = cli("results", run, COLUMNS="80")
+    assert shown.out.splitlines()[0].endswith(f": {word}")
+    assert shown.status == status
+    told = cli("report", run, "--json")
+    assert told.status == status
+    (group,) = told.data["report"]["groups"]
+    (of_run,) = told.data["report"]["runs"]
+    assert group["word"].upper() == word
+    assert of_run["result"]["outcome"] == (word.lower() if word not in ("NOT COMPARED", "NO REFERENCE") else "measured")
+    assert told.data["report"]["answer"]["word"] == ("FAIL" if word == "FAILED" else "OPEN")
+    junit = cli("report", run, "--junit", "-").out
+    assert ("<error" in junit) is (word == "FAILED")

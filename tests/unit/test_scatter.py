@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -307,6 +308,15 @@ def test_the_culprit_is_the_node_of_all_slow_runs_also_where_these_are_most() ->
         assert (found.nodes, found.slow, found.others) == (("bad",), slow, 12 - slow)
         assert found.share == pytest.approx(0.1, abs=0.001)
     assert culprit(allocated(random.Random(3), 30, 0.10)).nodes == ("n0",), "also where it is only slower on average"
+
+
+def test_what_a_slow_node_costs_is_told_without_the_stalls_of_other_runs() -> None:
+    fast = [judged(10.0 + at / 1000, f"n{at}") for at in range(8)]
+    slow = [judged(11.0, f"bad,m{at}") for at in range(4)]
+    found = culprit([replace(run, mean=run.seconds * (1.3 if run is fast[0] else 1.0)) for run in [*fast, *slow]])
+    assert found is not None
+    assert found.others_seconds == pytest.approx(10.0, abs=0.01)
+    assert found.share == pytest.approx(0.1, abs=0.001)
 
 
 def test_no_node_is_blamed_where_chance_would_do_the_same() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from llmb_common.command.printable import columns_of_terminal
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.history import ALARM_RATE
-from llmb_common.results.level import CONFIDENCE, SETTLED
+from llmb_common.results.level import CONFIDENCE, SETTLED, level
 from llmb_common.results.steps import StepTime
 from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, terminal
@@ -26,6 +27,7 @@ from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.measured import MeasuredRun, explain, reference_lines
 from llmb_run.results.measuring import measure, selected
 from llmb_run.results.nccl import are_nccl_tests, nccl_results
+from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
@@ -148,7 +150,7 @@ def _view(
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
-        for line in (*groups.group_remarks(together), *reference_lines(found)) if group else ():
+        for line in (*group_remarks(together), *reference_lines(found)) if group else ():
             terminal.notice(line)
         return view.table()
 
@@ -181,10 +183,10 @@ def compare(first: str, second: str) -> Result:
         "differences": [{"name": name, "first": a, "second": b} for name, a, b in differing],
     }
     say_remarks([*one.runs, *other.runs])
-    heads = ("", "first run", "successful", "step s", "tokens/s")
+    heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
     text = table(heads, [one.row("A"), other.row("B")], heads[2:])
     without = [side for side in (one, other) if not side.times]
-    said = _change(change, one.times, other.times)
+    said = _change(change, one.times, other.times) + _stalls(one, other)
     status = 0 if change else 1
     if without and all(side.live for side in without):
         said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
@@ -215,16 +217,34 @@ class _Side:
         self.run_ids = [record.paths.run_id for record in self.records]
         self.times = [item.good for item in self.runs if item.good is not None]
         self.live = any(item.timing.status.state == "Running" for item in self.runs)
-        self.seconds = sum(time.seconds for time in self.times) / len(self.times) if self.times else None
+        known = level(self.times) if self.times else None
+        self.seconds = math.exp(known.mean) if known else None
+        """Mean step time, stalls included: the one that is compared."""
+        self.steady = math.exp(known.steady) if known else None
 
     def as_dict(self) -> dict[str, Any]:
-        return {"run_ids": self.run_ids, "successful": len(self.times), "step_seconds": self.seconds}
+        times = {"step_seconds": self.seconds, "steady_step_seconds": self.steady}
+        return {"run_ids": self.run_ids, "successful": len(self.times), **times}
 
     def row(self, name: str) -> list[str]:
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
         cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
-        return [*cells, columns.formatted(seconds, ".3f"), columns.formatted(tokens, ".0f")]
+        times = [columns.formatted(value, ".3f") for value in (seconds, self.steady)]
+        return [*cells, *times, columns.formatted(tokens, ".0f")]
+
+
+_STALLS_SHOWN = 0.001
+"""Of the step time: what less cost is not worth a word."""
+
+
+def _stalls(one: _Side, other: _Side) -> str:
+    """How the steady steps compare, where stalls are in the times; empty where they are not."""
+    if not (one.seconds and one.steady and other.seconds and other.steady):
+        return ""
+    if max(abs(one.seconds / one.steady - 1), abs(other.seconds / other.steady - 1)) < _STALLS_SHOWN:
+        return ""
+    return f"\nthat is with stalls; steady steps alone, of B against A: {other.steady / one.steady - 1:+.1%}"
 
 
 def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:

@@ -14,24 +14,31 @@ import msgspec
 from llmb_common.command.printable import counted, first_few
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.groups import Board
+from llmb_run.results.lines import why_slow
+from llmb_run.results.words import WORST_FIRST
 
 Word: TypeAlias = Literal["PASS", "FAIL", "OPEN", "FASTEST"]
 
-_WORDS: dict[str, Word] = {"pass": "PASS", "fail": "FAIL", "no success": "FAIL"}
-"""Of kinds of verdict; whatever else there is leaves the question open."""
-
-_WORST_FIRST = ("fail", "no success", "open", "running", "not judged", "no reference", "pass")
+_WORDS: dict[str, Word] = {"pass": "PASS", "fail": "FAIL", "not training": "FAIL", "failed": "FAIL"}
+"""Of the words of ``results``; whatever else there is leaves the question open."""
 
 _SAID = {
+    "not training": ("does not train as planned", "do not train as planned"),
     "fail": ("fails", "fail"),
-    "no success": ("has no successful run", "have no successful run"),
-    "running": ("has not ended", "have not ended"),
-    "pass": ("passes", "pass"),
+    "failed": ("has failed", "have failed"),
     "open": ("is open", "are open"),
+    "running": ("is running", "are running"),
+    "waiting": ("is waiting to start", "are waiting to start"),
+    "incomplete": ("has an incomplete log", "have incomplete logs"),
+    "stopped early": ("was told to end before its last step", "were told to end before their last step"),
+    "too short": ("is too short to be measured", "are too short to be measured"),
+    "nothing left": ("had nothing left to train", "had nothing left to train"),
+    "not compared": ("was not compared", "were not compared"),
     "no reference": ("has no reference", "have no reference"),
-    "not judged": ("was not compared", "were not compared"),
+    "baseline": ("is the baseline itself", "are baselines themselves"),
+    "pass": ("passes", "pass"),
 }
-"""Of one configuration and of several."""
+"""Of one configuration and of several, by the word that ``results`` has for it."""
 
 _DAYS = 7
 """For how long a slow node is excluded."""
@@ -64,31 +71,28 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs: all of them, those that did not succeed, and those that have not ended."""
+    """Runs: all of them, those that failed, those that ended without success (these too), those that have not ended."""
 
     runs: int
+    failed: int
     unsuccessful: int
     live: int
+    others: tuple[str, ...] = ()
+    """What became of those that did not succeed and have not failed either: ``2 too short``."""
     causes: tuple[str, ...] = ()
-    """Why they did not succeed, the commonest first."""
+    """Why they failed, the commonest first."""
 
 
 class Deciding(NamedTuple):
-    """The configuration that decides, what ``results`` would do about it, and its mean step time in seconds without the
-    runs on slow nodes; None where it had none of these nodes, or no other runs."""
+    """The configuration that decides; what ``results`` says is next, in a sentence and as its command; and the mean
+    step time in seconds without the runs on slow nodes, None where it had none of these nodes, or no other runs."""
 
     group: Mapping[str, Any]
+    todo: str = ""
     command: str = ""
     without: float | None = None
-
-
-def kind_of(group: Mapping[str, Any]) -> str:
-    """The kind of a group's verdict; what became of its runs where there is none."""
-    if group["verdict"]:
-        return str(group["verdict"])
-    if group["runs"]:
-        return "not judged"
-    return "running" if group["live"] and not group["unsuccessful"] else "no success"
+    excluded: frozenset[str] = frozenset()
+    """Nodes that later jobs are kept off already."""
 
 
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -98,8 +102,7 @@ def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def _order(group: Mapping[str, Any]) -> tuple[int, bool, float]:
-    rank = _WORST_FIRST.index(kind_of(group))
-    return rank, bool(group["indication"]), -(group["difference"] or 0)
+    return WORST_FIRST.index(group["word"]), bool(group["indication"]), -(group["difference"] or 0)
 
 
 def conclude(
@@ -115,9 +118,9 @@ def conclude(
     also = _also(counts, slow, deciding)
     if deciding is None:
         return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, and none that LLMB recorded.", also=also)
-    if board and not {kind_of(group) for group in groups} & {"pass", "fail", "open"}:
+    if board and not {group["word"] for group in groups} & {"pass", "fail", "not training", "open"}:
         return msgspec.structs.replace(_of_sweep(board), also=also)
-    kind = kind_of(deciding.group)
+    kind = str(deciding.group["word"])
     todo, command = _todo(kind, deciding, hosts, slow)
     figure, reference = _figures(deciding.group)
     return Answer(
@@ -190,13 +193,13 @@ def _counts(groups: Sequence[Mapping[str, Any]]) -> str:
     """How many of several configurations have each verdict: ``1 of 7 configurations fails, 5 are open: ``."""
     if len(groups) == 1:
         return ""
-    kinds = Counter(kind_of(group) for group in groups)
+    kinds = Counter(str(group["word"]) for group in groups)
     if len(kinds) == 1:
         (kind,) = kinds
         every = "Both" if len(groups) == 2 else f"All {len(groups)}"
         return f"{every} configurations {_SAID[kind][1]}: "
     said: list[str] = []
-    for kind in sorted(kinds, key=_WORST_FIRST.index):
+    for kind in sorted(kinds, key=WORST_FIRST.index):
         of_all = "" if said else f" of {len(groups)} configurations"
         said.append(f"{kinds[kind]}{of_all} {_SAID[kind][kinds[kind] > 1]}")
     return f"{', '.join(said)}: "
@@ -211,7 +214,7 @@ def _sentence(
 ) -> str:
     """What is to be said of the configuration that decides."""
     group, name = deciding.group, named(deciding.group, groups)
-    if group["difference"] is None or group["not_training"]:
+    if group["difference"] is None or kind not in ("pass", "fail", "open"):
         return f"{name} {_without_difference(kind, group, counts)}."
     said = f"{name} is {_apart(group['difference'])} {_held_against(group)}"
     if deciding.without is not None:
@@ -227,16 +230,14 @@ def _sentence(
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
-    if kind == "no success":
-        why = f": {counts.causes[0]}" if counts.causes else ""
-        return f"has no successful run{why}"
-    if kind == "running":
-        return "has not ended"
-    if group["not_training"]:
-        return f"does not train as planned: {group['not_training'][0]}"
+    said, _ = _SAID[kind]
+    if kind == "failed" and counts.causes:
+        return f"{said}: {counts.causes[0]}"
+    if kind == "not training" and group["not_training"]:
+        return f"{said}: {group['not_training'][0]}"
     if kind == "no reference":
-        return "has no reference: nothing is published for it, and this site has no baseline"
-    return f"was not compared: {group['verdict_text']}"
+        return f"{said}: nothing is published for it, and this site has no baseline"
+    return f"{said}: {group['verdict_text']}" if kind == "not compared" else said
 
 
 def _apart(difference: float) -> str:
@@ -272,47 +273,28 @@ def _names(slow: Sequence[HostLine]) -> list[str]:
 
 def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """What to do, and the command. A slow node outranks all else: whatever it slows down proves nothing."""
-    if slow:
-        return _take_out(hosts, slow)
-    group = deciding.group
+    within = [line for line in slow if line.host not in deciding.excluded]
+    if within:
+        return _take_out(hosts, within)
     if kind == "pass":
         return "Nothing has to be done.", ""
-    if kind == "running":
-        return "Wait for the runs that have not ended.", deciding.command
-    if kind == "no success" or (kind == "fail" and group["not_training"]):
-        return "Find out why.", deciding.command
-    if kind == "fail":
-        return "Find out what slows it down, beginning with the slowest run.", deciding.command
-    if kind == "open" and group["more_runs"]:
-        return f"Run it again{', on other days' if group['other_days'] else ''}.", deciding.command
-    if kind == "no reference":
-        return "Make a baseline of its runs, with which later ones are compared.", deciding.command
-    return "", ""
+    return deciding.todo, deciding.command if deciding.todo else ""
 
 
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
     first = slow[0]
+    reason = why_slow(first.host, first.findings, first.slower or 0.0)
     if len(slow) == 1:
-        text = f"Take {names[0]} out: {reason(first, hosts)}."
+        text = f"Take {names[0]} out: {reason}."
     elif len(slow) == 1 + len(first.together):
         text = f"Take {' and '.join(names)} out: one of them is slow, and they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."
     nodes = ",".join(line.host for line in slow)
-    words = ["exclude", "add", nodes, "--days", str(_DAYS), "--reason", plain(reason(first, hosts))]
+    words = ["exclude", "add", nodes, "--days", str(_DAYS), "--reason", reason]
     return plain(text), f"llmb-run {shlex.join(words)}"
-
-
-def reason(line: HostLine, hosts: Sequence[HostLine]) -> str:
-    """Why a node is slow: ``GPU 3 is too hot``; where nothing says, how much slower the runs with it are."""
-    for finding in line.findings:
-        if hot := re.search(r"(GPU \d+) \(too hot", finding):
-            return f"{hot[1]} is too hot"
-    if line.findings:
-        return line.findings[0].replace(f"{line.host} ", "").replace(line.host, short_names(hosts)[line.host])
-    return f"runs with it are {line.slower:.1%} slower than those without it"
 
 
 def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
@@ -321,10 +303,12 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
     if slow and (deciding is None or deciding.without is None):
         slower = max(line.slower or 0.0 for line in slow)
         said.append(f"Runs with {first_few(_names(slow))} are up to {slower:.1%} slower than those without.")
-    if counts.unsuccessful:
-        often = "" if counts.unsuccessful == 1 else "most often "
+    if counts.failed:
+        often = "" if counts.failed == 1 else "most often "
         cause = f", {often}because of this: {counts.causes[0]}" if counts.causes else ""
-        said.append(f"{counts.unsuccessful} of {runs} did not succeed{cause}.")
+        said.append(f"{counts.failed} of {runs} failed{cause}.")
+    if counts.others:
+        said.append(f"Of {runs}, {first_few(counts.others)}: without a step time, and not failed.")
     if counts.live:
         said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
     stalls = deciding.group["stall_share"] if deciding else None

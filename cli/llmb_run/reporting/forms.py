@@ -6,8 +6,8 @@ other script and loads nothing.
 
 In JUnit, which continuous-integration servers show, each configuration on one software is a case. *pass* passes and
 *fail* is a failure. *Open* and the like are skipped, with the reason: neither green nor red would be true. A
-run that did not succeed is a case of its own, an error. An acceptance campaign is the first case: it passes, fails, or
-is skipped because it is open or was not judged.
+run without a result is a case of its own: an error where it failed, skipped where it is short or has not ended. An
+acceptance campaign is the first case: it passes, fails, or is skipped because it is open or was not judged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from llmb_common.command.printable import counted, printable
-from llmb_common.timing.runs import MEASURED, NO_FAILURE
+from llmb_common.timing.runs import MEASURED
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.answer import Answer
@@ -141,7 +141,7 @@ def _code(command: str) -> str:
 def _runs(report: Report) -> Iterator[str]:
     listed = (
         *columns.of_json(RUN),
-        Column("status", columns.item("status"), Form.MARKDOWN, head="status"),
+        Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
         Column("verdict", _told, Form.MARKDOWN, head="verdict"),
     )
     found = [{**run.result, "run_id": run.name} for run in report.runs]
@@ -153,7 +153,7 @@ def _runs(report: Report) -> Iterator[str]:
 
 def _told(found: dict[str, Any]) -> str | None:
     """The verdict, or why there is none."""
-    told = (found["verdict_text"],) if found["status"] in MEASURED else (found["message"], found["cause_text"])
+    told = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
     return "; ".join(filter(None, told)) or None
 
 
@@ -246,12 +246,12 @@ def _cases(report: Report) -> Iterator[_Case]:
             yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
     for run in report.runs:
         if (found := run.result)["status"] not in MEASURED:
-            kind = "skipped" if found["status"] == "Running" else "error"
-            said = f"{found['status']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
+            kind = "error" if found["outcome"] == "failed" else "skipped"
+            said = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
             yield _Case(found["name"], run.software or "unknown software", kind, said)
-    shown = sum(run.result["status"] not in NO_FAILURE for run in report.runs)
-    if rest := report.counts.unsuccessful - shown:
-        yield _Case("further runs", "not listed", "error", f"{rest} more runs did not succeed")
+    shown = sum(run.result["outcome"] == "failed" for run in report.runs)
+    if rest := report.counts.failed - shown:
+        yield _Case("further runs", "not listed", "error", f"{rest} more runs failed")
     if "groups" in report.left_out:
         yield _Case("further configurations", "not listed", "skipped", report.left_out["groups"])
 

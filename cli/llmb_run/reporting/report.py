@@ -23,7 +23,7 @@ from llmb_common.results.level import level
 from llmb_common.results.scaling import ScalingLine
 from llmb_common.timing.runs import NO_FAILURE
 from llmb_run import columns
-from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, worst_first
+from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, named, worst_first
 from llmb_run.reporting.differences import MOST_TITLES, Differing, differing
 from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine, host_lines
@@ -35,6 +35,7 @@ from llmb_run.results.listing import next_step
 from llmb_run.results.measured import MeasuredRun, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_view, scales_of, scaling_of
+from llmb_run.results.summary import excluded_of
 from llmb_run.workspace import Workspace
 
 MOST_POINTS = 30_000
@@ -117,8 +118,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether no run failed or is incomplete."""
-        return self.counts.unsuccessful == 0
+        """Whether no run failed; one that is too short to be measured, or was told to end, has not."""
+        return self.counts.failed == 0
 
 
 _DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
@@ -157,12 +158,20 @@ class _Choice:
         """Those of ``run_ids`` that are shown."""
         return [name for name in run_ids if name in self._names]
 
-    def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> Deciding | None:
+    def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
         """The worst configuration; None where there is none."""
         if not self.order:
             return None
-        worst = self.made[self.order[0]]
-        return Deciding(self.every[self.order[0]], _command(worst), _without(worst, seen, hosts))
+        at = self.order[0]
+        step, excluded = next_step(self.found, self.made), excluded_of(workspace.install_or_none)
+        todo = step.todo.replace("{}", self._called(step.of))
+        return Deciding(self.every[at], todo, step.command, _without(self.made[at], seen, hosts), excluded)
+
+    def _called(self, of: Group | None) -> str:
+        """A configuration in a sentence; where there is one, it needs no name."""
+        if of is None or len(self.made) == 1:
+            return "it"
+        return named(self.every[self.made.index(of)], self.every)
 
 
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
@@ -185,7 +194,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
         made=round(time.time()),
         version=__version__,
         facts=facts_of_site(seen, workspace),
-        answer=conclude(choice.every, counts, hosts, choice.deciding(seen, hosts), boards),
+        answer=conclude(choice.every, counts, hosts, choice.deciding(seen, hosts, workspace), boards),
         counts=counts,
         groups=choice.shown_groups(),
         runs=tuple(_report_runs(choice.runs)),
@@ -234,21 +243,16 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
 
 def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
-    causes = Counter(run.cause for run in seen if run.cause and run.run.status.state not in NO_FAILURE)
+    causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
+    became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
     return Counts(
         runs=len(found),
+        failed=sum(run.failed for run in found),
         unsuccessful=sum(run.status.state not in NO_FAILURE for run in found),
         live=sum(run.status.state == "Running" for run in found),
+        others=tuple(f"{count} {outcome}" for outcome, count in became.most_common()),
         causes=tuple(cause for cause, _ in causes.most_common(_MOST_CAUSES)),
     )
-
-
-def _command(worst: Group) -> str:
-    """What helps on: why its newest failure failed, or what ``results`` says."""
-    failed = [run for run in worst.members if run.status.state not in NO_FAILURE]
-    if failed and not worst.runs:
-        return f"llmb-run why {failed[-1].run_id}"
-    return next_step(worst.members, [worst])["command"]
 
 
 def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:

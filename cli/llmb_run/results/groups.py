@@ -34,8 +34,9 @@ from llmb_run.columns import (
     less_one,
     seconds_of,
 )
-from llmb_run.results.measured import MeasuredRun, explain
+from llmb_run.results.measured import MeasuredRun, Outcome, explain
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
+from llmb_run.results.words import word_of
 from llmb_run.workspace import Workspace
 
 
@@ -63,8 +64,20 @@ class Group:
     """All runs, whatever became of them."""
 
     @property
+    def outcomes(self) -> Counter[Outcome]:
+        """How many of all its runs came to what."""
+        return Counter(run.outcome for run in self.members)
+
+    @property
+    def word(self) -> str:
+        """How it stands: one of ``WORST_FIRST``."""
+        return word_of(self.verdict, self.outcomes, len(self.runs), self.in_reference)
+
+    @property
     def shown_seconds(self) -> float | None:
-        """Mean of the step times that each run is shown with, stalls of the measured iterations included."""
+        """Mean step time, stalls included: the one that is compared; without a reference of what each run shows."""
+        if self.runs and self.verdict and self.verdict.reference and self.verdict.decision:
+            return self.verdict.reference.seconds * self.verdict.decision.ratio
         times = [run.step_seconds for run in self.runs if run.step_seconds]
         return statistics.fmean(times) if times else None
 
@@ -150,19 +163,13 @@ def _preference(run: MeasuredRun) -> int:
 
 def _runs(item: Group) -> str:
     """How many, and what the others are."""
-    became = Counter(run.outcome for run in item.members if not run.good)
     others = [
-        *((count, outcome) for outcome, count in became.items()),
+        *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
         (item.waiting, "for the next look"),
         (item.in_reference, "in the baseline"),
     ]
     told = ", ".join(f"{count} {what}" for count, what in others if count)
     return f"{len(item.runs)}" + (f" ({told})" if told else "")
-
-
-def _without_verdict(item: Group) -> str:
-    """What became of the runs of a configuration without figures."""
-    return ", ".join(dict.fromkeys(run.outcome for run in item.members))
 
 
 GROUP: tuple[Column[Group], ...] = (
@@ -172,13 +179,15 @@ GROUP: tuple[Column[Group], ...] = (
     Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs),
     Column("run_ids", lambda group: [run.run_id for run in group.runs], Form.JSON, "judged"),
     Column("unsuccessful", at("others"), DATA, "runs that ended without a step time"),
+    Column("outcomes", at("outcomes", dict), Form.JSON, "how many of all its runs came to what"),
+    Column("word", at("word"), Form.JSON, "how it stands, in the word that `results` prints in capitals"),
     Column("live", at("live"), DATA, "runs that wait or run"),
     Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
     Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
     Column(
         "step_seconds", at("mean"), ALL & ~Form.TABLE, "mean of the steady step times", *("steady step", "s", ".3f")
     ),
-    Column("shown_seconds", at("shown_seconds"), Form.TABLE, "mean of what each run shows", *("step", "s", ".3f")),
+    Column("shown_seconds", at("shown_seconds"), Form.TABLE, "as compared", *("step", "s", ".3f")),
     Column(
         "interval",
         at("interval"),
@@ -195,7 +204,7 @@ GROUP: tuple[Column[Group], ...] = (
     ),
     Column(
         "verdict_text",
-        lambda group: group.verdict.text if group.verdict else _without_verdict(group),
+        lambda group: group.verdict.text if group.verdict else ", ".join(group.outcomes),
         Form.JSON | TEXT,
         "the verdict in words",
         "verdict",
@@ -206,16 +215,6 @@ GROUP: tuple[Column[Group], ...] = (
 def group_view(groups: Sequence[Group]) -> View[Group]:
     """The table of ``--group``: a row for each configuration."""
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
-
-
-def group_remarks(items: Sequence[Group]) -> list[str]:
-    """What a reader must know of runs that were judged together."""
-    return [
-        f"{item.title}: {text}"
-        for item in items
-        if item.verdict and item.verdict.decision
-        for text in item.verdict.remarks
-    ]
 
 
 RULE = (

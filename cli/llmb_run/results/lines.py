@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,11 +14,10 @@ from llmb_common.results.configuration import deviations, told_apart
 from llmb_common.results.odd_runs import SlowNode, culprit
 from llmb_run.results.groups import Group, recorded
 from llmb_run.results.measured import MeasuredRun, Outcome
+from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST, word_of
 
-WITHOUT_A_TIME: tuple[Outcome, ...] = (
-    *("running", "waiting", "not training", "failed", "too short", "stopped early", "incomplete", "nothing left"),
-)
-"""What is said of a configuration without a step time: of its runs' outcomes the first of these."""
+_MOST_ASKED = 5
+"""Runs with a slow node whose records are read for the reason."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,20 @@ class Line:
         dated = sorted(self.runs, key=lambda run: run.created)
         return culprit([run.good for run in dated if run.good])
 
+    def why_slow(self, node: str) -> str:
+        """Why its runs with a node are slow, by what the newest of them recorded."""
+        ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
+        newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
+        texts = [found.text for run in newest for found in run.findings if found.severity == "problem"]
+        share = self.slow_node.share if self.slow_node else 0.0
+        return why_slow(node, [text for text in texts if names_one(text, [node])], share)
+
     @property
     def seconds(self) -> float | None:
-        """Mean step time of the runs that every figure is of."""
-        judged = self.group.runs if self.group else self.runs
-        times = [run.step_seconds for run in judged if run.step_seconds]
+        """Mean step time: of a configuration the one that is compared; of a log what it shows."""
+        if self.group:
+            return self.group.shown_seconds
+        times = [run.step_seconds for run in self.runs if run.step_seconds]
         return statistics.fmean(times) if times else None
 
     @property
@@ -59,18 +68,9 @@ class Line:
 
     @property
     def word(self) -> str:
-        """The verdict, or else what became of the runs."""
-        if self.group is None or not (self.group.runs or self.group.in_reference):
-            known = [outcome for outcome in WITHOUT_A_TIME if self.outcomes[outcome]]
-            return known[0].upper() if known else "NOT COMPARED"
-        verdict = self.group.verdict
-        if verdict is None or verdict.kind == "not judged":
-            return "NOT COMPARED"
-        if verdict.kind == "fail" and verdict.not_training:
-            return "NOT TRAINING"
-        if not self.group.runs:
-            return "BASELINE"
-        return verdict.kind.upper()
+        """How it stands, in capitals."""
+        word = self.group.word if self.group else word_of(None, self.outcomes, judged=0, in_reference=0)
+        return word.upper()
 
     @property
     def count(self) -> str:
@@ -80,11 +80,9 @@ class Line:
         return f"{len(self.runs)}{told}"
 
 
-ORDER = ("NOT TRAINING", "FAIL", "OPEN", "RUNNING", "WAITING", "FAILED", "INCOMPLETE", "TOO SHORT")
-
-
-def _urgency(line: Line) -> tuple[bool, int]:
-    return line.slow_node is None, ORDER.index(line.word) if line.word in ORDER else len(ORDER)
+def _urgency(line: Line) -> tuple[bool, int, bool, float]:
+    worse = -(line.difference or 0.0)
+    return line.slow_node is None, WORST_FIRST.index(line.word.lower()), line.indication, worse
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
@@ -141,6 +139,21 @@ def shared_by(names: Sequence[str]) -> str:
 def without(name: str, shared: str) -> str:
     """What a name has beyond what all share."""
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
+
+
+def names_one(text: str, nodes: Iterable[str]) -> bool:
+    """Whether a text names one of the nodes; ``n12`` is not ``n1``."""
+    return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
+
+
+def why_slow(node: str, findings: Sequence[str], share: float) -> str:
+    """Why a node is slow, by findings that name it: ``GPU 3 is too hot``; where there are none, by how much."""
+    for finding in findings:
+        if hot := re.search(r"(GPU \d+) \(too hot", finding):
+            return f"{hot[1]} is too hot"
+    if findings:
+        return printable(findings[0]).replace(f"{node} ", "").replace(node, node.partition(".")[0])
+    return f"runs with it are {share:.1%} slower than those without it"
 
 
 def any_of(nodes: Sequence[str]) -> str:

@@ -31,35 +31,44 @@ ENOUGH = 3
 _MOST_IDS = 10
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """The smaller ``urgency``, the earlier."""
 
     urgency: int
     words: tuple[str, ...]
     why: str
+    todo: str = ""
+    """What to do, in a sentence in which ``{}`` is the configuration; empty: nothing but to read what it prints."""
+    of: Group | None = None
+
+    @property
+    def command(self) -> str:
+        """Can be pasted."""
+        return f"llmb-run {shlex.join(self.words)}"
 
 
-def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> dict[str, str]:
-    """The command of the most urgent step of all groups, of the first of them where several are, and why."""
-    urgent = _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
-    return {"command": f"llmb-run {shlex.join(urgent.words)}", "why": urgent.why}
+def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
+    """The most urgent step of all groups, of the first of them where several are."""
+    return _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
 
 
 def _install(found: Sequence[MeasuredRun]) -> Path | None:
     return found[0].judge.workspace.install_or_none if found else None
 
 
-def _most_urgent(groups: Sequence[Group], summary: Summary) -> _Step:
+def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     """A slow node before all else: whatever waits for an answer would be measured with it."""
     for nodes, slowed in summary.slow_nodes.items():
-        if len(nodes) == 1 and (node := slowed[0].slow_node):
-            reason = f"{node.share:.0%} slower with it"
-            return _Step(0, ("exclude", "add", nodes[0], "--days", "7", "--reason", reason), "keeps later jobs off it")
-    nothing = _Step(9, ("list",), "what can be run and judged")
-    first = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
+        if len(nodes) == 1:
+            reason = slowed[0].why_slow(nodes[0])
+            words = ("exclude", "add", nodes[0], "--days", "7", "--reason", reason)
+            return Step(-1, words, "keeps later jobs off it", f"Take {nodes[0]} out: {reason}.")
+    nothing = Step(9, ("list",), "what can be run and judged")
+    steps = [_step(item)._replace(of=item) for item in groups]
+    first = min(steps, key=lambda step: step.urgency, default=nothing)
     if first.words[:2] == _RANK:  # not of one configuration alone
         short = [run for item in groups for run in item.members if run.outcome == "too short"]
-        return _Step(first.urgency, (*_RANK, *_named(short)), first.why)
+        return first._replace(words=(*_RANK, *_named(short)))
     return first
 
 
@@ -73,46 +82,53 @@ def _named(runs: Sequence[MeasuredRun]) -> list[str]:
     return names if all(map(round_named, names)) else _ids(runs)
 
 
-def _step(item: Group) -> _Step:
+def _step(item: Group) -> Step:
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
-        return _Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
+        why = f"{counted(len(live), 'run')} not yet ended"
+        return Step(2, ("wait", *_ids(live)), why, "Wait for the runs of {} that have not ended.")
     verdict = item.verdict
+    if item.word == "fail":
+        slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
+        why = f"{item.title} is too slow: what its slowest run's nodes say"
+        return Step(0, ("show", *_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run.")
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and len(short) == len(unfit) and not item.runs:
-        return _Step(6, (*_RANK, *_ids(short)), "too short for what is measured: over the steps that all have")
+        why = "too short for what is measured: over the steps that all have"
+        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps that all have.")
     if unfit and not (passed and item.members[0].good):
-        return _Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
+        first = unfit[0]
+        todo = f"Find out why run {first.run_id} has no result, {first.outcome} as it is."
+        return Step(1, ("show", *_ids([first])), f"{item.title}: {first.unfit}", todo)
     if verdict is None or verdict.kind == "not judged":
-        return _Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
+        return Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
     if verdict.kind == "no reference":
         return _make_reference(item, verdict.text)
-    if verdict.kind == "fail":
-        slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
-        return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
     if verdict.kind == "open":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
-        return _Step(7, ("results", "--history"), "all pass: how the configurations change over time")
+        return Step(7, ("results", "--history"), "all pass: how the configurations change over time")
     return _make_reference(item, "later runs are then compared with this site's own")
 
 
-def _more(item: Group, verdict: Verdict) -> _Step:
+def _more(item: Group, verdict: Verdict) -> Step:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
-        return _Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
+        why = f"{item.title}: its baseline is of too few runs to decide"
+        return Step(3, ("baseline", "list"), why, "Make the baseline of {} of more runs.")
     # A single run does not show how much they differ, and so not how many it takes.
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
-        return _repeat(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
-    return _Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
+        repeat = _repeat(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
+        return repeat._replace(todo=f"Run {{}} again{days}.")
+    return Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
 
-def _make_reference(item: Group, why: str) -> _Step:
+def _make_reference(item: Group, why: str) -> Step:
     """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
     known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
     if all(run.run_id in known for run in item.runs):
@@ -120,13 +136,14 @@ def _make_reference(item: Group, why: str) -> _Step:
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
     ids = [run.run_id for run in item.runs[:_MOST_IDS]]
-    return _Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
+    todo = "Make a baseline of the runs of {}, with which later ones are compared."
+    return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}", todo)
 
 
-def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> _Step:
+def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
     newest = item.runs[-1]
     days = ("--spread", str(count)) if spread and recorded(newest).plan.scheduler is not None else ()
-    return _Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why)
+    return Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why, "Run {} again.")
 
 
 def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
@@ -175,7 +192,7 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     return "\n".join([text, *sections]) + "\n" * bool(sections) + "".join(f"{line}\n" for line in last)
 
 
-def _with_reason(step: _Step, width: int) -> str:
+def _with_reason(step: Step, width: int) -> str:
     """``next: ...``, with the reason as a comment where there is room for it."""
     command = next_command(*step.words)
     line = f"{command}  # {step.why}"
@@ -203,10 +220,11 @@ def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     """All runs as JSON, with the verdicts over them and the next step."""
     groups = group(found)
+    step = next_step(found, groups)
     return {
         "runs": as_dicts(found),
         "groups": [columns.as_dict(GROUP, item) for item in groups],
-        "next": next_step(found, groups),
+        "next": {"command": step.command, "why": step.why},
     }
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_run.columns import seconds_of
-from llmb_run.results.groups import group_remarks
-from llmb_run.results.lines import Line, any_of
+from llmb_run.results.groups import Group
+from llmb_run.results.lines import Line, any_of, names_one
 from llmb_run.results.measured import MeasuredRun, Outcome, explain, reference_lines
 
 
@@ -49,17 +48,22 @@ def notes_on(
     return sorted(once, key=lambda note: note.weight)  # stable
 
 
+def group_remarks(items: Sequence[Group]) -> list[str]:
+    """What a reader must know of runs that were judged together."""
+    return [
+        f"{item.title}: {text}"
+        for item in items
+        if item.verdict and item.verdict.decision
+        for text in item.verdict.remarks
+    ]
+
+
 def _other_remarks(line: Line) -> list[str]:
     """Of its runs together, but for what the note on its slow node says."""
     assert line.group is not None
     remarks = [text.removeprefix(f"{line.group.title}: ") for text in group_remarks([line.group])]
     told = line.slow_node.nodes if line.slow_node else ()
-    return [text for text in remarks if not _names_one(text, told)]
-
-
-def _names_one(text: str, nodes: Iterable[str]) -> bool:
-    """Whether a text names one of the nodes; ``n12`` is not ``n1``."""
-    return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
+    return [text for text in remarks if not names_one(text, told)]
 
 
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
@@ -73,7 +77,7 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
         printable(finding.text)
         for run in runs
         for finding in run.findings
-        if finding.severity == "problem" and _names_one(finding.text, node.nodes)
+        if finding.severity == "problem" and names_one(finding.text, node.nodes)
     )
     if problems:
         text += f": {'; '.join(problems)}"
@@ -119,7 +123,7 @@ def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable
     for run in runs:
         name = run.run_id or printable(run.timing.files.name)
         for finding in run.findings:
-            if finding.severity == "problem" and not _names_one(finding.text, told):
+            if finding.severity == "problem" and not names_one(finding.text, told):
                 problems.setdefault(printable(finding.text), []).append(name)
         for text in run.remarks:
             yield Note(_RUN, f"{name}: {printable(text)}")

@@ -227,6 +227,7 @@ RUN: tuple[Column[MeasuredRun], ...] = (
     replace(REFERENCE, csv_name="reference_step_s"),
     Column("reference_software", at("verdict.reference.software"), Form.CSV, "what the reference was measured with"),
     *VERDICT,
+    Column("outcome", at("outcome"), Form.JSON, "what became of it, in the word that `results` uses"),
     Column("reason", at("timing.status.reason", _text), DATA, "why it did not succeed, as a code"),
     Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
     Column("message", at("timing.status.message", _text), DATA, "why it did not succeed, in words"),

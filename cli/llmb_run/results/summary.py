@@ -15,18 +15,10 @@ from llmb_common.timing.tables import shorten
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import (
-    ORDER,
-    WITHOUT_A_TIME,
-    Line,
-    any_of,
-    lines_of,
-    names_of,
-    shared_by,
-    without,
-)
+from llmb_run.results.lines import Line, any_of, lines_of, names_of, shared_by, without
 from llmb_run.results.measured import MeasuredRun
 from llmb_run.results.notes import Note, notes_on
+from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
 
 SCREEN = 15
 """Lines of a summary, unless all configurations are asked for."""
@@ -82,7 +74,7 @@ class Summary:
     excluded: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.excluded = _excluded(self.install)
+        self.excluded = excluded_of(self.install)
 
     @cached_property
     def names(self) -> list[str]:
@@ -137,8 +129,8 @@ class Summary:
             against = "" if share is None else f", {_apart(share)} the reference"
             said.append(f"{line.word}{'*' * line.indication}{against}")
         else:
-            order = [word for word in (*ORDER, *words) if words[word]]
-            said += [f"{words[word]} {word}" for word in dict.fromkeys(order)]
+            order = [word.upper() for word in WORST_FIRST]
+            said += [f"{words[word]} {word}" for word in order if words[word]]
         for outcome in WITHOUT_A_TIME:
             number = sum(line.outcomes[outcome] for line in self.lines if line.word != outcome.upper())
             if number:
@@ -167,7 +159,8 @@ class Summary:
         return "".join(f"{line}\n" for line in (*conclusion, *table, *notes))
 
 
-def _excluded(install: Path | None) -> frozenset[str]:
+def excluded_of(install: Path | None) -> frozenset[str]:
+    """Nodes that jobs of an installation avoid; none where that cannot be read."""
     if install is None:
         return frozenset()
     try:

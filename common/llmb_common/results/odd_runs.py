@@ -44,7 +44,7 @@ class SlowNode:
     """Runs that had it."""
     others: int
     seconds: float
-    """Mean step time of the runs that had it."""
+    """Mean steady step time of the runs that had it: a stall is in a step, and no node's doing in every step."""
     others_seconds: float
 
     @property
@@ -75,8 +75,8 @@ def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTim
         nodes,
         len(slow),
         len(fast),
-        statistics.fmean(run.mean or run.seconds for run in slow),
-        statistics.fmean(run.mean or run.seconds for run in fast),
+        statistics.fmean(run.seconds for run in slow),
+        statistics.fmean(run.seconds for run in fast),
     )
 
 

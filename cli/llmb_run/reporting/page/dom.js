@@ -27,27 +27,34 @@ const short = (value) => (known(value) ? String(Number(value.toPrecision(5))) : 
 const quiet = (...words) => element("div", { class: "quiet" }, ...words);
 
 // A verdict is told by its sign and its word; color only helps. The worst comes first.
+const OPEN = { sign: "?", kind: "open" };
+const NOTHING = { sign: "\u2013", kind: "open" };
+const LIVE = { sign: "\u2026", kind: "open" };
 const VERDICTS = {
+  "not training": { sign: "!", kind: "fail" },
   fail: { sign: "\u2717", kind: "fail" },
-  "no success": { sign: "!", kind: "fail" },
-  open: { sign: "?", kind: "open" },
+  failed: { sign: "!", kind: "fail" },
+  open: OPEN,
+  running: LIVE,
+  waiting: LIVE,
+  incomplete: NOTHING,
+  "stopped early": NOTHING,
+  "too short": NOTHING,
+  "nothing left": NOTHING,
+  "not compared": NOTHING,
+  "not judged": NOTHING,
+  "no reference": NOTHING,
+  baseline: NOTHING,
   pass: { sign: "\u2713", kind: "pass" },
-  "no reference": { sign: "\u2013", kind: "open" },
-  "not judged": { sign: "\u2013", kind: "open" },
-  running: { sign: "\u2026", kind: "open" },
 };
 const lookOf = (verdict) => VERDICTS[verdict] || { sign: "!", kind: "fail" };
 const rankOf = (verdict) => (verdict in VERDICTS ? Object.keys(VERDICTS).indexOf(verdict) : 1.5);
 
-// Statuses whose figures count.
-const MEASURED = ["Success", "Trained"];
-
-function verdictOf(result) {
-  if (result.status === "Running") return "running";
-  return MEASURED.includes(result.status) ? result.verdict || "not judged" : "no success";
+// The words of llmb-run results.
+function verdictOf({ outcome, verdict }) {
+  if (outcome !== "measured") return outcome;
+  return verdict === "not judged" || !verdict ? "not compared" : verdict;
 }
-
-const groupKind = (group) => group.verdict || (group.runs ? "not judged" : group.live && !group.unsuccessful ? "running" : "no success");
 
 function mark(verdict, words = verdict) {
   const { sign, kind } = lookOf(verdict);

@@ -14,7 +14,7 @@ function configurationPart(number, runs) {
   const { reference } = group;
   return element("div", { id: placeOf(number), class: "part", tabindex: -1 }, element("h3", {}, `${group.title}, ${group.software}`),
     pairs([
-      ["verdict", [mark(groupKind(group), group.verdict_text || "no successful run")]],
+      ["verdict", [mark(group.word, group.verdict_text || group.word)]],
       ["reference", reference && [`${short(reference.seconds)} s: ${reference.source}; ${reference.software}`, reference.notes.length ? lines(reference.notes) : ""]],
       ["remarks", group.remarks && group.remarks.length && [lines(group.remarks)]],
     ]), runs.map(runPart));
@@ -37,7 +37,7 @@ function runFacts(run) {
   const notes = result.findings.filter((finding) => finding.severity !== "problem").map((finding) => finding.text);
   const parts = (...words) => words.filter(Boolean).join(", ");
   return pairs([
-    ["verdict", MEASURED.includes(result.status) ? result.verdict_text : `${result.status}: ${parts(result.message, result.cause_text)}`],
+    ["verdict", result.outcome === "measured" ? result.verdict_text : `${result.outcome}: ${parts(result.message, result.cause_text)}`],
     ["step time", known(result.step_seconds_mean) && `${fixed(result.step_seconds_mean, 4)} s \u00b1 ${fixed(result.step_seconds_std, 4)} s, mean and standard deviation of iterations ${window.first} to ${window.last}, of ${run.steps.total} in the log`],
     ["steady step time", known(result.steady_step_seconds) && `${fixed(result.steady_step_seconds, 4)} s, standard error ${fixed(result.steady_step_error_seconds, 4)} s`],
     ["against its reference", reference && known(result.difference) && `${signed(result.difference)} % of ${short(reference.seconds)} s (${reference.source}), between ${signed(result.difference_low)} and ${signed(result.difference_high)} %; up to ${signed(result.tolerance)} % passes`],

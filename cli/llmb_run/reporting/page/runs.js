@@ -20,8 +20,8 @@ const slowNodesOf = (run) => run.hosts.filter((host) => slowNodes.has(host)).map
 const problemsOf = ({ result }) => result.findings.filter((finding) => finding.severity === "problem").map((finding) => finding.text);
 
 function remarksOf(run) {
-  const { status, message, cause_text, remarks, notices } = run.result;
-  return [status === "Success" ? null : `${status}: ${[message, cause_text].filter(Boolean).join("; ")}`, ...problemsOf(run), ...remarks, ...notices].filter(Boolean);
+  const { status, outcome, message, cause_text, remarks, notices } = run.result;
+  return [status === "Success" ? null : `${outcome === "measured" ? status : outcome}: ${[message, cause_text].filter(Boolean).join("; ")}`, ...problemsOf(run), ...remarks, ...notices].filter(Boolean);
 }
 
 function showNodes() {

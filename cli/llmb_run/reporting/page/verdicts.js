@@ -4,7 +4,7 @@
 function showVerdicts(choose) {
   at("references").querySelector("ul").replaceWith(lines(report.references));
   at("references").hidden = !report.references.length;
-  const groups = report.groups.map((group, number) => ({ ...group, place: placeOf(number), kind: groupKind(group) }));
+  const groups = report.groups.map((group, number) => ({ ...group, place: placeOf(number), kind: group.word }));
   const reach = Math.max(0.1, ...groups.flatMap((group) => [group.difference_high, group.tolerance, -group.difference_low].filter(known))) * 1.05;
   const columns = [
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
@@ -12,7 +12,7 @@ function showVerdicts(choose) {
     column("runs", "number", (group) => group.runs, (group) => [figure(group.place, String(group.runs)), ...others(group)]),
     ...figures(report.columns.groups, (group) => group, (group) => group.place),
     column("interval", "short", (group) => group.difference_high, (group) => interval(group, reach)),
-    column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text || "no successful run"),
+    column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text),
   ];
   const rows = groups.sort((one, other) => rankOf(one.kind) - rankOf(other.kind) || (other.difference || 0) - (one.difference || 0));
   sortedTable(at("groups"), columns, rows, {
@@ -26,8 +26,9 @@ function showVerdicts(choose) {
 }
 
 // The runs of a configuration that its figures are not of.
-function others({ unsuccessful, waiting, in_reference: within }) {
-  const counts = [[unsuccessful, "failed"], [waiting, "for the next look"], [within, "in the baseline"]];
+function others({ outcomes, waiting, in_reference: within }) {
+  const untimed = Object.entries(outcomes).filter(([outcome]) => outcome !== "measured");
+  const counts = [...untimed.map(([outcome, count]) => [count, outcome]), [waiting, "for the next look"], [within, "in the baseline"]];
   return counts.filter(([count]) => count).map(([count, what]) => quiet(`${count} ${what}`));
 }
 
