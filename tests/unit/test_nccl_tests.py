@@ -100,6 +100,17 @@ def test_prefixes_of_mpirun_and_srun(prefix: str) -> None:
     assert parsed("".join(f"{prefix}{line}\n" for line in TEXT.splitlines())) == parsed(TEXT)
 
 
+@pytest.mark.parametrize("old", ["8589934592 ", "#  Rank  3", "nccl-library=23007", "values : 0"])
+def test_a_number_of_thousands_of_digits_is_none(old: str) -> None:
+    assert old in TEXT
+    (test,) = parse_nccl_tests(TEXT.replace(old, old.rstrip("0123456789 ") + "9" * 5000 + " "))
+    assert all(size.bytes <= 1 << 33 for size in test.sizes)
+
+
+def test_lines_of_windows_are_the_same() -> None:
+    assert parsed(TEXT.replace("\n", "\r\n")) == parsed(TEXT)
+
+
 def test_one_after_the_other() -> None:
     assert [test.collective for test in parse_nccl_tests(TEXT + PER_ITERATION)] == ["all_reduce", "all_gather"]
 

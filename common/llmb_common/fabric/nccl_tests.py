@@ -122,15 +122,15 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 # What programs that started these ones put before each line: mpirun --tag-output, srun --label.
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s*\d+:\s)")
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
+    r"#\s+Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
     r"\s+\[[0-9a-fx:.]+\]\s*(?P<gpu>.*)",
     re.IGNORECASE,
 )
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
-_VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<library>\d+)")
+_VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<library>\d{1,9})")
 _LIBRARY = re.compile(r"NCCL version (?P<library>\d[\w.+]*)")
 _STARTING = re.compile(r"# Collective test starting:\s*(?P<program>\S+)")
-_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<word>\w*)")
+_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d{1,18})\s*(?P<word>\w*)")
 _AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(?P<value>[-+.\deE]+|-?nan|inf)\s*(?P<word>\w*)")
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure|Test timeout|# error: ")
 _BEGINS = re.compile(r"#? ?nThread \d+ nGpus \d+ minBytes")
@@ -261,10 +261,14 @@ def _is_header(line: str) -> bool:
     return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
 
 
+_DIGITS = 18
+"""Of a size: more is none."""
+
+
 def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """A line by the header's columns; ``unit``: seconds of its times. None: it does not fit."""
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
-    if not first or len(words) < first + 4:
+    if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
         return None
     names = [name for name in columns[first:] if name != "timestamp"]
     width = len(names) // 2
