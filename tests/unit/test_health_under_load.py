@@ -539,12 +539,14 @@ def test_gpus_at_work_are_looked_at_three_times(alone: Any, monkeypatch: pytest.
     assert alone._looks_under_load() == [alone.gpus.changing(alone.gpus.snapshot())] * 3
 
 
-def member(at_node: Any, rank: int, index: int, step: Any) -> Any:
+def member(at_node: Any, rank: int, index: int, step: Any, log: Path = Path("/nowhere")) -> Any:
     spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
-    return at_node._Member(spec, {"bytes": [1 << 30], "seconds": 30}, ["n1", "n2"], 7, rank, index, step)
+    return at_node._Member(spec, {"bytes": [1 << 30], "seconds": 30}, ["n1", "n2"], 7, rank, index, step, log)
 
 
-def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gpus_reduce_in_its_units(
+    torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     dist = torch.distributed
     store = dist.TCPStore.return_value
     monkeypatch.setattr(at_node, "_block", lambda member, data: 0.5)
@@ -553,7 +555,7 @@ def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypat
     torch.full.side_effect = lambda shape, value, device: Filled(136)
     store.get.return_value = b"11"
     step = at_node._Step()
-    found = at_node.together(member(at_node, 8, 0, step))
+    found = at_node.together(member(at_node, 8, 0, step, tmp_path / "log"))
     assert found["seconds"] == [0.1], "a block is five of them"
     assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
     assert step.reached == 5, "begun, meeting, first, counted, last"
@@ -621,12 +623,16 @@ def test_a_node_does_what_it_is_told(torch: MagicMock, at_node: Any, monkeypatch
     assert said[3] == {"order": 3, "ranks": {}}
 
 
-def test_ranks_are_ended_when_a_line_comes(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def together(member: Any) -> Any:
-        member.step.next()
+def test_ranks_are_ended_when_a_line_comes_and_leave_nothing(
+    torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(at_node.tempfile, "tempdir", str(tmp_path))
+
+    def log_nccl(env: Any, log: Path) -> None:
+        log.write_text("NCCL INFO")
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    monkeypatch.setattr(at_node, "together", together)
+    monkeypatch.setattr(at_node.machine, "log_nccl", log_nccl)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     reading, writing = os.pipe()
     monkeypatch.setattr(at_node, "ORDERS", reading)
@@ -635,5 +641,6 @@ def test_ranks_are_ended_when_a_line_comes(torch: MagicMock, at_node: Any, monke
     found = at_node.reduce({"device": "cuda", "gpus": 1, "addresses": {"n1": "a"}}, order)
     assert (found["0"]["hung"], found["0"]["state"], found["0"]["step"]) == ("killed", "T", 1)
     assert os.read(reading, 9) == b"{}\n", "it is left to be read"
+    assert list(tmp_path.iterdir()) == []
     os.close(reading)
     os.close(writing)
