@@ -107,6 +107,14 @@ def test_a_number_of_thousands_of_digits_is_none(old: str) -> None:
     assert all(size.bytes <= 1 << 33 for size in test.sizes)
 
 
+@pytest.mark.parametrize("average", ["nan", "-nan", "inf", "-inf"])
+def test_an_average_that_is_no_number_is_a_problem_and_an_end(average: str) -> None:
+    (line,) = [line for line in TEXT.splitlines() if line.startswith("# Avg bus bandwidth")]
+    test = parsed(TEXT.replace(line, f"# Avg bus bandwidth    : {average}"))
+    assert test.ended
+    assert not test.good
+
+
 def test_lines_of_windows_are_the_same() -> None:
     assert parsed(TEXT.replace("\n", "\r\n")) == parsed(TEXT)
 
