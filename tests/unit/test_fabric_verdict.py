@@ -323,6 +323,7 @@ def test_too_few_are_not_judged(count: int) -> None:
     found = fleet(*[[group(members)] for members in first_groups(hosts)], whole=group(hosts))
     verdict = judge(found)
     assert (verdict.level, verdict.findings) == ("not judged", ())
+    assert ("1 group," in verdict.answer, "0 group" in verdict.answer) == (count == 2, False)
     assert next_round(found, verdict) == []
 
 

@@ -156,6 +156,8 @@ def _answer(
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
         few = f"{counted(count, 'group')}, and fewer than {RATIO_FROM} cannot be compared"
+        if not count:
+            few = "no two nodes were measured together"
         return f"not judged: {few}{_gave(of_groups, whole)}"
     if level == "ok":
         kinds = [finding.what for finding in findings if finding.kind == "two-kinds"]
