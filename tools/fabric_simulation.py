@@ -16,6 +16,7 @@ from llmb_common.fabric.grouping import first_groups
 from llmb_common.fabric.judging import judge
 from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
 from llmb_common.fabric.verdict import FabricVerdict
+from llmb_common.site.cluster import HealthSettings
 from tools.markdown import lines, print_tables
 
 BYTES = 4 << 30
@@ -154,8 +155,10 @@ class _Measured:
         return {"nodes": nodes, "within": within}
 
 
-def measure(fleet: Simulated, source: random.Random) -> tuple[FabricMeasurement, FabricVerdict]:
-    """A fleet measured until there is nothing more to ask."""
+def measure(
+    fleet: Simulated, source: random.Random, expected: HealthSettings | None = None
+) -> tuple[FabricMeasurement, FabricVerdict]:
+    """A fleet measured until there is nothing more to ask, and judged by what its site has ``expected``."""
     measured = _Measured(fleet, source)
     alone = measured.alone()
     rounds: list[tuple[GroupMeasurement, ...]] = []
@@ -163,7 +166,7 @@ def measure(fleet: Simulated, source: random.Random) -> tuple[FabricMeasurement,
     while True:
         rounds.append(tuple(measured.group(nodes) for nodes in groups))
         found = FabricMeasurement(device="cuda", rounds=tuple(rounds), **alone)  # type: ignore[arg-type]
-        verdict = judge(found, fleet.topology)
+        verdict = judge(found, fleet.topology, expected)
         groups = next_round(found, verdict)
         if not groups:
             return found, verdict

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from llmb_common.fabric.compare import compare_fabrics
-from llmb_common.fabric.measurement import FabricMeasurement
+from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
 from support.cli import Cli
 from support.repository import REPOSITORY
 from tools.fabric_simulation import REAL, Simulated, hosts_of, measure
@@ -60,6 +60,26 @@ def test_nodes_that_only_one_day_has() -> None:
     assert compare_fabrics(empty, day(1)).answer == "nothing in common"
 
 
+def test_cpus_and_gpus_have_nothing_in_common() -> None:
+    on_cpus = msgspec.structs.replace(day(2), device="cpu")
+    assert compare_fabrics(day(1), on_cpus).answer == "nothing in common"
+
+
+def test_the_largest_size_that_both_have_among_as_many_ranks() -> None:
+    def whole(ranks: int, sizes: dict[int, float]) -> FabricMeasurement:
+        groups = tuple(
+            GroupMeasurement(nodes=("n1", "n2"), gpus_per_node=ranks, bytes=size, seconds=seconds)
+            for size, seconds in sizes.items()
+        )
+        return FabricMeasurement(device="cuda", whole=groups[-1], sizes=groups)
+
+    first = whole(8, {1 << 20: 1e-3, 1 << 30: 1e-2, 1 << 31: 2e-2})
+    found = compare_fabrics(first, whole(8, {1 << 20: 1e-3, 1 << 30: 2e-2}))
+    assert (found.answer, found.changes[0].count) == ("slower", 1)
+    assert found.changes[0].ratio == pytest.approx(0.5)
+    assert compare_fabrics(first, whole(4, {1 << 30: 1e-2})).answer == "nothing in common"
+
+
 def test_compare_of_files(cli: Cli, tmp_path: Path) -> None:
     one, other = tmp_path / "monday.json", tmp_path / "friday.json"
     one.write_bytes(day(1).to_json())
@@ -75,6 +95,9 @@ def test_compare_of_files(cli: Cli, tmp_path: Path) -> None:
 
 def test_compare_of_outputs_of_nccl_tests(cli: Cli, tmp_path: Path) -> None:
     assert cli("compare", str(NCCL), str(NCCL)).out.startswith("no difference")
+    twice = tmp_path / "twice.txt"
+    twice.write_text(2 * NCCL.read_text())
+    assert "holds 2 tests" in cli("compare", str(NCCL), str(twice)).err
     other = tmp_path / "other.json"
     other.write_text("{")
     assert cli("compare", str(NCCL), str(other)).status == 2

@@ -138,6 +138,10 @@ def test_an_acceptance_begins_with_it_and_a_warned_node_fails_none(
     assert inside["campaign/verdicts.txt"].decode().startswith("fabric: warn: n1 ")
     shown = campaign("accept", "show", tmp_path / "out")
     assert (shown.status, shown.out.startswith("fabric: warn: n1 ")) == (0, True)
+    expected = HealthSettings(all_reduce_gb_per_s=330, tolerance_percent=1)
+    kept = [msgspec.to_builtins(fabric(318.0, expected))]
+    (tmp_path / "out" / "campaign" / "health.json").write_text(json.dumps({"schema": 1, "fabric": kept}))
+    assert campaign("accept", "show", tmp_path / "out").status == 0, "what the site expects is not in the pack"
     kept[0]["measurement"]["rounds"][0][0]["seconds"] /= 2
     (tmp_path / "out" / "campaign" / "health.json").write_text(json.dumps({"schema": 1, "fabric": kept}))
     shown = campaign("accept", "show", tmp_path / "out", "--json")

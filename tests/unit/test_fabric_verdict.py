@@ -117,6 +117,20 @@ def test_first_groups_follow_the_network() -> None:
     assert len(scattered) == 18
 
 
+@pytest.mark.parametrize("switches", [[2, 1], [2, 2], [3, 3], [5, 1, 1], [4, 1, 1, 1, 1], [6, 6, 6, 6], [18, 7]])
+def test_switches_leave_enough_groups_to_compare(switches: list[int]) -> None:
+    """Few nodes on each of them, by which groups within one would be too few."""
+    hosts = hosts_of(sum(switches))
+    names = [f"s{at}" for at, count in enumerate(switches) for _ in range(count)]
+    topology = dict(zip(hosts, names, strict=True))
+    loss = 0.04 if len(hosts) >= 24 else 0.2
+    _, verdict = measure(Simulated(hosts, REAL, {hosts[1]: loss}, topology=topology), random.Random(1))
+    assert kinds(verdict) == [("slow-node", "warn", (hosts[1],))]
+    again = measure(Simulated(hosts, REAL, topology=topology), random.Random(1))[1]
+    assert again.level == "ok"
+    assert {host for item in again.groups if item.slow is False for host in item.nodes} == set(hosts)
+
+
 # Who is named
 
 
@@ -159,6 +173,18 @@ def test_a_slow_node_fails_by_the_sites_expectation_or_by_training_only() -> Non
     assert judge(found, slow_in_training={"n7", "n8"}).excludable == ["n7"]
 
 
+@pytest.mark.parametrize("count", [3, 5, 8, 11, 12, 24])
+def test_less_than_the_site_expects_fails_where_the_fleet_alone_would_not_say_so(count: int) -> None:
+    slow = hosts_of(count)[1]
+    loss = 0.02 if count >= 12 else 0.1
+    expected = HealthSettings(
+        all_reduce_gb_per_s=332.7, four_nodes_all_reduce_gb_per_s=332.7, tolerance_percent=100 * loss / 2
+    )
+    for by, found in ((None, []), (expected, [("slow-node", "fail", (slow,))])):
+        fleet_of = Simulated(hosts_of(count), REAL, {slow: loss})
+        assert kinds(measure(fleet_of, random.Random(1), by)[1]) == found
+
+
 def test_less_than_expected_by_all_is_nobodys_own_fault() -> None:
     found, _ = measure(Simulated(hosts_of(64), REAL), random.Random(1))
     verdict = judge(found, expectation=HealthSettings(four_nodes_all_reduce_gb_per_s=400.0, tolerance_percent=5))
@@ -170,6 +196,19 @@ def test_a_node_that_gives_no_figure_with_anybody_fails() -> None:
     verdict = to_the_end(speeds(26, n9=None))
     assert kinds(verdict) == [("no-figure", "fail", ("n9",))]
     assert verdict.excludable == ["n9"]
+
+
+def test_whoever_dies_changes_the_size_of_no_group() -> None:
+    hosts = hosts_of(24)
+    first = [group(hosts[at : at + 4]) for at in range(0, 24, 4)]
+    first[1] = group(hosts[4:8], 0.9 * GROUP)
+    found = fleet(first, missing={"n24": "died"})
+    assert {len(members) for members in next_round(found, judge(found))} == {4}
+
+
+def test_where_nothing_was_sent_there_is_no_figure() -> None:
+    nothing = [msgspec.structs.replace(group(nodes), bytes=0) for nodes in (["a", "b"], ["c", "d"], ["e", "f"])]
+    assert judge(fleet(nothing)).level == "fail"
 
 
 def test_the_node_of_a_rank_that_hung_is_named_at_once() -> None:
@@ -284,6 +323,7 @@ def test_too_few_are_not_judged(count: int) -> None:
     found = fleet(*[[group(members)] for members in first_groups(hosts)], whole=group(hosts))
     verdict = judge(found)
     assert (verdict.level, verdict.findings) == ("not judged", ())
+    assert ("1 group," in verdict.answer, "0 group" in verdict.answer) == (count == 2, False)
     assert next_round(found, verdict) == []
 
 

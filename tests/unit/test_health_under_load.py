@@ -18,13 +18,14 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError, SchedulerError
-from llmb_common.executors import Container
+from llmb_common.executors import MOST_GROUPS, Container
 from llmb_common.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.health import workers
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.fabric import BYTES, SIZES, look_under_load, with_fabric
 from llmb_common.health.verdicts import judge
 from llmb_common.machine.processes import Answer
+from llmb_common.nodes.findings import Remark
 from llmb_common.results.references import Baseline, BaselineRun
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_train.nodes.ask import frames
@@ -52,6 +53,10 @@ class Bench:
         """Nodes that say nothing from that order on."""
         self.broken: dict[str, str] = {}
         self.unreachable: list[str] = []
+        self.odd: dict[str, Any] = {}
+        """What nodes say to every order, whatever it is."""
+        self.taken: set[int] = set()
+        """Ports that another program has."""
         self.ends_at = 99
         self.now = 0.0
         self.orders: list[dict[str, Any]] = []
@@ -82,11 +87,17 @@ class Bench:
 
     def answer(self, node: str, order: dict[str, Any], *, ended: bool) -> dict[str, Any] | None:
         """None: nothing yet."""
+        if node in self.odd:
+            said: dict[str, Any] = self.odd[node]
+            return said
         if order["work"] == "alone":
             alone = {str(index): self._gpu(node, index) for index in range(self.spec["gpus"])}
             load = [{"time": 1.0, "gpus": [{"index": 0, "power_w": 650.0}]}]
             return {"alone": alone, "load": load}
         (group,) = [group for group in order["groups"] if node in group]
+        if order["port"] + order["groups"].index(group) in self.taken:
+            error = "DistNetworkError: ... code: -98, name: EADDRINUSE, message: address already in use"
+            return {"ranks": {str(index): {"error": error, "step": 2} for index in range(self.spec["gpus"])}}
         stuck = [other for other in group if len(group) > 1 and (other in self.hangs or self._is_silent(other, order))]
         if not stuck:
             value = {"seconds": [self._seconds(group, size) for size in order["bytes"]], "log": LOG}
@@ -118,7 +129,7 @@ class Talk:
 
     def __init__(self, bench: Bench, nodes: Sequence[str]) -> None:
         self.bench, self.nodes = bench, nodes
-        self.over = bool(set(nodes) & set(bench.unreachable))
+        self.over = bool(set(nodes) & set(bench.unreachable)) or bench.ends_at < 0
         self._lines: list[str] = []
         self._due: list[str] = []
         for node in nodes if not self.over else ():
@@ -325,6 +336,68 @@ def test_nodes_on_which_nothing_starts_say_why(bench: Bench, tmp_path: Path) -> 
     assert bench.now < workers.START_SECONDS
 
 
+ODD: list[dict[str, Any]] = [
+    {"alone": 5},
+    {"alone": {"x": {}}},
+    {"alone": {"0": []}},
+    {"alone": {"0": {"value": {"tflops": "many"}}}},
+    {"alone": {"0": {"value": {"tflops": float("nan")}}}},
+    {"alone": {"0": {"value": {"copy": -1.0}}}},
+    {"alone": {}, "load": 7},
+    {"ranks": {"0": {"value": {"seconds": [float("inf")]}}}},
+    {"ranks": {"0": {"value": {"seconds": [0]}}}},
+    {"ranks": {"0": {"step": "far"}}},
+    {"ranks": [1]},
+]
+
+
+@pytest.mark.parametrize("said", ODD)
+def test_a_node_whose_answer_is_none_is_left_out(bench: Bench, tmp_path: Path, said: dict[str, Any]) -> None:
+    bench.odd["n5"] = said
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {"n5": [("answer", "fail")]}
+    assert len(of(found).hosts) == 11
+
+
+def test_ranks_that_give_no_time_are_no_figure(bench: Bench, tmp_path: Path) -> None:
+    bench.odd["n5"] = {"ranks": {str(index): {"value": {}} for index in range(8)}}
+    assert ("no-figure", "fail") in said_of(measured(bench, tmp_path))["n5"]
+
+
+def test_a_port_that_another_program_has_is_no_nodes_fault(bench: Bench, tmp_path: Path) -> None:
+    bench.taken = {21000, 21014}
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {}
+    assert {group.error for group in (*of(found).within, *of(found).rounds[0])} == {""}
+
+
+def test_ports_stay_among_those_that_are_ours(bench: Bench, tmp_path: Path) -> None:
+    bench.ends_at = 999
+    with workers.at_work(bench, needs(), NODES) as at_work:
+        for _ in range(500):
+            at_work.reduce([[node] for node in NODES], [1], 1.0)
+    assert max(order["port"] for order in bench.orders) + len(NODES) <= bench.port + MOST_GROUPS
+
+
+def test_an_image_that_starts_nowhere_is_no_nodes_fault(bench: Bench, tmp_path: Path) -> None:
+    bench.silent = dict.fromkeys(NODES, 0)
+    bench.ends_at = -1
+    with pytest.raises(SchedulerError, match="srun: error: no"):
+        measured(bench, tmp_path)
+
+
+def test_what_all_at_work_lack_is_the_sites_fault_although_another_node_was_ill(bench: Bench, tmp_path: Path) -> None:
+    bench.broken = dict.fromkeys(NODES, "ImportError: no torch")
+    health = looked()
+    ill = (Remark("xid", "fail", "fallen off the bus"),)
+    verdicts = [
+        msgspec.structs.replace(item, status="fail", remarks=ill) if item.node == "n1" else item
+        for item in health.verdicts
+    ]
+    found = measured(bench, tmp_path, Health(verdicts, health.facts))
+    assert "ImportError: no torch" in found.shared_fault
+
+
 def test_where_nothing_starts_anywhere_the_site_is_at_fault(bench: Bench, tmp_path: Path) -> None:
     bench.broken = dict.fromkeys(NODES, "ImportError: no torch")
     found = measured(bench, tmp_path)
@@ -466,12 +539,14 @@ def test_gpus_at_work_are_looked_at_three_times(alone: Any, monkeypatch: pytest.
     assert alone._looks_under_load() == [alone.gpus.changing(alone.gpus.snapshot())] * 3
 
 
-def member(at_node: Any, rank: int, index: int, step: Any) -> Any:
+def member(at_node: Any, rank: int, index: int, step: Any, log: Path = Path("/nowhere")) -> Any:
     spec = {"device": "cuda", "gpus": 8, "addresses": {"n1": "10.0.0.1"}}
-    return at_node._Member(spec, {"bytes": [1 << 30], "seconds": 30}, ["n1", "n2"], 7, rank, index, step)
+    return at_node._Member(spec, {"bytes": [1 << 30], "seconds": 30}, ["n1", "n2"], 7, rank, index, step, log)
 
 
-def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_gpus_reduce_in_its_units(
+    torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     dist = torch.distributed
     store = dist.TCPStore.return_value
     monkeypatch.setattr(at_node, "_block", lambda member, data: 0.5)
@@ -480,7 +555,7 @@ def test_what_gpus_reduce_in_its_units(torch: MagicMock, at_node: Any, monkeypat
     torch.full.side_effect = lambda shape, value, device: Filled(136)
     store.get.return_value = b"11"
     step = at_node._Step()
-    found = at_node.together(member(at_node, 8, 0, step))
+    found = at_node.together(member(at_node, 8, 0, step, tmp_path / "log"))
     assert found["seconds"] == [0.1], "a block is five of them"
     assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
     assert step.reached == 5, "begun, meeting, first, counted, last"
@@ -548,12 +623,16 @@ def test_a_node_does_what_it_is_told(torch: MagicMock, at_node: Any, monkeypatch
     assert said[3] == {"order": 3, "ranks": {}}
 
 
-def test_ranks_are_ended_when_a_line_comes(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def together(member: Any) -> Any:
-        member.step.next()
+def test_ranks_are_ended_when_a_line_comes_and_leave_nothing(
+    torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(at_node.tempfile, "tempdir", str(tmp_path))
+
+    def log_nccl(env: Any, log: Path) -> None:
+        log.write_text("NCCL INFO")
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    monkeypatch.setattr(at_node, "together", together)
+    monkeypatch.setattr(at_node.machine, "log_nccl", log_nccl)
     monkeypatch.setenv("SLURMD_NODENAME", "n1")
     reading, writing = os.pipe()
     monkeypatch.setattr(at_node, "ORDERS", reading)
@@ -562,5 +641,6 @@ def test_ranks_are_ended_when_a_line_comes(torch: MagicMock, at_node: Any, monke
     found = at_node.reduce({"device": "cuda", "gpus": 1, "addresses": {"n1": "a"}}, order)
     assert (found["0"]["hung"], found["0"]["state"], found["0"]["step"]) == ("killed", "T", 1)
     assert os.read(reading, 9) == b"{}\n", "it is left to be read"
+    assert list(tmp_path.iterdir()) == []
     os.close(reading)
     os.close(writing)

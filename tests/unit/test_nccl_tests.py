@@ -100,6 +100,25 @@ def test_prefixes_of_mpirun_and_srun(prefix: str) -> None:
     assert parsed("".join(f"{prefix}{line}\n" for line in TEXT.splitlines())) == parsed(TEXT)
 
 
+@pytest.mark.parametrize("old", ["8589934592 ", "#  Rank  3", "nccl-library=23007", "values : 0"])
+def test_a_number_of_thousands_of_digits_is_none(old: str) -> None:
+    assert old in TEXT
+    (test,) = parse_nccl_tests(TEXT.replace(old, old.rstrip("0123456789 ") + "9" * 5000 + " "))
+    assert all(size.bytes <= 1 << 33 for size in test.sizes)
+
+
+@pytest.mark.parametrize("average", ["nan", "-nan", "inf", "-inf"])
+def test_an_average_that_is_no_number_is_a_problem_and_an_end(average: str) -> None:
+    (line,) = [line for line in TEXT.splitlines() if line.startswith("# Avg bus bandwidth")]
+    test = parsed(TEXT.replace(line, f"# Avg bus bandwidth    : {average}"))
+    assert test.ended
+    assert not test.good
+
+
+def test_lines_of_windows_are_the_same() -> None:
+    assert parsed(TEXT.replace("\n", "\r\n")) == parsed(TEXT)
+
+
 def test_one_after_the_other() -> None:
     assert [test.collective for test in parse_nccl_tests(TEXT + PER_ITERATION)] == ["all_reduce", "all_gather"]
 

@@ -48,6 +48,13 @@ def test_one_that_ends_is_over_with_its_complaint() -> None:
         assert conversation.complaint.errors == "why\n"
 
 
+def test_a_line_without_end_is_not_kept() -> None:
+    with talk(["bash", "-c", "head -c 8000000 /dev/zero; echo; echo next"]) as conversation:
+        lines = heard(conversation, 2)
+    assert lines[-1] == "next"
+    assert max(map(len, lines)) < 2 << 20
+
+
 def test_it_ends_with_the_conversation_and_with_all_that_it_has_started() -> None:
     name = f"{os.getpid()}-{time.time_ns()}"
     with talk(["bash", "-c", "sleep 600 & trap '' TERM; wait"], env={**os.environ, "TALKS": name}):

@@ -12,7 +12,8 @@ from llmb_common.errors import RequestError
 from llmb_common.fabric.compare import as_data, compare_fabrics
 from llmb_common.fabric.measurement import FabricMeasurement, measurement_from_json
 from llmb_common.machine.files import read_some
-from llmb_run.results.nccl import are_nccl_tests, read_nccl_tests
+from llmb_run.results.nccl import answer, are_nccl_tests, read_nccl_tests
+from llmb_run.terminal import notice
 
 _MOST_BYTES = 1 << 28
 _WAY = ("data", "fabric", "measurement")
@@ -82,6 +83,10 @@ def _inner(plain: Any) -> Any:
 def _of_nccl_tests(file: Path) -> FabricMeasurement:
     """The sizes of the first test; the largest is that of the whole."""
     tests = read_nccl_tests(file)
+    if len(tests) > 1:
+        notice(f"{file} holds {len(tests)} tests, of which the first is compared")
+    if tests and not tests[0].good:
+        notice(f"{file}: {answer(tests[0])}")
     sizes = tests[0].measurements() if tests else []
     if not sizes:
         raise RequestError(

@@ -35,7 +35,9 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     asked = [host for host in present if host not in known.hung]
     if len(asked) <= SMALL:
         return _pairs_left(asked, judged.groups)
-    return _Round(asked, group_size(len(present)), known, judged.topology).groups()
+    sizes = [len(group.nodes) for group in measurement.rounds[0]]
+    size = sizes[0] if sizes else group_size(len(present))
+    return _Round(asked, size, known, judged.topology).groups()
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:

@@ -45,9 +45,10 @@ class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
-    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes."""
+    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes; CPUs and
+    GPUs have nothing in common."""
     changes = []
-    for name, of in _SAME.items():
+    for name, of in _SAME.items() if first.device == second.device else ():
         change = _changed(name, of(first), of(second))
         if change is not None:
             changes.append(change)
@@ -87,10 +88,14 @@ def _groups(measured: FabricMeasurement) -> dict[str, float]:
 
 
 def _whole(measured: FabricMeasurement) -> dict[str, float]:
-    whole = measured.whole
-    if whole is None or not whole.busbw_gbps:
-        return {}
-    return {f"{whole.collective} of {len(whole.nodes)} nodes, {whole.bytes} bytes": whole.busbw_gbps}
+    """By size, the largest first."""
+    whole = (measured.whole,) if measured.whole is not None else ()
+    sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
+    return {
+        f"{group.collective} of {len(group.nodes)} nodes, {group.ranks} ranks, {group.bytes} bytes": group.busbw_gbps
+        for group in sizes
+        if group.busbw_gbps
+    }
 
 
 _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
@@ -106,6 +111,8 @@ _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
 def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
     """None: they have nothing in common."""
     both = [key for key in first if key in second]
+    if name == "whole":
+        both = both[:1]  # bandwidth grows with the size, so that one says all
     if not both:
         return None
     ratios = {key: second[key] / first[key] for key in both}
@@ -141,7 +148,7 @@ def _lines(found: FabricComparison) -> list[str]:
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
         "no difference": "no difference: both measurements agree within half a per cent, node by node",
-        "nothing in common": "nothing in common: no node or group is in both, so that nothing can be compared",
+        "nothing in common": "nothing in common: no node or group has the same work in both measurements",
     }
     lines = [said[found.answer]]
     for change in found.changes:

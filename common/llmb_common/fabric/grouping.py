@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from llmb_common.fabric.spread import RATIO_FROM, SPREAD_FROM
+
 FOURS_FROM = 24
 """Nodes from which groups of four are enough to know their spread: six of them."""
 
@@ -20,18 +22,35 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
     known to be fast, because a group of another size could be compared with none. Nodes of domains that are smaller
     than a group form groups with each other. Empty: there is nobody to reduce with.
     """
-    size = group_size(len(hosts))
+    domains = followed(hosts, topology or {})
+    within, scattered = _along(hosts, domains, group_size(len(hosts)))
+    if max(len(within), len(scattered)) < SPREAD_FROM:
+        within, scattered = _along(hosts, domains, 2)
+    return within + scattered
+
+
+def followed(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
+    """``topology`` of the hosts, if groups follow it; empty where too few of them could be compared then: those within
+    one switch, or those between several."""
+    known = {host: topology[host] for host in hosts if topology.get(host)}
+    within, scattered = _along(hosts, known, 2)
+    is_worth_it = len(hosts) > SMALL and max(len(within), len(scattered)) >= RATIO_FROM
+    return known if is_worth_it else {}
+
+
+def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Groups within one domain each, and groups of nodes whose domains are smaller than a group."""
     domains: dict[str, list[str]] = {}
     for host in natural(hosts):
-        domains.setdefault((topology or {}).get(host, ""), []).append(host)
-    groups: list[list[str]] = []
+        domains.setdefault(topology.get(host, ""), []).append(host)
+    within: list[list[str]] = []
     scattered: list[str] = []
     for _, members in sorted(domains.items(), key=lambda item: _key(item[0])):
         if len(members) < size:
             scattered += members
         else:
-            groups += _cut(members, size)
-    return groups + _cut(scattered, size)
+            within += _cut(members, size)
+    return within, _cut(scattered, size)
 
 
 def group_size(count: int) -> int:

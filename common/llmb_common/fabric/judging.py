@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.fabric.alone import alone_findings, measure
 from llmb_common.fabric.expectation import Expectation
+from llmb_common.fabric.grouping import followed
 from llmb_common.fabric.measurement import FabricMeasurement
 from llmb_common.fabric.naming import group_findings
 from llmb_common.fabric.speeds import group_speeds
@@ -29,7 +30,7 @@ def judge(
     ``topology`` has the switch, segment or NVL72 domain of hosts. A slow node is warned of; it fails by the site's
     ``expectation`` only, or where training was slower on it too (``slow_in_training``). Nodes that give no figure fail.
     """
-    domains = {host: name for host, name in (topology or {}).items() if name}
+    domains = followed(measurement.hosts, topology or {})
     expected = Expectation(expectation or HealthSettings(), measurement.device, slow_in_training)
     measures, findings = alone_findings(measurement, expected)
     groups, of_groups = group_speeds(measurement, domains, expected)
@@ -155,6 +156,8 @@ def _answer(
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
         few = f"{counted(count, 'group')}, and fewer than {RATIO_FROM} cannot be compared"
+        if not count:
+            few = "no two nodes were measured together"
         return f"not judged: {few}{_gave(of_groups, whole)}"
     if level == "ok":
         kinds = [finding.what for finding in findings if finding.kind == "two-kinds"]

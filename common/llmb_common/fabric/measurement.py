@@ -42,8 +42,9 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def algbw_gbps(self) -> float | None:
-        """Algorithm bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time or with an error."""
-        if self.seconds is None or self.seconds <= 0 or self.error:
+        """Algorithm bandwidth by nccl-tests' definition, in 10^9 bytes/s; None without a time or with an error, and
+        where nothing was sent."""
+        if self.seconds is None or self.seconds <= 0 or self.bytes <= 0 or self.error:
             return None
         return self.bytes / 1e9 / self.seconds
 

@@ -122,16 +122,16 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 # What programs that started these ones put before each line: mpirun --tag-output, srun --label.
 _PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s*\d+:\s)")
 _DEVICE = re.compile(
-    r"#\s+Rank\s+(?P<rank>\d+)\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
+    r"#\s+Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
     r"\s+\[[0-9a-fx:.]+\]\s*(?P<gpu>.*)",
     re.IGNORECASE,
 )
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
-_VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<library>\d+)")
+_VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<library>\d{1,9})")
 _LIBRARY = re.compile(r"NCCL version (?P<library>\d[\w.+]*)")
 _STARTING = re.compile(r"# Collective test starting:\s*(?P<program>\S+)")
-_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d+)\s*(?P<word>\w*)")
-_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(?P<value>[-+.\deE]+|-?nan|inf)\s*(?P<word>\w*)")
+_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d{1,18})\s*(?P<word>\w*)")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(?P<value>[-+.\deE]+|-?(?:nan|inf))\s*(?P<word>\w*)")
 _FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure|Test timeout|# error: ")
 _BEGINS = re.compile(r"#? ?nThread \d+ nGpus \d+ minBytes")
 _MARK = re.compile(
@@ -175,6 +175,7 @@ class _Reader:
         self._gpus: Counter[str] = Counter()
         self._sizes: list[SizeResult] = []
         self._average: float | None = None
+        self._ended = False
         self._bounds: int | None = None
         self._unreadable = 0
         self._problems: list[str] = []
@@ -182,7 +183,7 @@ class _Reader:
     def is_over(self, line: str) -> bool:
         """Whether ``line`` belongs to the next test."""
         is_first = _VERSION.match(line) or _STARTING.match(line) or _BEGINS.match(line)
-        return bool(is_first) and (self._average is not None or bool(self._sizes))
+        return bool(is_first) and (self._ended or bool(self._sizes))
 
     def take(self, line: str) -> None:
         if _BEGINS.match(line):
@@ -204,7 +205,10 @@ class _Reader:
             self._bounds = int(match["count"])
         elif match := _AVERAGE.match(line):
             self.is_test = True
+            self._ended = True
             self._average = _number(match["value"])
+            if self._average is None:
+                self._problems.append(f"the average bandwidth is {match['value']}")
             if match["word"] == "FAILED":
                 self._problems.append("the average is below 90 % of what was asked for (-c, NCCL_TESTS_MIN_BW)")
         elif _FAILURE.search(line):
@@ -246,7 +250,7 @@ class _Reader:
             sizes=tuple(self._sizes),
             average_busbw_gbps=self._average,
             out_of_bounds=self._bounds,
-            ended=self._average is not None,
+            ended=self._ended,
             problems=tuple(problems),
         )
 
@@ -261,10 +265,14 @@ def _is_header(line: str) -> bool:
     return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
 
 
+_DIGITS = 18
+"""Of a size: more is none."""
+
+
 def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """A line by the header's columns; ``unit``: seconds of its times. None: it does not fit."""
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
-    if not first or len(words) < first + 4:
+    if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
         return None
     names = [name for name in columns[first:] if name != "timestamp"]
     width = len(names) // 2

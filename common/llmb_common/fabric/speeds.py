@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from llmb_common.fabric.alone import measure
 from llmb_common.fabric.blame import spans
 from llmb_common.fabric.expectation import Expectation
@@ -88,7 +90,7 @@ class _References:
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
         self._first = self._by_kind(measured.rounds[:1])
         self._later = self._by_kind(measured.rounds[1:])
-        self._asked_from = {kind: self._ask(groups) for kind, groups in self._first.items()}
+        self._asked_from = {kind: self._ask(kind, groups) for kind, groups in self._first.items()}
         fast = {host for kind in self._first for group in self._fast(kind) for host in group.nodes}
         self._clean = {
             kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
@@ -122,24 +124,37 @@ class _References:
             for kind, groups in ordered
         ]
 
-    def _ask(self, groups: Sequence[GroupMeasurement]) -> float | None:
+    def _ask(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
         if self._few_nodes:
             return None
-        own = self._usual_of(groups, [], sure=False)
+        own = self._usual_of(kind, groups, [], sure=False)
         if own is None:
             return None
         return own.limit if own.lower else own.median - ASKED_FROM * (own.median - own.limit)
 
     def _usual_of(
-        self, groups: Sequence[GroupMeasurement], later: Sequence[GroupMeasurement], *, sure: bool = True
+        self,
+        kind: _Kind,
+        groups: Sequence[GroupMeasurement],
+        later: Sequence[GroupMeasurement],
+        *,
+        sure: bool = True,
     ) -> Usual | None:
-        return usual(
+        own = usual(
             _figures([*groups, *later]),
             times=DEVIATIONS,
             ratio=self._expected.ratio("groups"),
             by_ratio=self._expected.by_ratio or len(groups) < SPREAD_FROM,
             sure=sure,
         )
+        return self._as_expected(kind, own)
+
+    def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
+        """What the site expects is a limit, too, where most groups give it."""
+        least = self._expected.least("groups", kind.size)
+        if own is None or least is None or not own.limit < least < own.median:
+            return own
+        return msgspec.structs.replace(own, limit=least)
 
     def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
         limit = self._asked_from[kind]
@@ -150,8 +165,8 @@ class _References:
         differ."""
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
-            return _of_few(self._few_nodes, values, self._expected.ratio("groups"))
-        return self._usual_of(groups, self._clean.get(kind, ()))
+            return self._as_expected(kind, _of_few(self._few_nodes, values, self._expected.ratio("groups")))
+        return self._usual_of(kind, groups, self._clean.get(kind, ()))
 
     def _of_later(self, kind: _Kind) -> Usual | None:
         """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were

@@ -142,15 +142,25 @@ class Health:
 
     @property
     def shared_fault(self) -> str:
-        """What all nodes that answer fail of, where there are several."""
+        """What all nodes that answer fail of, where there are several; or all that were put to work."""
         answered = [verdict for verdict in self.verdicts if verdict.status != "silent"]
-        fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in answered]
-        return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
+        shared = _in_common(answered)
+        if self.fabric is not None and not shared:
+            measured = self.fabric.measurement
+            at_work = {*measured.hosts, *measured.missing}
+            shared = _in_common([verdict for verdict in answered if verdict.node in at_work])
+        return shared
 
     @property
     def drift(self) -> dict[str, dict[str, list[str]]]:
         """What differs between the nodes that answered."""
         return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
+
+
+def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
+    """What each of several nodes fails of."""
+    fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in verdicts]
+    return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
 
 def choose(

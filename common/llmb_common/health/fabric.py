@@ -159,7 +159,7 @@ class _Course:
 
 def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
     for node, said in answers.items():
-        for index, result in said["alone"].items():
+        for index, result in said.get("alone", {}).items():
             value = result.get("value") or {}
             yield NodeMeasurement(
                 host=node,

@@ -16,8 +16,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import Container, Held
+from llmb_common.executors import MOST_GROUPS, Container, Held
 from llmb_common.fabric.measurement import GroupMeasurement
+from llmb_common.health.answers import readable
 from llmb_common.health.ask import PYTHONS, Frames, command
 from llmb_common.machine.talking import Conversation
 from llmb_common.nodes.needs import Needs
@@ -38,6 +39,10 @@ _NOT_ALONE = ("T", "t", "D", "Z")
 """States of a process in which it does nothing by itself: stopped, waiting in the kernel, dead."""
 
 
+_PORT_TAKEN = "address already in use"
+"""What a rendezvous says whose port another program has."""
+
+
 def ranks_of(needs: Needs) -> int:
     """How many ranks work on a node."""
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
@@ -53,7 +58,10 @@ class Workers:
         self._asked = list(nodes)
         self._frames = Frames()
         self._number = 0
-        self._port = port
+        self._first_port = port
+        self._taken = 0
+        self.heard = False
+        """Whether any node has said anything."""
         self.lost: dict[str, str] = {}
         self.logs: dict[str, list[str]] = {}
 
@@ -64,10 +72,7 @@ class Workers:
 
     def begin(self) -> None:
         """Wait until the program is ready on all nodes."""
-        answers = self._answers(0, self.nodes, START_SECONDS, 60.0)
-        for node, said in answers.items():
-            if "error" in said:
-                self.lost[node] = f"nothing can be measured there: {said['error']}"
+        self._answers(0, self.nodes, START_SECONDS, 60.0)
 
     def alone(self) -> dict[str, dict[str, Any]]:
         """What the GPUs of each node give by themselves: ``alone`` by GPU, and ``load``, by node."""
@@ -77,14 +82,33 @@ class Workers:
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
     ) -> list[list[GroupMeasurement]]:
         """All-reduces in disjoint groups at the same time: for each group one measurement a size."""
+        measured = self._reduced(groups, sizes, seconds)
+        # Another program has the port: that says nothing of the nodes.
+        again = [at for at, of_group in enumerate(measured) if _PORT_TAKEN in of_group[0].error.lower()]
+        again = [at for at in again if self.lost.keys().isdisjoint(groups[at])]
+        if again:
+            for at, of_group in zip(again, self._reduced([groups[at] for at in again], sizes, seconds), strict=True):
+                measured[at] = of_group
+        return measured
+
+    def _reduced(
+        self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
+    ) -> list[list[GroupMeasurement]]:
         members = [node for group in groups for node in group]
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
-        answers = self._order({**what, "port": self._port, "seconds": seconds}, members, seconds)
-        self._port += len(groups)
+        answers = self._order({**what, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds)
         count = ranks_of(self._needs)
         for node, said in answers.items():
             self.logs.setdefault(node, []).extend(_logged(said))
         return [_measured(group, count, sizes, answers) for group in groups]
+
+    def _next_ports(self, count: int) -> int:
+        """The first of so many ports; those of long ago are free again."""
+        if self._taken + count > MOST_GROUPS:
+            self._taken = 0
+        first = self._first_port + self._taken
+        self._taken += count
+        return first
 
     def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
         self._number += 1
@@ -102,7 +126,7 @@ class Workers:
             )
 
     def _answers(self, number: int, nodes: Sequence[str], seconds: float, floor: float) -> dict[str, dict[str, Any]]:
-        """What each node answers to an order; those that do not in time are ``lost``."""
+        """What each node answers to an order; those that do not in time, or cannot do it, are ``lost``."""
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
         begun = time.monotonic()
@@ -122,11 +146,14 @@ class Workers:
                 node, said = self._frames.take(line)
                 said = said if said is not None else {"order": 0, "error": "no Python 3.6 or newer"}
                 if node in nodes and said.get("order") == number:
-                    answers[node] = said
+                    answers[node] = readable(said)
                     took.append(time.monotonic() - begun)
+        self.heard = self.heard or bool(answers)
         for node in nodes:
             if node not in answers:
                 self.lost[node] = _why_silent(number)
+            elif answers[node].get("error"):
+                self.lost[node] = f"nothing can be measured there: {answers.pop(node)['error']}"
         return answers
 
 
@@ -159,16 +186,24 @@ def _measured(
         ranks = answers.get(node, {}).get("ranks", {})
         results += [ranks.get(str(index)) for index in range(count)]
     nothing = GroupMeasurement(nodes=tuple(group), gpus_per_node=count, bytes=0)
-    values = [result["value"]["seconds"] for result in results if result and "value" in result]
+    times = [_times(result, sizes) for result in results]
+    values = [of_rank for of_rank in times if of_rank]
     if len(values) == len(results):
         return [
             replace(nothing, bytes=size, seconds=statistics.median(value[at] for value in values))
             for at, size in enumerate(sizes)
         ]
     culprits = hung(results)
-    first = culprits[0] if culprits else next(at for at, it in enumerate(results) if not it or "value" not in it)
+    first = culprits[0] if culprits else next(at for at, of_rank in enumerate(times) if not of_rank)
     error = f"{group[first // count]} rank {first}: {_problem(results[first])}"[:300]
     return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
+
+
+def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
+    """The seconds of a rank, for each size; empty where it has none, or not of all."""
+    value = (result or {}).get("value") or {}
+    seconds: Sequence[float] = value.get("seconds", ())
+    return seconds if len(seconds) == len(sizes) else ()
 
 
 def _problem(result: Mapping[str, Any] | None) -> str:
@@ -178,7 +213,9 @@ def _problem(result: Mapping[str, Any] | None) -> str:
         return str(result["error"])
     if result.get("state") in ("T", "t"):
         return "it is stopped"
-    return f"it did not come back in time ({result['hung']})"
+    if "hung" in result:
+        return f"it did not come back in time ({result['hung']})"
+    return "it gave no time"
 
 
 def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
@@ -190,8 +227,8 @@ def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     gone = [at for at, result in enumerate(results) if result is None or _does_nothing(result)]
     if gone:
         return gone
-    waiting = {at: int(result["step"]) for at, result in enumerate(results) if result and "hung" in result}
-    furthest = max((int(result["step"]) for result in results if result), default=0)
+    waiting = {at: int(result.get("step", 0)) for at, result in enumerate(results) if result and "hung" in result}
+    furthest = max((int(result.get("step", 0)) for result in results if result), default=0)
     behind = min(waiting.values(), default=furthest)
     return [at for at, step in waiting.items() if step == behind < furthest]
 
@@ -229,7 +266,7 @@ def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]
                 # A step that cannot be started on one node is not started on the others.
                 dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []
                 if not dead:
-                    if workers.nodes:
+                    if workers.nodes or not workers.heard:
                         workers.require_step()
                     workers.lost |= dict.fromkeys(unreached, "Slurm does not reach it")
                     yield workers

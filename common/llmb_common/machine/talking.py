@@ -15,6 +15,8 @@ from llmb_common.machine.sessions import end_session
 _PATIENCE = 2.0
 """Seconds that the program gets to end by itself when nobody talks to it any more."""
 _MOST_ERRORS = 1 << 20
+_LONGEST_LINE = 1 << 20
+"""Bytes: what goes on for longer without an end of line is no line, and is not kept."""
 
 
 class Conversation:
@@ -76,6 +78,8 @@ class Conversation:
             self.over = True
             self._hear_errors_out()
         *lines, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest = b""
         return [line.decode(errors="replace") for line in lines]
 
     def _hear_errors_out(self) -> None:

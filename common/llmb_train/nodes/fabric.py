@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
 import struct
 import tempfile
 import time
@@ -80,12 +81,17 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     first = group.index(node) * spec["gpus"]
     calls: dict[str, Call] = {}
     steps = []
+    folder = tempfile.mkdtemp(prefix="llmb-health-")  # here, because a rank that is ended leaves everything behind
     for index in range(spec["gpus"]):
         step = _Step()
-        member = _Member(spec, order, group, order["port"] + number, first + index, index, step)
+        log = Path(folder) / f"{index}.log"
+        member = _Member(spec, order, group, order["port"] + number, first + index, index, step, log)
         calls[str(index)] = (partial(together, member), float(order["seconds"]))
         steps.append(step)
-    found = call_all(calls, ORDERS)
+    try:
+        found = call_all(calls, ORDERS)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     for index, step in enumerate(steps):
         found[str(index)]["step"] = step.reached
     return found
@@ -119,12 +125,14 @@ class _Member:
         rank: int,
         index: int,
         step: _Step,
+        log: Path,
     ) -> None:
         self.device = spec["device"]
         self.world = len(group) * spec["gpus"]
         self.address = spec["addresses"][group[0]]
         self.port, self.rank, self.index, self.step = port, rank, index, step
         self.bytes = order["bytes"]
+        self.log = log
         self.patience = timedelta(seconds=order["seconds"])
 
 
@@ -133,9 +141,8 @@ def together(member: _Member) -> dict[str, Any]:
     of a node's first rank). Raises for a rendezvous that fails, and ValueError for a wrong sum."""
     member.step.next()
     take(member.device, member.index)
-    log = Path(tempfile.mkdtemp(prefix="llmb-health-")) / "nccl.log"
     if member.device == "cuda" and member.index == 0:
-        machine.log_nccl(os.environ, log)
+        machine.log_nccl(os.environ, member.log)
     member.step.next()
     store = dist.TCPStore(
         member.address,
@@ -150,9 +157,7 @@ def together(member: _Member) -> dict[str, Any]:
     seconds = [_seconds(member, store, size) for size in member.bytes]
     member.step.next()
     dist.barrier()  # whoever has the store must not go first
-    said = log.read_text(errors="replace").splitlines() if log.is_file() else []
-    log.unlink(missing_ok=True)
-    log.parent.rmdir()
+    said = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
     return {"seconds": seconds, "log": [line for line in said if any(word in line for word in _LINES)]}
 
 
