@@ -89,7 +89,7 @@ def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tu
     ("runs", "ends", "verdict", "count", "text"),
     [
         ([2], ("FAILED", "torch.OutOfMemoryError: CUDA out of memory."), "fail", 3, "CUDA out of memory"),
-        (range(1, 8), ("NODE_FAIL",), "open", 7, "7 of 7 runs say nothing, the last one: a node failed"),
+        (range(1, 8), ("NODE_FAIL",), "open", 7, "7 of 7 runs gave no result; the last: a node failed"),
     ],
 )
 def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(

@@ -231,7 +231,7 @@ def test_what_is_odd_about_a_run_is_said(cli: Cli) -> None:
     spiky = "".join(mbridge_line(index, milliseconds=20000 if index == 40 else 5000) for index in range(1, 51))
     one, two = make_run(cli.install, log=steady_log(5000)), make_run(cli.install, log=spiky, job_id="102")
     assert (
-        "1 of 10 measured steps is unlike the others (iteration 40, 4 times their time)"
+        "1 of 10 measured steps is an outlier (iteration 40; 4 times the usual)"
         in cli("compare", one.paths.run_id, two.paths.run_id).err
     )
 

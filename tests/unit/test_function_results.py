@@ -88,7 +88,7 @@ def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path:
     timing = analyse(find_runs(record.paths.folder)[0], window_of(record.plan))
     verdict = judge_result(record.plan, RECIPE, timing)
     assert verdict.kind == "pass"
-    assert verdict.text.endswith("; mind the note on its reference")
+    assert verdict.text.endswith("note on its reference")
     regression = "declared by NVIDIA as a regression of GPT-OSS 120B in this container (cudnn-frontend issue 256)"
     assert f"its reference: {regression}" in verdict.remarks
     assert any("+63% against 26.08 and +63% against 26.06" in text for text in verdict.remarks)

@@ -286,7 +286,7 @@ def test_results_over_time(cli: Cli) -> None:
     for milliseconds in (6000, 5700):
         make_run(cli.install, log=steady_log(milliseconds))
     said, empty, _, *text = cli("results", "--history").out.splitlines()
-    assert said == f"{TITLE}: 2 runs on 1 day, and a change of level shows from 4 days on"
+    assert said == f"{TITLE}: 2 runs on 1 day, too few: a change of level takes 4 days to show"
     assert not empty
     assert [line.split()[-1] for line in text] == ["6.000", "-5.0"]
     (history,) = cli("results", "--history", "--json").data["history"]

@@ -55,7 +55,7 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> _Step:
         if len(nodes) == 1 and (node := slowed[0].slow_node):
             reason = f"{node.share:.0%} slower with it"
             return _Step(0, ("exclude", "add", nodes[0], "--days", "7", "--reason", reason), "keeps later jobs off it")
-    nothing = _Step(9, ("list",), "what can be run and judged")
+    nothing = _Step(9, ("list",), "lists what can be run")
     first = min(map(_step, groups), key=lambda step: step.urgency, default=nothing)
     if first.words[:2] == _RANK:  # not of one configuration alone
         short = [run for item in groups for run in item.members if run.outcome == "too short"]
@@ -76,13 +76,13 @@ def _named(runs: Sequence[MeasuredRun]) -> list[str]:
 def _step(item: Group) -> _Step:
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
-        return _Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not yet ended")
+        return _Step(0, ("wait", *_ids(live)), f"{counted(len(live), 'run')} not finished yet")
     verdict = item.verdict
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and len(short) == len(unfit) and not item.runs:
-        return _Step(6, (*_RANK, *_ids(short)), "too short for what is measured: over the steps that all have")
+        return _Step(6, (*_RANK, *_ids(short)), "too short for the measured window: ranks them over the steps all have")
     if unfit and not (passed and item.members[0].good):
         return _Step(1, ("show", *_ids(unfit[:1])), f"{item.title}: {unfit[0].unfit}")
     if verdict is None or verdict.kind == "not judged":
@@ -91,19 +91,19 @@ def _step(item: Group) -> _Step:
         return _make_reference(item, verdict.text)
     if verdict.kind == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
-        return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: what its slowest run's nodes say")
+        return _Step(2, ("show", *_ids([slowest])), f"{item.title} is too slow: shows the nodes of its slowest run")
     if verdict.kind == "open":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
-        return _Step(7, ("results", "--history"), "all pass: how the configurations change over time")
-    return _make_reference(item, "later runs are then compared with this site's own")
+        return _Step(7, ("results", "--history"), "all pass: shows how step times change over time")
+    return _make_reference(item, "later runs are then compared with this site's own results")
 
 
 def _more(item: Group, verdict: Verdict) -> _Step:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
-        return _Step(3, ("baseline", "list"), f"{item.title}: its baseline is of too few runs to decide")
+        return _Step(3, ("baseline", "list"), f"{item.title}: its baseline has too few runs to decide")
     # A single run does not show how much they differ, and so not how many it takes.
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
@@ -116,9 +116,9 @@ def _make_reference(item: Group, why: str) -> _Step:
     """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
     known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
     if all(run.run_id in known for run in item.runs):
-        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: further ones are compared with it")
+        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
     if len(item.runs) < ENOUGH:
-        return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
+        return _repeat(5, item, ENOUGH - len(item.runs), f"a baseline takes {ENOUGH} runs; {why}")
     ids = [run.run_id for run in item.runs[:_MOST_IDS]]
     return _Step(4, ("baseline", "set", *ids), f"{item.title}: {why}")
 
