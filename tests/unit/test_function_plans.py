@@ -134,7 +134,7 @@ SIZED = {
     "grok1": "GPU_TYPE=h100 JOB_TOTAL_GPUS=512",
     "nemotron4": "MODEL_SIZE=15b GPU_TYPE=h100 JOB_TOTAL_GPUS=64",
 }
-ASSUMED = "it is not known which Megatron-Bridge"
+ASSUMED = "does not say which Megatron-Bridge"
 IMAGES = {
     # What a job of the documented recipes meets, and one of the functions.
     "nemo:26.02.01": (None, "no functions of Megatron-Bridge 0.3.1"),
@@ -197,7 +197,7 @@ def test_the_plan_says_what_is_written_of_a_function(words: str, answers: list[s
 
 REFUSED = {
     "": """
-        MODEL_SIZE=glm51 GPU_TYPE=gb200 -> has only variants that are chosen by name
+        MODEL_SIZE=glm51 GPU_TYPE=gb200 -> has only variants that must be named
         MODEL_SIZE=deepseek-v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256 -> did you mean 'deepseek_v3'
     """,
     DENSE: "JOB_TOTAL_GPUS=128 -> no configuration of",
@@ -219,7 +219,7 @@ REFUSED = {
     """,
     RUBIN: "JOB_TOTAL_GPUS=128 -> 128 GPUs are not divisible by ETP*EP*PP",
     ADAPTERS: """
-        -> trains adapters for a model, and there is none to load
+        -> no checkpoint of one is given
         -> set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b
     """,
     LIGHTNING: """

@@ -190,7 +190,7 @@ def test_an_interval_is_said_of_gpus_only() -> None:
         for p in (plan(**GB200, JOB_TOTAL_GPUS="128"), plan(LAPTOP))
     ]
     assert said == [
-        "6.00 s a step in 2 runs of this job here; 9 of 10 further runs take 5.60 to 6.40",
+        "6.00 s a step in 2 runs of this job here; 9 of 10 more runs should take 5.60 to 6.40",
         "6.00 s a step in 2 runs of this job here",
     ]
 

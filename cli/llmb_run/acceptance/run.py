@@ -106,14 +106,14 @@ def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     best = at_best(workloads, evening=evening)
     if best["outcome"] == "not judged":
         return [
-            f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
-            " campaign ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"
+            f"{len(main) - len(judged)} of {counted(len(main), 'workload')} have no reference: at best this campaign"
+            " ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"
         ]
     others = sum(item.indication for item in judged)
     if others:
         return [
-            f"{others} of {counted(len(main), 'workload')} will be compared with a reference of other software, with a"
-            f" wider limit: at best this campaign ends {headline(best)}"
+            f"{others} of {counted(len(main), 'workload')} will be compared with other software, and a wider limit:"
+            f" at best this campaign ends {headline(best)}"
         ]
     if evening:
         return [f"the runs of one evening say nothing of other days: at best this campaign ends {headline(best)}"]

@@ -114,7 +114,7 @@ def conclude(
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
     also = _also(counts, slow, deciding)
     if deciding is None:
-        return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, and none that LLMB recorded.", also=also)
+        return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, none recorded by LLMB.", also=also)
     if board and not {kind_of(group) for group in groups} & {"pass", "fail", "open"}:
         return msgspec.structs.replace(_of_sweep(board), also=also)
     kind = kind_of(deciding.group)
@@ -216,14 +216,14 @@ def _sentence(
     said = f"{name} is {_apart(group['difference'])} {_held_against(group)}"
     if deciding.without is not None:
         alone = deciding.without / group["reference"]["seconds"] - 1
-        return f"{said}, and without {first_few(_names(slow))} it is {_apart(alone)} that."
+        return f"{said}; without {first_few(_names(slow))} it is {_apart(alone)} that."
     if kind == "pass":
         return f"{said}."
     if kind == "fail":
-        return f"{said}, and up to {group['tolerance']:.1%} slower would pass."
+        return f"{said}; up to {group['tolerance']:.1%} slower would pass."
     if group["reference_too_uncertain"]:
-        return f"{said}, and that has too few runs to decide."
-    return f"{said}, which {counted(group['runs'], 'run')} cannot tell from the limit of {group['tolerance']:.1%}."
+        return f"{said}, which has too few runs to decide."
+    return f"{said}; {counted(group['runs'], 'run')} cannot tell that from the limit of {group['tolerance']:.1%}."
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
@@ -235,7 +235,7 @@ def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> 
     if group["not_training"]:
         return f"does not train as planned: {group['not_training'][0]}"
     if kind == "no reference":
-        return "has no reference: nothing is published for it, and this site has no baseline"
+        return "has no reference: no published result and no baseline of this site"
     return f"was not compared: {group['verdict_text']}"
 
 
@@ -276,7 +276,7 @@ def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequen
         return _take_out(hosts, slow)
     group = deciding.group
     if kind == "pass":
-        return "Nothing has to be done.", ""
+        return "Nothing to do.", ""
     if kind == "running":
         return "Wait for the runs that have not ended.", deciding.command
     if kind == "no success" or (kind == "fail" and group["not_training"]):
@@ -286,7 +286,7 @@ def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequen
     if kind == "open" and group["more_runs"]:
         return f"Run it again{', on other days' if group['other_days'] else ''}.", deciding.command
     if kind == "no reference":
-        return "Make a baseline of its runs, with which later ones are compared.", deciding.command
+        return "Make its runs the baseline for later ones.", deciding.command
     return "", ""
 
 
@@ -297,7 +297,7 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
     if len(slow) == 1:
         text = f"Take {names[0]} out: {reason(first, hosts)}."
     elif len(slow) == 1 + len(first.together):
-        text = f"Take {' and '.join(names)} out: one of them is slow, and they were always in the same runs."
+        text = f"Take {' and '.join(names)} out: one of them is slow; they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."
     nodes = ",".join(line.host for line in slow)
