@@ -70,7 +70,7 @@ def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Pat
     assert [item.continued for item in anew.loaded] == [False]
     assert anew.lines() == [
         f"loaded the checkpoint of step 50 from {source}; loss 6.951 at step 51 after 6.626 at step 50: "
-        "IT DOES NOT GO ON from there"
+        "IT DOES NOT CONTINUE from there"
     ]
     earlier.paths.log.unlink()
     assert extras_of(resumed_run(tmp_path, earlier)).lines() == [

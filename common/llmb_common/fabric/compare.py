@@ -140,8 +140,8 @@ def _lines(found: FabricComparison) -> list[str]:
     said = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
-        "no difference": "no difference: both measurements agree within half a per cent, node by node",
-        "nothing in common": "nothing in common: no node or group is in both, so that nothing can be compared",
+        "no difference": "no difference: both measurements agree within 0.5 %, node by node",
+        "nothing in common": "nothing in common: no node or group is in both, so nothing can be compared",
     }
     lines = [said[found.answer]]
     for change in found.changes:

@@ -200,7 +200,7 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
         return words
     after = f"; loss {item.loss_after:.4g} at step {item.step + 1}"
     before = f" after {item.loss_before:.4g} at step {item.step}" if item.loss_before is not None else ""
-    judged = {True: ": it goes on", False: ": IT DOES NOT GO ON from there", None: ""}[item.continued]
+    judged = {True: ": it continues", False: ": IT DOES NOT CONTINUE from there", None: ""}[item.continued]
     return words + after + before + judged
 
 
