@@ -254,7 +254,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "log": (lambda pack: packs.edit(pack, ".out", slower), "step_seconds: 0.0"),
     "text": (
         lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b": ACCEPTED: ", b": MAYBE: ")),
-        "verdicts.txt ends otherwise than its logs do",
+        "the logs do not give the end of verdicts.txt",
     ),
     "suite": (lambda pack: packs.edit(pack, "suite.yaml", edit_required), "is not the suite that the campaign began"),
     "reference": (

@@ -172,7 +172,7 @@ def test_a_process_that_cannot_be_ours_is_not_touched(record: RunRecord) -> None
     """This very process, by its record: whoever wrote that would have us end ourselves."""
     error = refused(replace(record, process=me()))
     assert isinstance(error, RecordError)
-    assert error.message == f"process {os.getpid()} on the record of {record.paths.name} is not one that you may kill"
+    assert error.message == f"process {os.getpid()} on the record of {record.paths.name} is not yours to kill"
     assert (error.code, "remove the run's folder" in error.remedy) == ("not-yours", True)
 
 

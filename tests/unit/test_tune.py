@@ -245,7 +245,7 @@ def test_changed_surroundings_are_refused(site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--only",), "--only varies nothing"),
+        (("--only",), "--only: nothing to vary"),
         (("--vary", "mbs"), "--vary 'mbs' is not NAME=VALUE,VALUE"),
         (("--vary", "mbd=1,2"), "'mbd' cannot be varied (did you mean 'mbs'?)"),
         (("--only", "--vary", "mbs=3"), "nothing to choose from: none of 1 combination can be run"),

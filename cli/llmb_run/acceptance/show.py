@@ -116,7 +116,7 @@ class _Shown:
         for fabric in fabrics:
             again = judge(fabric.measurement, fabric.verdict.topology)
             if again.groups != fabric.verdict.groups:
-                self.problems.append(f"{HEALTH}: what it says of groups of nodes is not what they gave")
+                self.problems.append(f"{HEALTH}: its conclusions about groups of nodes do not match their figures")
         if self.frozen.llmb != __version__:
             self.notes.append(f"made by LLMB {self.frozen.llmb}, judged again by {__version__}")
         self.problems = list(dict.fromkeys(self.problems))
@@ -129,7 +129,7 @@ class _Shown:
         lines += ["", *(f"problem: {text}" for text in self.problems)]
         lines += [f"note: {text}" for text in self.notes]
         if not self.said:
-            lines.append("the campaign is under way: it says nothing yet")
+            lines.append("the campaign is still under way: no answer yet")
         elif not self.problems:
             lines.append(f"judged again from the logs, and the same: {self.said}")
         return "".join(f"{line}\n" for line in lines)
@@ -156,7 +156,7 @@ class _Shown:
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
             if f": {headline(written)}: " not in last:
-                self.problems.append(f"verdicts.txt ends otherwise than its logs do: {last[:200]}")
+                self.problems.append(f"the logs do not give the end of verdicts.txt: {last[:200]}")
         if said["outcome"] != written["outcome"]:
             self.notes.append(f"it was made when an open answer was called {headline(written)}")
         return f"{headline(said)}: {said['why']}"

@@ -237,7 +237,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         return Gap(_published(own), differences=tuple(seen))
     listed = _Sides(record, here, other, workspace).differences()
     if other.software:
-        why = "LLMB cannot plan a job in that software"
+        why = "LLMB cannot plan a job for that software"
         software, worth = other.software
         listed.append(GapDifference("software", "software", own.software, software, worth=worth, why=why))
     ordered = sorted(
@@ -364,7 +364,7 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     """For people: a name and the lines under it."""
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
-        found.append(("best", [f"nothing is compared: this run has no step time that counts ({gap.unfit})"]))
+        found.append(("best", [f"not compared: this run has no step time that counts ({gap.unfit})"]))
     elif gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))
     else:

@@ -101,8 +101,8 @@ _ADVICE = (
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
     (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
-    (r"requested reservation", "scontrol show reservation lists them, and whose they are"),
-    (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
+    (r"requested reservation", "scontrol show reservation lists them and their users"),
+    (r"dependency problem", "the job to follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
     (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
 )
@@ -237,7 +237,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 def _confirmed(found: RunRecord) -> RunRecord:
     if found.state != SUBMITTING:
         raise AnswerLost(
-            f"another process has taken {found.paths.name} for abandoned",
+            f"another process has declared {found.paths.name} abandoned",
             remedy="run the same command again to settle it",
         )
     return found.with_state(SUBMITTING, "confirmed")
