@@ -101,7 +101,10 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     second = make_run(cli.install, log=slow, variables=PUBLISHED | {"NCCL_ALGO": "Ring"}, job_id="102")
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
-    assert "\nB's steps take 20.0% more time than A's (97.7% interval: +9.9% to +31.0%); with fewer than 3 runs" in done.out
+    assert (
+        "\nB's steps take 20.0% more time than A's (97.7% interval: +9.9% to +31.0%); with fewer than 3 runs"
+        in done.out
+    )
     assert "loss: at most 0.00% apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]

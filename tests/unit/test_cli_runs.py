@@ -117,7 +117,7 @@ def test_retry_takes_the_same_plan(here: Cli) -> None:
 def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: Cli) -> None:
     done = here("retry", started(here), "--without-failed")
     assert done.status == 2
-    assert "without a scheduler, nothing tells here which nodes have failed" in done.err
+    assert "there is no scheduler here to say which nodes failed" in done.err
 
 
 def test_an_exact_retry_starts_the_same_script(here: Cli) -> None:

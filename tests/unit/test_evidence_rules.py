@@ -67,9 +67,7 @@ def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(p
 
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
     empty = {"before": Snapshot(missing="no nvidia-smi"), "load": Snapshot(), "after": Snapshot()}
-    assert said(plan, node("a"), node("b", **empty)) == [
-        ("no-gpu-facts", "note", "no GPU data from b (no nvidia-smi)")
-    ]
+    assert said(plan, node("a"), node("b", **empty)) == [("no-gpu-facts", "note", "no GPU data from b (no nvidia-smi)")]
     assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith("of b (no answer)")
 
 

@@ -229,9 +229,7 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
 def test_slow_runs_are_counted_and_their_common_node_named() -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
-    assert unlike(runs).startswith(
-        "2 of 7 runs are 10.0% slower than the rest; all of them had gpu7, and no other run"
-    )
+    assert unlike(runs).startswith("2 of 7 runs are 10.0% slower than the rest; all of them had gpu7, and no other run")
 
 
 def test_how_often_chance_would_name_a_node_is_said() -> None:

@@ -135,7 +135,7 @@ def test_a_requeue_begins_anew(tmp_path: Path) -> None:
     ("event", "problem"),
     [
         ("hang", "hung after iteration 12: no further one came, the job was ended"),
-        ("teardown", "did not exit after its last iteration 12 was ended; counts as success"),
+        ("teardown", "did not exit after its last iteration 12 and was ended; counts as success"),
         ("signal", "ended by a signal"),
         ("note", ""),
     ],

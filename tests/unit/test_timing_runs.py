@@ -212,10 +212,7 @@ def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: C
     assert found[good.paths.run_id]["verdict"] == "pass"
     assert found[bad.paths.run_id]["log_tflops_per_gpu_mean"] is None
     assert found[bad.paths.run_id]["verdict"] == "pass", "the step times are good"
-    assert (
-        "figures left out, as they are not finite: TFLOPS at iteration 40"
-        in (found[bad.paths.run_id]["notices"])
-    )
+    assert "figures left out, as they are not finite: TFLOPS at iteration 40" in (found[bad.paths.run_id]["notices"])
     assert found[long.paths.run_id]["status"] == "Success", "the damaged record is before the window"
     assert cli("results").status == 0
 

@@ -371,8 +371,7 @@ def test_of_several_far_losses_the_farthest_is_named_whether_it_is_high_or_low()
     losses[36], losses[40] = 9.0, 1.0
     (text,) = course(losses)
     assert text == (
-        "the loss jumps in 2 of 10 measured steps (iteration 37, 41):"
-        " 1 at iteration 41, about 6.295 around it"
+        "the loss jumps in 2 of 10 measured steps (iteration 37, 41): 1 at iteration 41, about 6.295 around it"
     )
 
 

@@ -162,9 +162,7 @@ def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
     assert verdict.kind == "open", "another day may have none"
     assert verdict.text.startswith("open, 180.0% slower ± ")
-    assert "; steady steps alone are open (equal), stalls cost 180.0%; all its stalls fell on one day" in (
-        verdict.text
-    )
+    assert "; steady steps alone are open (equal), stalls cost 180.0%; all its stalls fell on one day" in (verdict.text)
     assert verdict.text.endswith("further days, would decide")
     three = judge_runs(plan, [stalling] * 3, own(5.0))
     assert three.text.endswith("; steady steps pass (equal), stalls cost 180.0%")

@@ -254,7 +254,8 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
     if change.high >= _WIDEST * change.ratio:
         interval = "(too few runs for an interval)"
     if not change.is_real:
-        shown = f"open: these runs do not show a difference: step time of B against A {change.ratio - 1:+.1%} {interval}"
+        shown = "open: these runs do not show a difference: "
+        shown += f"step time of B against A {change.ratio - 1:+.1%} {interval}"
         if fewest > 1 and _lie_apart(first, second):
             longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
             shown += (

@@ -161,8 +161,7 @@ def _work(result: Mapping[str, Any]) -> list[str]:
         return []
     if names := result["unequal_work"]:
         return [
-            f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same"
-            " training"
+            f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same training"
         ]
     if loss := result["loss"]:
         apart = f"loss: at most {loss['relative_difference']:.2%} apart, at iteration {loss['iteration']}"

@@ -193,7 +193,7 @@ class ComparisonProgress:
         spent, more = self.hours, self._next - len(self.good)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
-            return f"{spent:.2g} GPU-hours are spent; {more} more blocks would exceed the budget of {self.rule.budget:g}"
+            return f"{spent:.2g} GPU-hours spent; {more} more blocks would exceed the budget of {self.rule.budget:g}"
         return ""
 
     @property

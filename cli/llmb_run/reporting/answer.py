@@ -356,9 +356,7 @@ def _fastest(board: Board) -> str:
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"
     if tied := sum(item.place == first.place for item in others):
-        return plain(
-            f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart."
-        )
+        return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")
     behind = next((item.behind for item in others if item.behind), None)
     lead = f": the next takes {behind.ratio - 1:.1%} longer for a token" if behind else ""
     return plain(f"{name} is the fastest {of_all}{lead}.")

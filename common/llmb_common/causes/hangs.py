@@ -230,7 +230,7 @@ def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     usual = Counter(item.frames[:6] for item in asked).most_common(1)[0][0]
     elsewhere = [item for item in asked if item.frames[:6] != usual]
     waiting = next((item for item in asked if item.waits), asked[0])
-    for few, how in ((busy, "its stack"), (silent, "it did not answer when all ranks were asked"), (elsewhere, "its stack")):
+    for few, how in ((busy, "its stack"), (silent, "it did not answer when all were asked"), (elsewhere, "its stack")):
         if few and 2 * len(few) < len(ranks):
             return Missing(tuple(item.rank for item in few), waiting.where, how), few[0].where
     return None

@@ -191,6 +191,6 @@ def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
     differ = percent(main.deviation / main.median, 2)
     sure = percent((main.median - main.limit + 2 * main.deviation) / main.median)
     return (
-        f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group that is {limit} slower counts as slow,"
-        f" and a node that costs {sure} is nearly always found. {blind}"
+        f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group that is {limit} slower"
+        f" counts as slow, and a node that costs {sure} is nearly always found. {blind}"
     )

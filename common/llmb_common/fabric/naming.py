@@ -170,7 +170,7 @@ def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
         kind="slow-path",
         level=_of_group(group, expected),
         hosts=group.nodes,
-        what=f"{nodes_text(group.nodes)} are slow only with each other, so the path between them is slow: {_said(group)}",
+        what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
         deviations=group.deviations,
         remedy=remedy("slow-path"),
     )

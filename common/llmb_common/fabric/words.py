@@ -45,10 +45,10 @@ REMEDIES = {
     "slow-switch": "check this switch and its uplinks before any of its nodes: error counters, lost links",
     "slow-path": "check the cables and switches between them, and the error counters at both ends",
     "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
-    "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect RDMA,"
-    " clocks), or health: in cluster_config.yaml expects too much",
-    "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they share:"
-    " switch, rack, firmware (llmb-run health shows what differs)",
+    "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
+    " RDMA, clocks), or health: in cluster_config.yaml expects too much",
+    "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they"
+    " share: switch, rack, firmware (llmb-run health shows what differs)",
 }
 
 

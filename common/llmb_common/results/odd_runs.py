@@ -138,8 +138,8 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     node, had = found
     inside = statistics.fmean(runs[at].log for at in had)
     rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
-    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are"
-    return f"the {with_it} {math.expm1(inside - rest):.1%} slower than those without (chance alone: at most {_ALARM:.0%})"
+    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are {math.expm1(inside - rest):.1%} slower"
+    return f"the {with_it} than those without (chance alone: at most {_ALARM:.0%})"
 
 
 @functools.lru_cache(

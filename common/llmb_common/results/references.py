@@ -186,7 +186,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         RequestError: no runs
     """
     if not runs:
-        raise RequestError("no runs to make a baseline from", remedy="name successful runs: llmb-run results lists them")
+        raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
     together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
     for (record, measured), mark in zip(runs, image_marks([image_of(record) for record, _ in runs]), strict=True):
         key = configuration_key(record.plan), software_of(record)

@@ -301,9 +301,7 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
         return ""
     where = f"from iteration {kept[0].index} to {kept[-1].index}"
-    return (
-        f"steps get {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
-    )
+    return f"steps get {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:

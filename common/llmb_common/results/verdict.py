@@ -204,7 +204,9 @@ def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, refe
         found.append("the published run used the GPU clock boost (ENABLE_VBOOST=true), this run did not")
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
-        found.append(f"its last step, the figure in the published table, takes {timing.last.seconds:g} s ({apart:+.1%})")
+        found.append(
+            f"its last step, the figure in the published table, takes {timing.last.seconds:g} s ({apart:+.1%})"
+        )
     return tuple(found)
 
 

@@ -95,9 +95,7 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
         elif is_live(row.state) and row.job_id is not None:
             jobs.append(row.job_id)
         elif is_live(row.state):
-            raise RequestError(
-                f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)"
-            )
+            raise RequestError(f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)")
     return list(dict.fromkeys(jobs))
 
 

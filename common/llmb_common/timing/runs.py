@@ -111,7 +111,7 @@ def judge(
     """The verdict over a log that could be read and is not empty; ``ending`` reads its end, where that matters."""
     iterations = content.iterations
     if content.nothing_left and not (planned.alive or planned.failure):
-        return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing left to train")
+        return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
     if content.of_rank_0:
@@ -142,9 +142,7 @@ def judge(
         if content.interval > 1:
             message = _covered(content, window)
         elif window.last < (first := iterations[0].index):
-            message = (
-                f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
-            )
+            message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
         return Status("Incomplete", "missing_iteration", missing[0], message + _afterwards(planned))
     if planned.failure:
         return Status("Trained", "ended_badly", last, f"every step was trained{_afterwards(planned)}")
@@ -438,7 +436,7 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
         remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
     if content.interval > 1:
         every = content.interval
-        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), and spreads are those of the means")
+        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
     if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
         again = "no iteration is printed again: the log does not show where it continued"
         remarks.append(f"the job was restarted, and {again}")
