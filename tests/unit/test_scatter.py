@@ -212,18 +212,22 @@ def test_calm_runs_of_their_own_days_have_nothing_to_say() -> None:
 
 def test_repeats_that_share_a_day_say_so() -> None:
     (text,) = remarks([judged(10.0, day="1"), judged(10.0, day="1"), judged(10.0, day="1")])
-    assert "its 3 runs" in text and "one day or the same nodes" in text
+    assert "its 3 runs" in text
+    assert "one day or the same nodes" in text
     assert "--spread" in text
     (text,) = remarks([judged(10.0, day="1"), judged(10.0, day="1"), judged(10.0, day="2")])
-    assert "its 3 runs" in text and "2 days or sets of nodes" in text
+    assert "its 3 runs" in text
+    assert "2 days or sets of nodes" in text
 
 
 def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
     quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
     (text,) = remarks([judged(9.8), judged(10.0), judged(10.2)], quiet)
-    assert "scatter by 2.0%" in text and "this site's past runs (0.2%)" in text
+    assert "scatter by 2.0%" in text
+    assert "this site's past runs (0.2%)" in text
     (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)])
-    assert "scatter by 10." in text and "this site" not in text
+    assert "scatter by 10." in text
+    assert "this site" not in text
 
 
 def test_slow_runs_are_counted_and_their_common_node_named() -> None:

@@ -134,7 +134,8 @@ def test_a_loss_that_stands_still_is_usual_where_nothing_can_be_learned() -> Non
     items = with_figures(run_of([11.87] * 50, zero_based=True, learning_rate=1e-5), lambda index: {"index": index - 1})
     assert sense(items) == ()
     (text,) = sense([item._replace(loss=5.0) for item in items])
-    assert text.startswith("the loss does not fall (5 at") and text.endswith(" 11.8")
+    assert text.startswith("the loss does not fall (5 at")
+    assert text.endswith(" 11.8")
 
 
 def test_a_long_warm_up_is_nearly_flat() -> None:

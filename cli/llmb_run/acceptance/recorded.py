@@ -68,7 +68,7 @@ def _refuse_unsafe(folder: Path) -> None:
             if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                 raise RecordError(
                     f"{path} is a link or a device, which no evidence pack has",
-                    remedy="ask whoever made it for the original",
+                    remedy="get the original from its author",
                 )
             size += status.st_size if stat.S_ISREG(status.st_mode) else 0
             count += 1

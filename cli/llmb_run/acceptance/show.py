@@ -66,7 +66,7 @@ def show_campaign(folder: Path) -> Result:
         # A forged file may have any shape.
         raise RecordError(
             f"the campaign in {folder} cannot be judged again: {type(error).__name__}: {error}",
-            remedy="ask whoever made it for the original",
+            remedy="get the original from its author",
         ) from error
     data = {
         "folder": str(folder.absolute()),
@@ -81,7 +81,7 @@ def show_campaign(folder: Path) -> Result:
         return Result(data, text, status=STATUS.get(found["outcome"], UNDER_WAY))
     refuted = CheckFailed(
         f"{folder} does not prove what it says: {shown.problems[0]}",
-        remedy="ask whoever made it for the original, or for its logs",
+        remedy="get the original from its author, or for its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=refuted)

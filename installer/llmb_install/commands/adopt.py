@@ -81,7 +81,7 @@ class _Inside:
             own = [line for line in answer.errors.splitlines() if line.strip() and not _OF_SLURM.match(line)]
             raise EnvironmentLacks(
                 f"{what} in {self.container.image}: {own[-1].strip()[:300] if own else answer.complaint}",
-                remedy="start the image by hand to see why: srun --container-image, or enroot start; then run the same command again",
+                remedy="start the image by hand (srun --container-image, or enroot start); then run this again",
             )
         return answer.output
 
