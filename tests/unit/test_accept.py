@@ -256,7 +256,7 @@ def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
     site.suite()
     first, second = site.accept("--json"), site.accept("--json")
     assert (second.status, second.data, len(instant.accepted())) == (0, first.data, 6)
-    assert "--again begins another one" in second.err
+    assert "--again begins a new one" in second.err
     # Copied back from a backup that keeps no times: its runs are older than its files.
     (site.campaign / "result.json").unlink()
     os.utime(site.campaign / "campaign.json", (time.time() + 9 * 86400,) * 2)

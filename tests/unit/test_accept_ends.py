@@ -52,7 +52,7 @@ def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path)
     assert (done.status, verdicts(done), done.data["evening"]) == (0, ["pass", "pass"], True)
     assert whole.data["evening"] is False
     assert done.data["campaign"] != whole.data["campaign"]
-    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days may" in site.accept("--evening").out
+    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days are not judged" in site.accept("--evening").out
     assert "at best this campaign ends ACCEPTED FOR ONE EVENING" in site.accept("--evening", "--dry-run").err
     folder = packs.unpack(next(Path(done.data["folder"]).glob("two.tar.*")), tmp_path / "out")
     again = site("accept", "show", folder, "--json")

@@ -248,7 +248,7 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     single = verdict_of(cli, newer["run_ids"][0])
     assert newer["difference_high"] < single["difference_high"]
     assert (older["verdict"], older["more_runs"]) == ("open", 2)
-    assert "its 3 runs share one day" in newer["remarks"][0]
+    assert "its 3 runs come from one day" in newer["remarks"][0]
 
 
 def test_runs_of_a_baseline_do_not_count_against_it(cli: Cli) -> None:

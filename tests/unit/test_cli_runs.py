@@ -88,7 +88,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     wait_for_state(here, run, "RUNNING")
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
-    assert (timeout.status, "have not ended within 1s" in timeout.err) == (4, True)
+    assert (timeout.status, "did not end within 1s" in timeout.err) == (4, True)
     assert here("jobs", "--live").out.splitlines()[1].split()[:2] == [run, "RUNNING"]
     alive = here("retry", run)
     assert (alive.status, "not finished yet" in alive.err) == (2, True)

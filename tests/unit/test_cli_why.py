@@ -138,7 +138,7 @@ def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log="")
     record.paths.batch_log.write_text(BAD_MOUNT)
     said = cli("why", record.paths.run_id).out
-    assert "a folder cannot be mounted into the container" in said
+    assert "a folder cannot be mounted in the container" in said
     assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
     assert "-> ls -d FOLDER on that node" in said
     assert "source path does not exist" in cli("show", record.paths.run_id).out

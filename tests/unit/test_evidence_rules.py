@@ -68,7 +68,7 @@ def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(p
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
     empty = {"before": Snapshot(missing="no nvidia-smi"), "load": Snapshot(), "after": Snapshot()}
     assert said(plan, node("a"), node("b", **empty)) == [("no-gpu-facts", "note", "no GPU data from b (no nvidia-smi)")]
-    assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith("of b (no answer)")
+    assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith(" b (no answer)")
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ LINK = {"pcie_width_max": "16x", "pcie_generation_max": 5.0}
     [
         (BOOST, WORKING, "locked-clock", "1700 MHz of 1980 under load, constant, and no throttle reason reported"),
         (BOOST, {**WORKING, "throttle": ("sw_power_cap",)}, "", ""),
-        (BOOST, {**WORKING, "throttle": ("applications_clocks_setting",)}, "locked-clock", "1700 MHz under load"),
+        (BOOST, {**WORKING, "throttle": ("applications_clocks_setting",)}, "locked-clock", "1700 MHz of 1980 under load"),
         (BOOST, {**WORKING, "sm_mhz": 1935.0}, "", ""),
         (BOOST, {**WORKING, "utilization": None}, "", ""),
         ({}, WORKING, "", ""),

@@ -183,8 +183,8 @@ NOTED = {
     """,
     BLACKWELL: f"""
         -> !numbers of & !planned with
-        {MINE} -> mine.sqsh has: planned with & the functions of 0.6.2
-        {MINE} LLMB_ENGINE=0.6.0 -> !mine.sqsh has: planned with
+        {MINE} -> mine.sqsh does not say which Megatron-Bridge it has: planned with & the functions of 0.6.2
+        {MINE} LLMB_ENGINE=0.6.0 -> !mine.sqsh does not say which Megatron-Bridge it has: planned with
     """,
     PARTIAL_GRAPHS: f"{MINE} -> is refused by the Megatron of the recipe's image",
 }
@@ -230,7 +230,7 @@ REFUSED = {
         LLMB_ENGINE=0.6.2 -> nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0
         RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:26.06 -> no functions of Megatron-Bridge 0.5.0, which nvcr.io
         {MINE} LLMB_ENGINE=0.6.1 -> no functions of Megatron-Bridge 0.6.1
-        LLMB_ENGINE=0.6.9 -> no image that has this release & set RUN_CONF_IMAGE to one, or releases."0.6.9"
+        LLMB_ENGINE=0.6.9 -> no image with this release & set RUN_CONF_IMAGE to one, or releases."0.6.9"
     """,
 }
 

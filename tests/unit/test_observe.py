@@ -58,7 +58,7 @@ def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
 @pytest.mark.parametrize(
     ("reason", "remedy"),
     [
-        ("DependencyNeverSatisfied", "did not end as asked"),
+        ("DependencyNeverSatisfied", "did not end as required"),
         ("PartitionTimeLimit", "lower TIME_LIMIT"),
         ("QOSMaxWallDurationPerJobLimit", "lower TIME_LIMIT"),
         ("PartitionNodeLimit", "fewer GPUs"),

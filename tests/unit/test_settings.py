@@ -55,7 +55,7 @@ OWN = {
 def test_what_a_function_has_anyway_is_no_change_of_it(settings: str) -> None:
     plain, made = plan("mbridge", **OWN[settings]), plan("mbridge", **OWN[settings], MEGATRON_SETTINGS=settings)
     assert (made.megatron, made.experiment_name) == ({}, plain.experiment_name)
-    assert f"note: {settings.partition(';')[0]} is what " in "".join(
+    assert f"note: {settings.partition(';')[0]} is already the setting of " in "".join(
         f"note: {note}" for note in made.preflight.warnings
     )
 

@@ -87,7 +87,7 @@ def test_a_real_log_has_sense() -> None:
         ([*falling()[:38], *[7.0] * 12], "the loss is 7 for 12 steps in a row, to the last digit"),
         ([0.0] * 50, "the loss is 0 in 50 of 50 steps"),
         ([12 - step / 5 for step in range(30)] + [9.0 + step / 100 for step in range(20)], "then rises to 9."),
-        (noisy(11.9, 0.01), "the loss does not fall (11.91 at first, 11.9 at the end)"),
+        (noisy(11.9, 0.01), "the loss does not fall (11.91 at the start, 11.9 at the end)"),
     ],
     ids=["rising", "late rise", "flat", "frozen at the end", "zero", "learns and forgets", "flat with noise"],
 )
