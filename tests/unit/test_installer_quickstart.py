@@ -108,7 +108,7 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstar
 
 
 def test_an_engine_that_was_made_is_not_called_there_already(quickstart: Quickstart) -> None:
-    assert "is there already" not in quickstart("--no-space-check", made=("engine-cpu",))[2]
+    assert "is already there" not in quickstart("--no-space-check", made=("engine-cpu",))[2]
 
 
 def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart, world, tmp_path):
