@@ -206,7 +206,12 @@ LINK = {"pcie_width_max": "16x", "pcie_generation_max": 5.0}
     [
         (BOOST, WORKING, "locked-clock", "1700 MHz of 1980 under load, constant, and no throttle reason reported"),
         (BOOST, {**WORKING, "throttle": ("sw_power_cap",)}, "", ""),
-        (BOOST, {**WORKING, "throttle": ("applications_clocks_setting",)}, "locked-clock", "1700 MHz of 1980 under load"),
+        (
+            BOOST,
+            {**WORKING, "throttle": ("applications_clocks_setting",)},
+            "locked-clock",
+            "1700 MHz of 1980 under load",
+        ),
         (BOOST, {**WORKING, "sm_mhz": 1935.0}, "", ""),
         (BOOST, {**WORKING, "utilization": None}, "", ""),
         ({}, WORKING, "", ""),
