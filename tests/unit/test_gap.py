@@ -54,7 +54,7 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     told = {item["name"]: item["test"] for item in found["gap"]["differences"]}
     assert told["env NCCL_DEBUG"] == f"llmb-run ab --base {slower_alone} --unset NCCL_DEBUG"
     text = site("why", "--slow", slow).out
-    assert f"{fast}: this run takes 11.1% more time" in text
+    assert f"{fast}: this run takes 11.1% longer" in text
     assert f"{command} mbs=2" in text
     assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
 

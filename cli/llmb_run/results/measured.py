@@ -388,7 +388,7 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
     if not references:
         return []
     reading = (
-        "a verdict compares two times with the reference: the mean step time, stalls included, and the steady steps"
-        f" alone; ± is the {CONFIDENCE:.1%} interval of the difference; a run passes up to the limit"
+        "a pass has both the mean step time (stalls included) and the steady steps within the limit;"
+        f" ± is the {CONFIDENCE:.1%} interval of the difference"
     )
     return [*references, *corrected, *indications, reading]

@@ -341,7 +341,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
         return []
     other = case.recipe.variant(others[0])
     return [
-        f"two variants have this job, and it runs as {taken.name} ({taken.title}); "
+        f"two variants fit this job; it runs as {taken.name} ({taken.title}); "
         f"{case.request.say('CONFIG_VARIANT', other.name)} chooses the other ({other.title})"
     ]
 

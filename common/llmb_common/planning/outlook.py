@@ -184,7 +184,7 @@ def _published_lines(published: PublishedTime) -> list[str]:
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
         without = ", without " + ", ".join(item.name for item in published.differs) if published.differs else ""
-        return [f"{seconds} was published for it{without} ({gpus}, {published.software})"]
+        return [f"published: {seconds}{without} ({gpus}, {published.software})"]
     if published.likeness == "weak scaling":
         same = "same layout and work for each GPU"
         return [f"{seconds} was measured at {published.gpus} GPUs, {same} (published; {published.software})"]
