@@ -373,7 +373,7 @@ def test_a_pack_that_cannot_be_judged_is_refused_with_the_reason(site: Site, pac
 def test_a_pack_without_end_is_not_read(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, name, limit) -> None:
     monkeypatch.setattr(recorded, name, limit)
     done = site("accept", "show", pack)
-    assert (done.status, "is no evidence pack: over " in done.err) == (3, True)
+    assert (done.status, "is not an evidence pack: over " in done.err) == (3, True)
 
 
 def test_a_file_and_another_folder_are_answered_with_what_to_name(site: Site, original: Path, pack: Path) -> None:

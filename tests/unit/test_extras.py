@@ -49,7 +49,7 @@ def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path) -> N
     ]
     name = record.plan.experiment_name
     assert found.lines() == [
-        f"saved the checkpoint of step 25 in 4.9 s, not there any more: {name}/checkpoints/iter_0000025",
+        f"saved the checkpoint of step 25 in 4.9 s, deleted since: {name}/checkpoints/iter_0000025",
         f"saved the checkpoint of step 50, 2 MB: {name}/checkpoints/iter_0000050",
     ]
 

@@ -72,7 +72,7 @@ REGRESSED = {"GPU_TYPE": "gb300", "MODEL_SIZE": "gpt_oss_120b", "JOB_TOTAL_GPUS"
 
 def test_only_results_that_fit_neither_neighbour_are_said_to_be_odd() -> None:
     odd = {
-        (r.size, r.gpu, r.container) for r in RECIPE.results if any("releases around it" in note for note in r.notes)
+        (r.size, r.gpu, r.container) for r in RECIPE.results if any("neighboring releases" in note for note in r.notes)
     }
     assert odd == {("gpt_oss_120b", gpu, "26.06.01") for gpu in ("gb200", "gb300")}
     muon = [r for r in RECIPE.results if any("Muon" in note for note in r.notes)]

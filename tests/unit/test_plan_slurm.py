@@ -258,7 +258,7 @@ def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
 def test_nodes_of_more_gpus_are_no_racks() -> None:
     p = on_racks(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="8")
     assert segment_line(p) is None
-    assert any("nodes of 8 GPUs are not those of an NVL72 rack" in note for note in p.preflight.warnings)
+    assert any("nodes of 8 GPUs do not belong to an NVL72 rack" in note for note in p.preflight.warnings)
 
 
 @pytest.mark.parametrize("who", ["user", "site"])

@@ -147,7 +147,7 @@ def _lines(found: FabricComparison) -> list[str]:
     for change in found.changes:
         word = MEASURES[change.name]
         sign = "" if change.ratio < 1 else "+"
-        real = "" if change.is_real else ", which is no difference"
+        real = "" if change.is_real else ", no difference"
         lines.append(
             f"{word.word}: {figure(change.first, word.unit)}, then {figure(change.second, word.unit)}"
             f" ({sign}{percent(change.ratio - 1)} of the same {change.count}{real})"

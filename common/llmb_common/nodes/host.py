@@ -187,7 +187,7 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Folders that are not there, or not to be written to."""
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
-            yield f"the folder {what}, {folder.path}, is not there"
+            yield f"the folder {what}, {folder.path}, does not exist"
         elif folder.problem:
             yield f"the folder {what}, {folder.path}, is not writable: {folder.problem}"
         elif what == "/tmp" and _is_nearly_full(folder) and (folder.free or 0) < FULL:

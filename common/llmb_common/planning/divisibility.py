@@ -214,7 +214,7 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
         yield message, "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0"
     if c.recompute_layers and not whole_iteration:
         message = f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined"
-        yield f"{message}: graphs are of single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
+        yield f"{message}: graphs cover single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
     if c.fsdp:
         yield graphs_with_fsdp()
 

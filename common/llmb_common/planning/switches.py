@@ -38,7 +38,7 @@ def fp8_recipe_for(case: Case) -> str | None:
         return of_row
     remedy = "unset FP8_RECIPE, or set it to cs or ds"
     if asked == "sc":
-        raise RequestError(f"{said}: no configuration of {case.recipe.name} has it", remedy=remedy)
+        raise RequestError(f"{said}: no configuration of {case.recipe.name} uses it", remedy=remedy)
     if asked == "mx" and generation_of(case.gpu_type) == "hopper":
         newer = [name for name, gpu in GPUS.items() if gpu.generation != "hopper"]
         raise RequestError(

@@ -206,7 +206,7 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 
 def _saved_line(item: SavedCheckpoint) -> str:
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
-    held = size(item.bytes) if item.bytes is not None else "not there any more"
+    held = size(item.bytes) if item.bytes is not None else "deleted since"
     return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
 
 

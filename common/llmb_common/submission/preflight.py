@@ -117,7 +117,7 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
         )
     if last_step is not None and last_step <= step:
         raise RequestError(
-            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, so there is nothing left to train",
+            f"MAX_STEPS={last_step}: the checkpoint in {path} is from step {step}, so there is nothing left to train",
             remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
         )
 

@@ -92,8 +92,8 @@ _ADVICE = (
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
     (
         r"unable to accept job|job queue full",
-        "the queue is full (MaxJobCount); run the same command again when jobs have ended, which Slurm counts for some "
-        "minutes more (MinJobAge)",
+        "the queue is full (MaxJobCount); run the same command again some minutes after jobs have ended (Slurm counts "
+        "them until MinJobAge)",
     ),
     (r"SubmitJob", "this is a limit of the site; run the same command again when some of your jobs have ended"),
     (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
