@@ -113,7 +113,7 @@ def test_a_second_run_reuses_everything_but_trains_again(world: World, quickstar
         again.send_signal(signal.SIGINT)
         _, stderr = again.communicate()
     assert again.returncode == 130, stderr
-    assert "the CPU engine is there already" in stderr
+    assert "the CPU engine is already there" in stderr
     assert quickstart.receipt.stat().st_ctime_ns == made
     assert len(quickstart.runs()) == len(runs) + 1
     assert not [line for line in command_lines() if str(quickstart.runs()[-1]) in line], "it trains on"

@@ -69,7 +69,7 @@ KNOWN = (
     ("can capture Megatron-FSDP", "core 0.16 dies when it captures it"),
     ("would cut the attention chunks", "our own attention: core knows no chunks"),
     ("a rank gets .* tokens, and", "Transformer Engine finds it at the first product"),
-    ("does not consist of attention chunks", "our own attention finds it at the first step"),
+    ("is not a whole number of attention chunks", "our own attention finds it at the first step"),
     ("whose tokens have a length of their own", "Bridge takes it, and the images may not fit"),
     ("is not less than the", "core offloads all layers but the last"),
     ("Mamba (heads|groups)", "core finds it while it builds the Mamba layers"),

@@ -52,7 +52,7 @@ def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path)
     assert (done.status, verdicts(done), done.data["evening"]) == (0, ["pass", "pass"], True)
     assert whole.data["evening"] is False
     assert done.data["campaign"] != whole.data["campaign"]
-    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days may" in site.accept("--evening").out
+    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days are not judged" in site.accept("--evening").out
     assert "at best this campaign ends ACCEPTED FOR ONE EVENING" in site.accept("--evening", "--dry-run").err
     folder = packs.unpack(next(Path(done.data["folder"]).glob("two.tar.*")), tmp_path / "out")
     again = site("accept", "show", folder, "--json")
@@ -106,7 +106,7 @@ UNDECIDED = {**JUDGED, "verdict": "open", "text": "open: about 2 more runs would
         ),
         ([{**UNDECIDED, "text": "open, not decided by 7 runs"}], "open", "workloads: 1 of 1 open"),
         ([FAILED, UNDECIDED], "not accepted", "workloads: 1 of 2 fail, 1 of 2 open"),
-        ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "not every workload has its answer yet"),
+        ([JUDGED, {**UNKNOWN, "verdict": None}], "under way", "some workloads have no answer yet"),
     ],
 )
 def test_accepted_means_that_every_speed_was_judged(workloads: list[dict[str, Any]], ends: str, why: str) -> None:
@@ -143,5 +143,5 @@ def test_stalls_of_the_only_day_are_named_where_the_interval_is_theirs(site: Sit
     done = site.accept("--json")
     text = done.data["workloads"][1]["text"]
     assert (done.status, verdicts(done)) == (4, ["pass", "open"])
-    assert "all of its stalls are of one day" in text
+    assert "all its stalls fell on one day" in text
     assert ("without a scheduler" in text, "would allow them" in text) == (True, True)

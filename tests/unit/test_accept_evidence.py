@@ -56,7 +56,7 @@ def test_a_suite_may_ask_for_the_health_of_its_nodes_first(site: Site, tmp_path:
     )
     done = site.accept()
     assert done.status == 0
-    assert "health: no scheduler knows of nodes here" in done.err
+    assert "health: there is no scheduler here to ask about nodes" in done.err
     inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
     assert json.loads(inside["campaign/health.json"])["nodes"] == []
     assert sums_hold(tmp_path / "out")

@@ -254,7 +254,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "log": (lambda pack: packs.edit(pack, ".out", slower), "step_seconds: 0.0"),
     "text": (
         lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b": ACCEPTED: ", b": MAYBE: ")),
-        "verdicts.txt ends otherwise than its logs do",
+        "the logs do not give the end of verdicts.txt",
     ),
     "suite": (lambda pack: packs.edit(pack, "suite.yaml", edit_required), "is not the suite that the campaign began"),
     "reference": (
@@ -373,7 +373,7 @@ def test_a_pack_that_cannot_be_judged_is_refused_with_the_reason(site: Site, pac
 def test_a_pack_without_end_is_not_read(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, name, limit) -> None:
     monkeypatch.setattr(recorded, name, limit)
     done = site("accept", "show", pack)
-    assert (done.status, "is no evidence pack: over " in done.err) == (3, True)
+    assert (done.status, "is not an evidence pack: over " in done.err) == (3, True)
 
 
 def test_a_file_and_another_folder_are_answered_with_what_to_name(site: Site, original: Path, pack: Path) -> None:

@@ -101,7 +101,7 @@ def test_baselines_are_kept_by_title_and_removed_by_key(tmp_path: Path) -> None:
     with pytest.raises(RequestError, match="no baseline x\n  -> llmb-run baseline list"):
         remove_baselines(tmp_path, [new[0].key, "x"])
     assert baselines(tmp_path) == [new[0]], "all or nothing"
-    with pytest.raises(RequestError, match="no run to make a baseline of\n  -> name successful runs"):
+    with pytest.raises(RequestError, match="no run to make a baseline from\n  -> name successful runs"):
         set_baselines(tmp_path, [])
 
 

@@ -165,7 +165,7 @@ def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
     """By whom a process was killed its own end does not say; the kernel's or Slurm's record of a full memory does."""
     found = why(tmp_path, TORCHRUN_KILLED)
     assert found.cause is None
-    assert found.summary == "unknown: rank 1 on gpu1 was killed (SIGKILL), by whom the logs do not say"
+    assert found.summary == "unknown: rank 1 on gpu1 was killed (SIGKILL), the logs do not say by whom"
     record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
     confirmed = why(tmp_path, TORCHRUN_KILLED, record)
     assert confirmed.kind == "host-memory"

@@ -36,7 +36,7 @@ def test_a_baseline_comes_before_what_was_published(cli: Cli) -> None:
     later = run_of(cli, 5741.47, 110)
     assert (
         verdict_of(cli, later)["verdict_text"] == "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
-        "; stalls rarer than 1 step in 13 not looked for)"
+        "; stalls rarer than 1 step in 13 would not show)"
     )
     assert cli("baseline", "set", *good).status == 0
     judged = verdict_of(cli, later)
@@ -248,7 +248,7 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     single = verdict_of(cli, newer["run_ids"][0])
     assert newer["difference_high"] < single["difference_high"]
     assert (older["verdict"], older["more_runs"]) == ("open", 2)
-    assert "its 3 runs share one day" in newer["remarks"][0]
+    assert "its 3 runs come from one day" in newer["remarks"][0]
 
 
 def test_runs_of_a_baseline_do_not_count_against_it(cli: Cli) -> None:
@@ -302,7 +302,7 @@ def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
     assert cli("baseline", "set", good).status == 0
     judged = verdict_of(cli, run_of(cli, 5000, 102))
     assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("open", None, True)
-    assert str(judged["verdict_text"]).endswith(": the baseline's own error leaves it open, make it of more runs")
+    assert str(judged["verdict_text"]).endswith(": the baseline is too uncertain to tell; make one from more runs")
 
 
 def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
@@ -316,4 +316,4 @@ def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
 def test_what_is_odd_about_a_baselines_run_is_said(cli: Cli) -> None:
     spiky = "".join(mbridge_line(index, milliseconds=20000 if index == 40 else 5000) for index in range(1, 51))
     done = cli("baseline", "set", make_run(cli.install, log=spiky).paths.run_id)
-    assert (done.status, "1 of 10 measured steps is unlike the others (iteration 40, 4" in done.err) == (0, True)
+    assert (done.status, "1 of 10 measured steps is an outlier (iteration 40; 4" in done.err) == (0, True)

@@ -34,7 +34,7 @@ def judged(record: RunRecord, recipe: Recipe = LLAMA) -> Verdict:
     return judge_result(record.plan, recipe, timing)
 
 
-PASSED = "stated scatter; stalls rarer than 1 step in 13 not looked for)"
+PASSED = "stated scatter; stalls rarer than 1 step in 13 would not show)"
 CLOSE = "stated scatter): too close to the limit to tell"
 
 
@@ -83,7 +83,7 @@ def test_one_fast_last_step_does_not_make_a_slow_run_a_good_one(tmp_path: Path) 
     log = steady_log(20000, 49) + mbridge_line(50, milliseconds=14660.0)
     verdict = judged(make_run(tmp_path, log=log.replace("/      49", "/      50"), variables=variables))
     assert verdict.kind == "fail"
-    assert "its last step, which the published table states, takes 14.66 s (+0.0%)" in verdict.remarks
+    assert any("14.66 s (+0.0%)" in text for text in verdict.remarks)
 
 
 def test_a_stall_costs_what_it_costs(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_stall_costs_what_it_costs(tmp_path: Path) -> None:
     verdict = judged(make_run(tmp_path, log=log))
     assert verdict.text.startswith("indication: open, 7.5% slower ± ")
     assert "; steady steps pass (equal), stalls cost 7.5%" in verdict.text, "three steps more in forty"
-    assert any("1 of 10 measured steps is unlike the others (iteration 39" in text for text in verdict.remarks)
+    assert any("1 of 10 measured steps is an outlier (iteration 39" in text for text in verdict.remarks)
 
 
 def test_stalls_of_the_window_alone_are_priced_over_all_steps(tmp_path: Path) -> None:
@@ -116,9 +116,9 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
     said = " ".join(cli("results", "--notes", COLUMNS="1000").out.split())
     assert (
         "reference 5.74147 s (NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04; Megatron-Bridge,"
-        " nemo:25.09.00), other software than the runs - published result of"
+        " nemo:25.09.00), measured with other software - published result of"
     ) in said
-    assert "step time of dense models changes by -7% to +3%, so its limit is wider" in said
+    assert "step time of dense models changes by -7% to +3%, so the limit is wider" in said
     assert "± is the 97.7% interval of the difference" in said
     (run,) = cli("results", "--json").data["runs"]
     assert run["indication"] is True

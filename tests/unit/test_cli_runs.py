@@ -88,10 +88,10 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     wait_for_state(here, run, "RUNNING")
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
-    assert (timeout.status, "have not ended within 1s" in timeout.err) == (4, True)
+    assert (timeout.status, "did not end within 1s" in timeout.err) == (4, True)
     assert here("jobs", "--live").out.splitlines()[1].split()[:2] == [run, "RUNNING"]
     alive = here("retry", run)
-    assert (alive.status, "not yet ended" in alive.err) == (2, True)
+    assert (alive.status, "not finished yet" in alive.err) == (2, True)
     with here.patch.context() as patch:
         patch.setattr("llmb_run.actions.jobs.end_runs", lambda records: records)  # a job that takes its time to end
         assert "had already ended" not in here("cancel", run).out
@@ -117,7 +117,7 @@ def test_retry_takes_the_same_plan(here: Cli) -> None:
 def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: Cli) -> None:
     done = here("retry", started(here), "--without-failed")
     assert done.status == 2
-    assert "no scheduler says here which nodes have failed" in done.err
+    assert "there is no scheduler here to say which nodes failed" in done.err
 
 
 def test_an_exact_retry_starts_the_same_script(here: Cli) -> None:
@@ -199,7 +199,7 @@ def test_what_would_change_a_run_is_not_exact(cli: Cli, option: str, words: tupl
     run = make_run(cli.install).paths.run_id
     done = cli("retry", run, option, *words)
     assert done.status == 2
-    assert f"error: {option} is about runs exactly as they were, which {words[0]} would change\n" in done.err
+    assert f"error: {option} starts runs exactly as they were, which {words[0]} would change\n" in done.err
     assert f"  -> leave out {option}, or {words[0]}\n" in done.err
 
 

@@ -102,10 +102,10 @@ def test_a_run_that_still_runs_has_not_failed_whatever_its_log_says(cli: Cli) ->
 @pytest.mark.parametrize(
     ("state", "log", "reason", "said"),
     [
-        ("RUNNING", mbridge_log(range(1, 21)), "still_running", "it is running, and has trained 20 steps"),
-        ("RUNNING", None, "still_running", "it is running, and has trained no step yet"),
+        ("RUNNING", mbridge_log(range(1, 21)), "still_running", "running, has trained 20 steps"),
+        ("RUNNING", None, "still_running", "running, has trained no step yet"),
         ("PENDING", None, "waiting", "it is waiting for nodes"),
-        ("RUNNING", steady_log(5700.0), "still_running", "it is running, and has trained 50 steps"),
+        ("RUNNING", steady_log(5700.0), "still_running", "running, has trained 50 steps"),
     ],
 )
 def test_what_waits_or_runs_is_shown_as_such_and_is_no_failure(
@@ -138,7 +138,7 @@ def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
     record = make_run(cli.install, state="FAILED", log="")
     record.paths.batch_log.write_text(BAD_MOUNT)
     said = cli("why", record.paths.run_id).out
-    assert "a folder cannot be mounted into the container" in said
+    assert "a folder cannot be mounted in the container" in said
     assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
     assert "-> ls -d FOLDER on that node" in said
     assert "source path does not exist" in cli("show", record.paths.run_id).out

@@ -202,7 +202,7 @@ def test_faults_beyond_the_limit_leave_what_there_is_to_decide() -> None:
     found = follow([NODE, NODE, at(10), at(10)], 3, 1, judge)
     assert (found.answer, found.attempts) == ("pass", 4)
     found = follow([NODE] * 4, 3, 1, judge)
-    assert (found.answer, found.trouble) == ("open", "4 of 4 runs say nothing, the last one: a node failed")
+    assert (found.answer, found.trouble) == ("open", "4 of 4 runs gave no result; the last: a node failed")
 
 
 def test_a_failure_ends_it_once_the_others_have_ended() -> None:

@@ -64,7 +64,7 @@ def test_another_engine_brings_its_image_and_its_reader(tmp_path: Path) -> None:
     assert job_document(planned, dry_run_paths(str(tmp_path), "x"))["engine"] == "0.6"
     notice = (
         "LLMB_ENGINE=0.6: it trains with Megatron-Bridge 0.6, in nvcr.io#nvidia/nemo:26.08; the published result was "
-        "measured with Megatron-Bridge in nemo:25.09.00, and is an indication only"
+        "measured with Megatron-Bridge in nemo:25.09.00, so it is only an indication"
     )
     assert notice in planned.preflight.warnings
     own = plan_for(tmp_path, **PUBLISHED)

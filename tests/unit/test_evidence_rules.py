@@ -35,7 +35,7 @@ def test_healthy_nodes_and_none_at_all_have_no_finding(plan: JobPlan) -> None:
 
 def test_files_that_cannot_be_read_count_as_nodes(plan: JobPlan) -> None:
     assert said(plan, node("a"), unreadable=("b.json",)) == [("unreadable", "note", "damaged files in nodes/: b.json")]
-    assert said(plan, node("a")) == [("missing-nodes", "note", "1 of 2 nodes recorded what they are")]
+    assert said(plan, node("a")) == [("missing-nodes", "note", "1 of 2 nodes left a record")]
     assert ("unreadable", "note", "damaged files in nodes/: b.json") in said(plan, unreadable=("b.json",))
 
 
@@ -67,10 +67,8 @@ def test_what_is_found_on_a_node_is_not_said_of_one_whose_name_is_a_word_of_it(p
 
 def test_nodes_without_facts_about_gpus_say_why(plan: JobPlan) -> None:
     empty = {"before": Snapshot(missing="no nvidia-smi"), "load": Snapshot(), "after": Snapshot()}
-    assert said(plan, node("a"), node("b", **empty)) == [
-        ("no-gpu-facts", "note", "nothing known of the GPUs of b (no nvidia-smi)")
-    ]
-    assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith("of b (no answer)")
+    assert said(plan, node("a"), node("b", **empty)) == [("no-gpu-facts", "note", "no GPU data from b (no nvidia-smi)")]
+    assert said(plan, node("a"), node("b", **{**empty, "before": Snapshot()}))[0][2].endswith(" b (no answer)")
 
 
 @pytest.mark.parametrize(
@@ -87,7 +85,7 @@ def test_other_gpus_than_planned(plan: JobPlan, planned: str, product: str, foun
     look = Snapshot(time=1000.0, gpus=tuple(gpu(index, product=product) for index in range(8)))
     nodes = Nodes((node("a", before=look, load=look, after=look),))
     findings = find(needs_of_run(msgspec.structs.replace(plan, gpu_type=planned)), nodes)
-    text = f"planned for {planned.upper()}, and the GPUs are {product}: MFU and reference are of another GPU"
+    text = f"planned for {planned.upper()}, but the GPUs are {product}: MFU and reference are for another GPU"
     assert [item.text for item in findings if item.kind == "other-gpu"] == ([text] if found else [])
 
 
@@ -206,9 +204,14 @@ LINK = {"pcie_width_max": "16x", "pcie_generation_max": 5.0}
 @pytest.mark.parametrize(
     ("start", "load", "kind", "text"),
     [
-        (BOOST, WORKING, "locked-clock", "1700 MHz under load, always and for no reason given, of 1980"),
+        (BOOST, WORKING, "locked-clock", "1700 MHz of 1980 under load, constant, and no throttle reason reported"),
         (BOOST, {**WORKING, "throttle": ("sw_power_cap",)}, "", ""),
-        (BOOST, {**WORKING, "throttle": ("applications_clocks_setting",)}, "locked-clock", "1700 MHz under load"),
+        (
+            BOOST,
+            {**WORKING, "throttle": ("applications_clocks_setting",)},
+            "locked-clock",
+            "1700 MHz of 1980 under load",
+        ),
         (BOOST, {**WORKING, "sm_mhz": 1935.0}, "", ""),
         (BOOST, {**WORKING, "utilization": None}, "", ""),
         ({}, WORKING, "", ""),

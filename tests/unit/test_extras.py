@@ -49,7 +49,7 @@ def test_saved_checkpoints_are_told_with_step_time_and_size(tmp_path: Path) -> N
     ]
     name = record.plan.experiment_name
     assert found.lines() == [
-        f"saved the checkpoint of step 25 in 4.9 s, not there any more: {name}/checkpoints/iter_0000025",
+        f"saved the checkpoint of step 25 in 4.9 s, deleted since: {name}/checkpoints/iter_0000025",
         f"saved the checkpoint of step 50, 2 MB: {name}/checkpoints/iter_0000050",
     ]
 
@@ -70,7 +70,7 @@ def test_a_loaded_checkpoint_is_told_with_whether_the_loss_goes_on(tmp_path: Pat
     assert [item.continued for item in anew.loaded] == [False]
     assert anew.lines() == [
         f"loaded the checkpoint of step 50 from {source}; loss 6.951 at step 51 after 6.626 at step 50: "
-        "IT DOES NOT GO ON from there"
+        "IT DOES NOT CONTINUE from there"
     ]
     earlier.paths.log.unlink()
     assert extras_of(resumed_run(tmp_path, earlier)).lines() == [

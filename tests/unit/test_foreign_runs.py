@@ -252,7 +252,7 @@ def test_cancel_signals_no_process_of_another_user(tmp_path: Path) -> None:
     record = create_run(site.plan(), pack_code(training_code()), {})
     with subprocess.Popen(["/bin/sleep", "60"], user=OTHER, group=OTHER, cwd="/", start_new_session=True) as other:
         replace(record, process=identify(other.pid)).with_state(RUNNING).save()
-        with pytest.raises(RecordError, match="not one that you may kill"):
+        with pytest.raises(RecordError, match="not yours to kill"):
             cancel([load_record(record.paths.folder)])
         assert other.poll() is None
         other.kill()

@@ -134,7 +134,7 @@ SIZED = {
     "grok1": "GPU_TYPE=h100 JOB_TOTAL_GPUS=512",
     "nemotron4": "MODEL_SIZE=15b GPU_TYPE=h100 JOB_TOTAL_GPUS=64",
 }
-ASSUMED = "it is not known which Megatron-Bridge"
+ASSUMED = "does not say which Megatron-Bridge"
 IMAGES = {
     # What a job of the documented recipes meets, and one of the functions.
     "nemo:26.02.01": (None, "no functions of Megatron-Bridge 0.3.1"),
@@ -183,8 +183,8 @@ NOTED = {
     """,
     BLACKWELL: f"""
         -> !numbers of & !planned with
-        {MINE} -> mine.sqsh has: planned with & the functions of 0.6.2
-        {MINE} LLMB_ENGINE=0.6.0 -> !mine.sqsh has: planned with
+        {MINE} -> mine.sqsh does not say which Megatron-Bridge it has: planned with & the functions of 0.6.2
+        {MINE} LLMB_ENGINE=0.6.0 -> !mine.sqsh does not say which Megatron-Bridge it has: planned with
     """,
     PARTIAL_GRAPHS: f"{MINE} -> is refused by the Megatron of the recipe's image",
 }
@@ -197,7 +197,7 @@ def test_the_plan_says_what_is_written_of_a_function(words: str, answers: list[s
 
 REFUSED = {
     "": """
-        MODEL_SIZE=glm51 GPU_TYPE=gb200 -> has only variants that are chosen by name
+        MODEL_SIZE=glm51 GPU_TYPE=gb200 -> has only variants that must be named
         MODEL_SIZE=deepseek-v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256 -> did you mean 'deepseek_v3'
     """,
     DENSE: "JOB_TOTAL_GPUS=128 -> no configuration of",
@@ -219,7 +219,7 @@ REFUSED = {
     """,
     RUBIN: "JOB_TOTAL_GPUS=128 -> 128 GPUs are not divisible by ETP*EP*PP",
     ADAPTERS: """
-        -> trains adapters for a model, and there is none to load
+        -> no checkpoint of one is given
         -> set LOAD_CHECKPOINT_PATH to a Megatron checkpoint of llama3_70b
     """,
     LIGHTNING: """
@@ -230,7 +230,7 @@ REFUSED = {
         LLMB_ENGINE=0.6.2 -> nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0
         RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:26.06 -> no functions of Megatron-Bridge 0.5.0, which nvcr.io
         {MINE} LLMB_ENGINE=0.6.1 -> no functions of Megatron-Bridge 0.6.1
-        LLMB_ENGINE=0.6.9 -> no image that has this release & set RUN_CONF_IMAGE to one, or releases."0.6.9"
+        LLMB_ENGINE=0.6.9 -> no image with this release & set RUN_CONF_IMAGE to one, or releases."0.6.9"
     """,
 }
 

@@ -54,7 +54,7 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     told = {item["name"]: item["test"] for item in found["gap"]["differences"]}
     assert told["env NCCL_DEBUG"] == f"llmb-run ab --base {slower_alone} --unset NCCL_DEBUG"
     text = site("why", "--slow", slow).out
-    assert f"{fast}: this run takes 11.1% more time" in text
+    assert f"{fast}: this run takes 11.1% longer" in text
     assert f"{command} mbs=2" in text
     assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
 
@@ -72,7 +72,7 @@ def test_what_failed_or_still_runs_is_not_called_slow(site: Site) -> None:
     assert named["gap"]["unfit"].startswith("the log ends at iteration 5 of 50")
     said = site("why", "--slow", failed).out
     assert "no faster run" not in said
-    assert "nothing is compared: this run has no step time that counts (the log ends at" in said
+    assert "not compared: this run has no step time that counts (the log ends at" in said
 
 
 def test_each_line_of_ab_can_be_pasted_and_is_what_it_says(site: Site) -> None:
@@ -222,7 +222,7 @@ def test_without_a_faster_run_it_is_held_against_what_was_published(
     assert site(*alone.split()[1:], "--dry-run").status == 0
     text = site("why", "--slow", bf16["run_id"]).out
     assert "launch: env NCCL_GRAPH_REGISTER (graph registration): 1 here" in text
-    assert "ab cannot measure it: LLMB cannot plan a job in that software" in text
+    assert "ab cannot measure it: LLMB cannot plan a job for that software" in text
 
     (fp8,) = site(*job, "--dtype", "fp8").data["jobs"]
     (only,) = site("why", "--slow", fp8["run_id"], "--json").data["runs"][0]["gap"]["differences"]

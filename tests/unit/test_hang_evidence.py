@@ -124,7 +124,7 @@ def test_a_process_that_torchrun_names_is_a_rank(tmp_path: Path) -> None:
     write_rank(tmp_path, 5, host="gpu9")
     log = tmp_path / "log-x.out"
     log.write_text("traceback : Signal 9 (SIGKILL) received by PID 475\n")
-    assert diagnose_logs([log]).summary == "unknown: rank 5 on gpu9 was killed (SIGKILL), by whom the logs do not say"
+    assert diagnose_logs([log]).summary == "unknown: rank 5 on gpu9 was killed (SIGKILL), the logs do not say by whom"
 
 
 def _again_and_again(value: Any) -> Any:

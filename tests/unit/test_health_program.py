@@ -323,7 +323,7 @@ def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -
     assert choose(queue, tmp_path, "n2", None) == (["n1", "n2"], {"n3": "down"}), "who names a node means it"
     queue = Queue({f"n{number}": "down" for number in range(1, 6)})
     with pytest.raises(
-        RequestError, match="none of 5 nodes can be asked now: n1: down, n2: down, n3: down, n4: down\n"
+        RequestError, match="none of 5 nodes can be checked now: n1: down, n2: down, n3: down, n4: down\n"
     ) as caught:
         choose(queue, tmp_path, None, None)
     assert caught.value.code == "no-nodes"

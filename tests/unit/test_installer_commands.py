@@ -262,7 +262,7 @@ def test_the_thorough_check_reads_every_part(run: Run, install: Path, things: li
     with install_lock(install, Reporter(None)):
         status, _, err = run("verify")
     assert (status, "run llmb-install update" in err) == (1, False)
-    assert f"look again later: another installer is working in it (process {os.getpid()} on " in err
+    assert f"try again later: another installer is working in it (process {os.getpid()} on " in err
 
 
 def test_an_image_of_an_earlier_release_is_named(run: Run, install: Path, things: list[Part]) -> None:

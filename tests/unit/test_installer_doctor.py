@@ -172,9 +172,9 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
         (within(hung=["nvidia-smi"]), "programs of the node", "blocks", "", "kernel log"),
         (replace(GOOD, image=None), "the image on the node", "doubt", "", "llmb-install add"),
         (replace(GOOD, node=replace(NODE, inside=ContainerProbe())), "the image on the node", "blocks",
-         "nemo.sqsh did not start in time: nothing is said", "llmb-install verify"),
+         "nemo.sqsh did not start in time: no message", "llmb-install verify"),
         (within(gpu=["0"]), "GPUs in the container", "blocks", "", "98-nvidia.sh"),
-        (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, and jobs do not request them",
+        (settings(gres=False), "GRES", "doubt", "Slurm has 8 GPUs per node, but jobs do not request them",
          "slurm.gres: true"),
         (replace(GOOD, node=NodeReport(error="none was free")), "a compute node", "doubt", "", "--no-compute-node"),
         (node(machine=HostFacts(architecture="aarch64", adapters=NODE.facts.machine.adapters)), "architecture",
@@ -273,7 +273,7 @@ def test_why_an_image_does_not_start(tmp_path: Path) -> None:
     assert _failed(1, *said) == "nemo.sqsh did not start: pyxis: couldn't start container"
     assert _failed(1, *said[1:]) == f"nemo.sqsh did not start: {said[1]}"
     for late in (124, 137, None):
-        assert _failed(late) == "nemo.sqsh did not start in time: nothing is said"
+        assert _failed(late) == "nemo.sqsh did not start in time: no message"
 
 
 def test_room_to_unpack_an_image(tmp_path: Path) -> None:
@@ -294,7 +294,7 @@ def test_room_to_unpack_an_image(tmp_path: Path) -> None:
     [
         (None, "Enroot does not say where it keeps roots"),
         (Folder("/home/u", there=True, free=10**12, kind="nfs"), "/home/u is on nfs, which nodes may share"),
-        (Folder("/home/u", there=True, free=10**12), "/home/u is on a file system of an unknown kind"),
+        (Folder("/home/u", there=True, free=10**12), "/home/u is on a file system of unknown type"),
         (Folder("/raid", there=True, free=16385, kind="xfs"), "16 kB free at /raid of the node, for 16 kB"),
     ],
 )

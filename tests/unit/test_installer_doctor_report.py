@@ -374,7 +374,7 @@ def test_the_report_has_a_line_for_each_check_and_a_sum(seen, tmp_path, capsys):
     result = doctor(asked(), Path("/clone"), tmp_path)
     lines = result.text.splitlines()
     assert lines[0] == "ok      space for the installation        10.0 TB free in /"
-    assert "doubt   GRES                              Slurm has 8 GPUs per node, and jobs do not request them" in lines
+    assert "doubt   GRES                              Slurm has 8 GPUs per node, but jobs do not request them" in lines
     at = lines.index("BLOCKS  account                           ann is not one of your accounts: bench")
     assert lines[at + 1] == f"{'':42}-> correct slurm.account"
     assert lines[-1] == "25 ok, 1 in doubt, 1 block"

@@ -98,7 +98,7 @@ def test_a_play_file_of_release_0_2_installs(run, part, tmp_path, mpi, kept, tol
     play.write_text(f"{PLAY}mpi: {mpi}\n")
     status, _, err = run("--play", str(play), "--dry-run")
     assert (status, wanted(part).mpi) == (0, kept)
-    assert err.splitlines()[0] == f"note: {play}: mpi is no longer asked for, as jobs get what they need: {told}"
+    assert err.splitlines()[0] == f"note: {play}: mpi is no longer a question, jobs get what they need: {told}"
     assert part.asked_for[-1].site_values()["slurm"].get("mpi") == kept
 
 
@@ -216,7 +216,7 @@ def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
     status, _, err = run()
     assert (status, part.path.exists()) == (3, False)
     said = " ".join(err.split())
-    assert f"error: another command has changed the installation in {install} meanwhile -> run the same" in said
+    assert f"error: another command changed the installation in {install} in the meantime -> run the same" in said
 
 
 # Site checks

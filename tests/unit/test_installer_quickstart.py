@@ -96,7 +96,7 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstar
     assert out.rstrip().endswith("/experiments/x/x_1")
     said = err.splitlines()
     assert f"LLMB quickstart in {tmp_path / 'install'}" in said
-    assert "    ok  the CPU engine is there already" in said
+    assert "    ok  the CPU engine is already there" in said
     asked = "MODEL_SIZE=smoke JOB_TOTAL_GPUS=2 CLUSTER_TYPE=local GPU_TYPE=cpu"
     assert f"training: cd {world / 'clone' / 'llama3.1'} && {asked} ./launch.sh" in said
     assert "x_1: note: something" in said
@@ -108,7 +108,7 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstar
 
 
 def test_an_engine_that_was_made_is_not_called_there_already(quickstart: Quickstart) -> None:
-    assert "is there already" not in quickstart("--no-space-check", made=("engine-cpu",))[2]
+    assert "is already there" not in quickstart("--no-space-check", made=("engine-cpu",))[2]
 
 
 def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart, world, tmp_path):

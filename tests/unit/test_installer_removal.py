@@ -322,7 +322,7 @@ def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, ins
     monkeypatch.setattr(upkeep, "find_runs", refuse)
     status, _, err = run("uninstall", "--yes")
     assert status == 0, err
-    assert err.startswith("note: not known whether runs use it: the index ")
+    assert err.startswith("note: cannot tell whether runs use it: the index ")
     assert "\x1b" not in err
     assert not install.exists()
 

@@ -172,7 +172,7 @@ def test_a_process_that_cannot_be_ours_is_not_touched(record: RunRecord) -> None
     """This very process, by its record: whoever wrote that would have us end ourselves."""
     error = refused(replace(record, process=me()))
     assert isinstance(error, RecordError)
-    assert error.message == f"process {os.getpid()} on the record of {record.paths.name} is not one that you may kill"
+    assert error.message == f"process {os.getpid()} on the record of {record.paths.name} is not yours to kill"
     assert (error.code, "remove the run's folder" in error.remedy) == ("not-yours", True)
 
 
@@ -320,7 +320,7 @@ def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pyte
     local = executor_for("local")
     assert local.nodes_now(None, None) == local.nodes_now(name, None) == {name: ""}
     for asked in (("another", None), (None, "batch")):
-        with pytest.raises(RequestError, match=f"no other node than this one, {name}"):
+        with pytest.raises(RequestError, match=f"this machine, {name}, is the only node"):
             local.nodes_now(*asked)
     with local.hold(NodeRequest(name="look")) as held:
         assert list(held.nodes) == [name]

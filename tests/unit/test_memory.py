@@ -157,7 +157,7 @@ def test_what_is_known_to_need_more_is_warned_of() -> None:
 
 def test_preflight_says_who_is_refused() -> None:
     assert "does not fit" in refusal(**TIGHT, DTYPE="bf16")
-    assert "PREFLIGHT=warn starts it all the same" in refusal(**TIGHT, DTYPE="fp8", PREFLIGHT="strict")
+    assert "PREFLIGHT=warn starts it anyway" in refusal(**TIGHT, DTYPE="fp8", PREFLIGHT="strict")
     assert plan(**TIGHT, DTYPE="bf16", PREFLIGHT="warn").preflight.fits is False
     nothing = plan(**TIGHT, DTYPE="bf16", PREFLIGHT="off").preflight
     assert (nothing.memory, nothing.memory_gib, nothing.fits) == (None, None, None)

@@ -53,7 +53,7 @@ def test_the_number_of_adapters_in_use(plan: JobPlan) -> None:
 
     assert said(plan, on("a", 8, 8), on("b", 8, 10)) == [], "the others are for storage"
     assert said(plan, on("a", 4, 4), on("b", 4, 6)) == [], "a platform with one for two GPUs"
-    unused = "network adapters alike and active, but not used by NCCL: a (4 of 8), b (4 of 8)"
+    unused = "network adapters of the same kind, active but not used by NCCL: a (4 of 8), b (4 of 8)"
     assert said(plan, on("a", 4, 8), on("b", 4, 8)) == [("adapter-count", "problem", unused)]
     assert said(plan, on("a", 8, 8), on("c", 8, 8), on("b", 7, 7)) == [
         ("adapter-count", "problem", "network adapters in use: 7 on b; elsewhere 8")
@@ -68,7 +68,7 @@ JOINED = NcclLog(version="2.27.3", networks=("IB",), transports={"P2P/MNNVL": 8}
     [
         ({}, ("x.1", "x.1"), ""),
         ({}, (None, None), ""),
-        ({}, ("x.1", "x.2"), "2 nodes are in 2 NVLink domains, and 2 of them should share one"),
+        ({}, ("x.1", "x.2"), "2 nodes are in 2 NVLink domains; 2 of them should share one"),
         ({"clique": 4}, ("x.1", "x.1"), "NCCL joins 4 GPUs on a, NCCL joins 4 GPUs on b"),
         ({"clique": None}, ("x.1", "x.1"), ""),
         (
@@ -96,7 +96,7 @@ def test_a_pair_that_nvlink_joins_or_not(plan, changes, domains, text):
 def test_a_network_that_nobody_logged(plan: JobPlan) -> None:
     silent = node("a", nccl=None, nccl_missing=None)
     assert said(plan, silent, msgspec.structs.replace(silent, host="b", nccl_missing="NCCL_DEBUG is set")) == [
-        ("unknown-network", "note", "which network NCCL used is not known: NCCL_DEBUG is set")
+        ("unknown-network", "note", "unknown which network NCCL used: NCCL_DEBUG is set")
     ]
     assert said(plan, silent, msgspec.structs.replace(silent, host="b"))[0][2].endswith("NCCL wrote no log")
     assert said(plan, silent, node("b")) == [], "one log is enough"

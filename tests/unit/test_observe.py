@@ -58,7 +58,7 @@ def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
 @pytest.mark.parametrize(
     ("reason", "remedy"),
     [
-        ("DependencyNeverSatisfied", "did not end as asked"),
+        ("DependencyNeverSatisfied", "did not end as required"),
         ("PartitionTimeLimit", "lower TIME_LIMIT"),
         ("QOSMaxWallDurationPerJobLimit", "lower TIME_LIMIT"),
         ("PartitionNodeLimit", "fewer GPUs"),
@@ -296,7 +296,7 @@ def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told
     told.sees = lambda record: Finding(unknown="no answer")
     with pytest.raises(AnswerLost) as caught:
         wait([run(plan)])
-    assert caught.value.message == "gave up waiting after 46 questions without an answer: no answer"
+    assert caught.value.message == "gave up waiting: 46 queries went unanswered: no answer"
     assert caught.value.remedy == "the jobs keep running; wait again when the scheduler answers"
     assert 12 * 60 < sum(pauses) < 18 * 60
 
@@ -355,7 +355,7 @@ def test_a_job_that_may_exist_is_not_left_running_in_silence(plan: JobPlan, told
     told.sees = lambda record: Finding(unknown=unknown)
     (result,) = end_runs([record])
     assert isinstance(result, AnswerLost)
-    assert result.message == (unknown or f"it is not yet certain whether {record.paths.name} has a job")
+    assert result.message == (unknown or f"it is not clear yet whether {record.paths.name} has a job")
     assert result.remedy == "cancel it again in a few minutes"
     assert told.ended == []
 

@@ -71,7 +71,7 @@ def test_the_release_or_its_image_chooses_the_sites_catalogue(site: Path, how: d
     assert (planned.function.release, planned.function.catalogue) == ("0.9.1", 64 * "9")
     (said,) = notices(planned)
     assert said.startswith(
-        "Megatron-Bridge 0.9 is newer than those that LLMB is tested with (0.3, 0.6): planned with /"
+        "Megatron-Bridge 0.9 is newer than the releases LLMB is tested with (0.3, 0.6): planned with /"
     )
     assert said.endswith("catalogue-0.9.1.json, of 0.9.1")
     job = parse_job(job_document(planned, dry_run_paths(str(site), "x")))
@@ -170,8 +170,8 @@ def test_an_unknown_release_is_planned_with_a_notice(tmp_path, recipe, asked, re
     assert (planned.engine, planned.image) == (minor, IN_OURS["RUN_CONF_IMAGE"])
     (said,) = notices(planned)
     assert said.startswith(f"Megatron-Bridge {minor} is newer than")
-    with_what = "planned with the functions of 0.6.2, and the job stops at its start if its image has another"
-    assert (with_what if recipe == "mbridge" else "has the settings and variables of 0.6") in said
+    with_what = "planned with the functions of 0.6.2; the job stops at its start if its image has another"
+    assert (with_what if recipe == "mbridge" else "uses the settings and variables of 0.6") in said
     job = parse_job(job_document(planned, dry_run_paths(str(tmp_path), "x")))
     assert isinstance(job, FunctionJob if recipe == "mbridge" else Job)
 
@@ -180,7 +180,7 @@ def test_a_described_job_has_the_variables_of_the_newest_release(tmp_path: Path)
     newer = plan_for(tmp_path, **LLAMA, **IN_OURS, LLMB_ENGINE="0.7")
     assert newer.env == plan_for(tmp_path, **LLAMA, **IN_OURS, LLMB_ENGINE="0.6").env
     assert newer.env != plan_for(tmp_path, **LLAMA).env
-    assert "is an indication only" in notices(newer)[0]
+    assert "only an indication" in notices(newer)[0]
 
 
 def test_the_image_of_a_release_serves_every_recipe(site: Path) -> None:
@@ -224,7 +224,7 @@ REFUSED = {
         "\n".join(f"LLMB_ENGINE={it} -> LLMB_ENGINE={it} is not a release of & as 0.7 or 0.7.0" for it in NO_RELEASES),
     ),
     f"{DOCUMENTED} LLMB_ENGINE=0.7.1": """
-        -> LLMB knows no image that has this release
+        -> LLMB knows no image with this release
         -> -> set RUN_CONF_IMAGE to one, or releases."0.7.1".image in cluster_config.yaml
         RUN_CONF_IMAGE=nvcr.io#nvidia/nemo:26.04 -> nemo:26.04 has Megatron-Bridge 0.4, and the job is planned for 0.7
     """,

@@ -150,8 +150,8 @@ REFUSED = {
         PROFILE_RANKS=1-2-3 -> is not a list of ranks
         PROFILE_RANKS=-1 -> is not a list of ranks
         PROFILE_RANKS=² -> is not a list of ranks
-        PROFILE_TRACE=cuda,,nvtx -> PROFILE_TRACE=cuda,,nvtx is not what nsys takes & nvtx,cuda
-        PROFILE_TRACE="nvtx;id" -> is not what nsys takes
+        PROFILE_TRACE=cuda,,nvtx -> PROFILE_TRACE=cuda,,nvtx is not a valid value for nsys --trace & nvtx,cuda
+        PROFILE_TRACE="nvtx;id" -> is not a valid value for nsys
     """,
     "JOB_TOTAL_GPUS=128": """
         llama4 GPU_TYPE=gb30 -> one of gb200, h200, h100, cpu & !gb300
@@ -206,7 +206,7 @@ NOTED = {
         MAX_STEPS=44 -> nothing
         MAX_STEPS=50 -> nothing
         ENABLE_NCCLTRACE=true -> nothing
-        ENABLE_CHECKPOINT=true CHECKPOINT_INTERVAL=100 -> saves at its end only
+        ENABLE_CHECKPOINT=true CHECKPOINT_INTERVAL=100 -> saves only at its end
         ENABLE_PROFILE=true PROFILE_RANKS=255-256 -> the job has ranks 0 to 255; ignored: 256
         ENABLE_PROFILE=true PROFILE_RANKS=0,256 -> ignored: 256
         ENABLE_PROFILE=true PROFILE_RANKS=250-300,7,400-401 -> ignored: 256-300, 400-401
@@ -228,27 +228,27 @@ NOTED = {
         -> tested on 64
     """,
     SAVE: """
-        CHECKPOINT_INTERVAL=50 MAX_STEPS=50 -> !saves at its end only
-        CHECKPOINT_INTERVAL=51 MAX_STEPS=50 -> CHECKPOINT_INTERVAL=51: the run has 50 steps and saves at its end only
-        CHECKPOINT_INTERVAL=1 MAX_STEPS=50 -> !saves at its end only
+        CHECKPOINT_INTERVAL=50 MAX_STEPS=50 -> !saves only at its end
+        CHECKPOINT_INTERVAL=51 MAX_STEPS=50 -> CHECKPOINT_INTERVAL=51: the run has 50 steps and saves only at its end
+        CHECKPOINT_INTERVAL=1 MAX_STEPS=50 -> !saves only at its end
     """,
     "laptop": """
         -> planned with MODEL_SIZE=smoke & no fp8
         DTYPE=bf16 FP8_RECIPE=cs -> FP8_RECIPE=cs has no effect with DTYPE=bf16
-        ENABLE_NCCLTRACE=true -> the log will hold no NCCL lines
+        ENABLE_NCCLTRACE=true -> the log will have no NCCL lines
         ENABLE_VBOOST=true TIME_LIMIT=10 SBATCH_ACCOUNT=a -> ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor
         ENABLE_PROFILE=true -> nsys is not on this machine
         grok1 MAX_STEPS=3 -> results --window 2-3
     """,
     "": """
-        laptop-with-nsys ENABLE_PROFILE=true -> nsys sees nothing of a run on CPUs: the profile is PyTorch's
+        laptop-with-nsys ENABLE_PROFILE=true -> nsys cannot profile a run on CPUs: the profile is PyTorch's
         eight-h100 MODEL_SIZE=8b ENABLE_PROFILE=true -> nsys is not on this machine: the profile is PyTorch's
         eight-h100-with-nsys MODEL_SIZE=8b ENABLE_PROFILE=true -> !the profile is
         eight-h100 MODEL_SIZE=8b ENABLE_PROFILE=true PROFILE_TRACE=osrt -> PROFILE_TRACE=osrt has no effect
         mbridge JOB_TOTAL_GPUS=8 GPU_TYPE=gb200 MODEL_SIZE=llama3_8b ENABLE_PROFILE=true PROFILE_TRACE=cuda -> hung
         mbridge JOB_TOTAL_GPUS=8 GPU_TYPE=gb200 MODEL_SIZE=llama3_8b ENABLE_PROFILE=true PROFILE_TRACE=cuda-sw -> !hung
-        eight-unknown -> no type that the recipes know
-        eight-h100 GPU_TYPE=b200 MODEL_SIZE=8b -> planned for b200, and this machine has h100
+        eight-unknown -> no recipe knows the type
+        eight-h100 GPU_TYPE=b200 MODEL_SIZE=8b -> planned for b200; this machine has h100
         grok1 JOB_TOTAL_GPUS=128 MOE_ROUTING=balanced -> CUDA graphs are off
     """,
 }

@@ -201,8 +201,8 @@ def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(cli: Cli, mon
     assert known["reference_step_seconds"] == 5.74147
     assert data["gpu_hours"][1] == pytest.approx(128 * (300 + 50 * known["predicted_high"]) / 3600, rel=0.001)
     time = section(cli(*job, **SLURM).out, "time")
-    assert time[0].startswith("6.50 s a step in 3 runs of this job here; 9 of 10 further runs take 6.")
-    assert time[1].startswith("5.74 s a step was published for it")
+    assert time[0].startswith("6.50 s a step in 3 runs of this job here; 9 of 10 more runs should take 6.")
+    assert time[1].startswith("published: 5.74 s a step")
     for other in ({"GBS": "128"}, {"LLMB_ENGINE": "0.6"}):  # another job, and the same one in another image
         data = cli(*job, "--json", **SLURM, **other).data
         assert data["plan"]["preflight"]["predicted_step_seconds"] is None, other

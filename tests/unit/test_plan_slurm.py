@@ -76,14 +76,14 @@ def test_a_time_limit_that_saving_fills_is_refused() -> None:
 
 def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_would_do() -> None:
     (note,) = (note for note in notes(BIG, "TIME_LIMIT=00:25:00").splitlines() if "TIME_LIMIT" in note)
-    assert "what is left, 5 minutes," in note
+    assert "the time left, 5 minutes," in note
     assert "TIME_LIMIT" not in notes(BIG, TIME_LIMIT=note.partition("; TIME_LIMIT=")[2][:8])
 
 
 NOTED = {
     BARE: """
-        TIME_LIMIT=00:08:00 -> what is left, 8 minutes, is too short for 50 steps of 5.74 s after 5 minutes to start
-        TIME_LIMIT=00:01:00 -> what is left, 1 minute, is too short
+        TIME_LIMIT=00:08:00 -> the time left, 8 minutes, is too short for 50 steps of 5.74 s after 5 minutes to start
+        TIME_LIMIT=00:01:00 -> the time left, 1 minute, is too short
         TIME_LIMIT=00:11:00 -> !TIME_LIMIT
         TIME_LIMIT=99999 -> !TIME_LIMIT
         TIME_LIMIT=999999w -> !TIME_LIMIT
@@ -114,7 +114,7 @@ def test_a_limit_is_held_against_start_and_steps_unless_slurms_own_option_is_set
 )
 def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
     (note,) = limited(600, "00:20:00", steps, step_seconds)
-    assert f"what is left, 10 minutes, is too short for {steps} steps of {step_seconds:g} s" in note
+    assert f"the time left, 10 minutes, is too short for {steps} steps of {step_seconds:g} s" in note
     assert f"; TIME_LIMIT={enough} would be enough" in note
     assert limited(600, enough, steps, step_seconds) == []
 
@@ -130,7 +130,7 @@ def limited(saving: int, limit: str, steps: int = 50, seconds: float | None = No
 
 def test_without_a_published_step_time_the_half_that_saving_takes_is_noted() -> None:
     notices = limited(1200, "00:30:00")
-    assert [note.partition(": ")[2][:33] for note in notices] == ["what is left to train is 10 minut"]
+    assert [note.partition(": ")[2][:33] for note in notices] == ["that leaves 10 minutes to train; "]
     assert limited(600, "00:30:00") == []
 
 
@@ -258,7 +258,7 @@ def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
 def test_nodes_of_more_gpus_are_no_racks() -> None:
     p = on_racks(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="8")
     assert segment_line(p) is None
-    assert any("nodes of 8 GPUs are not those of an NVL72 rack" in note for note in p.preflight.warnings)
+    assert any("nodes of 8 GPUs do not belong to an NVL72 rack" in note for note in p.preflight.warnings)
 
 
 @pytest.mark.parametrize("who", ["user", "site"])

@@ -83,7 +83,7 @@ def test_the_same_layout_and_work_at_another_scale_is_weak_scaling(
     if found.likeness == "weak scaling":
         assert line.startswith("5.74 s a step was measured at 128 GPUs, same layout and work for each GPU (published; ")
     else:
-        assert line == "5.74 s a step was published for it (128 GB200, Megatron-Bridge, nemo:25.09.00)"
+        assert line == "published: 5.74 s a step (128 GB200, Megatron-Bridge, nemo:25.09.00)"
 
 
 @pytest.mark.parametrize(("gpus", "nearest"), [("96", 128), ("32", 64), ("4096", 2048), ("192", 256), ("768", 1024)])
@@ -131,7 +131,7 @@ def test_what_costs_time_beside_training_leaves_the_steps_as_they_are(beside: st
     found = published(p)
     (left,) = found.differs
     assert (found.likeness, found.step_seconds) == ("exact", 5.74147)
-    assert f"was published for it, without {left.name} (" in time_lines(p)[0]
+    assert f"s a step, without {left.name} (" in time_lines(p)[0]
     assert p.preflight.reference_step_seconds is None, "its runs are not compared with that"
 
 
@@ -190,7 +190,7 @@ def test_an_interval_is_said_of_gpus_only() -> None:
         for p in (plan(**GB200, JOB_TOTAL_GPUS="128"), plan(LAPTOP))
     ]
     assert said == [
-        "6.00 s a step in 2 runs of this job here; 9 of 10 further runs take 5.60 to 6.40",
+        "6.00 s a step in 2 runs of this job here; 9 of 10 more runs should take 5.60 to 6.40",
         "6.00 s a step in 2 runs of this job here",
     ]
 

@@ -68,7 +68,7 @@ def test_markdown_has_what_the_report_has(report: Report) -> None:
     (spiky,) = [run for line in lines if (run := dict(zip(head, line, strict=True)))["step s"] == "7.600"]
     judged = (spiky["steady step s"], spiky["reference s"])
     assert judged == ("5.805", "5.74147"), "what is judged, and against what, beside the documented mean"
-    assert any(run == spiky["run"] and "(iteration 38, 4.1 times" in text for run, text in found["Remarks"][1:])
+    assert any(run == spiky["run"] and "(iteration 38; 4.1 times" in text for run, text in found["Remarks"][1:])
     assert found["Scaling"][-1][3:6] == ["64", "1024", "1"]
     assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
 
@@ -286,7 +286,7 @@ def test_results_over_time(cli: Cli) -> None:
     for milliseconds in (6000, 5700):
         make_run(cli.install, log=steady_log(milliseconds))
     said, empty, _, *text = cli("results", "--history").out.splitlines()
-    assert said == f"{TITLE}: 2 runs on 1 day, and a change of level shows from 4 days on"
+    assert said == f"{TITLE}: 2 runs on 1 day, too few: a change of level takes 4 days to show"
     assert not empty
     assert [line.split()[-1] for line in text] == ["6.000", "-5.0"]
     (history,) = cli("results", "--history", "--json").data["history"]
@@ -296,7 +296,7 @@ def test_results_over_time(cli: Cli) -> None:
 
 
 def test_one_scale_is_no_scaling(site: Cli) -> None:
-    assert "two or more numbers of GPUs" in site("results", "--scaling").out
+    assert "two or more GPU counts" in site("results", "--scaling").out
     done = site("results", "--scaling", "--history")
     assert done.status == 2
     assert "cannot be combined" in done.err

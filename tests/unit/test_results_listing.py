@@ -270,7 +270,7 @@ def test_logs_of_others_are_listed_without_a_verdict(cli: Cli, tmp_path: Path) -
     assert rows_of(cli, str(folder)) == {"old": ["2.693", "NOT COMPARED", "1"]}
     out = cli("results", folder, "--runs", "--timing").out
     assert "Train Step Timing and TFLOPS Analysis (iterations 11-44)\n" in out
-    assert next_lines(out) == ["llmb-run list  # what can be run and judged"]
+    assert next_lines(out) == ["llmb-run list  # lists what can be run"]
 
 
 def test_the_most_urgent_group_is_next_and_not_the_newest(cli: Cli) -> None:

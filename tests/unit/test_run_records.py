@@ -125,7 +125,7 @@ def test_a_run_that_was_moved_is_not_written_to(record: RunRecord) -> None:
     elsewhere.mkdir()
     again = elsewhere / moved.name
     moved.rename(again)
-    with pytest.raises(RecordError, match="was moved: its record is of") as caught:
+    with pytest.raises(RecordError, match="was moved: its record names") as caught:
         update_record(again, lambda found: found.with_state("SUBMITTED"))
     assert caught.value.remedy == "move it back"
     assert json.loads((again / "run.json").read_text()) == value

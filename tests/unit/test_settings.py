@@ -55,7 +55,7 @@ OWN = {
 def test_what_a_function_has_anyway_is_no_change_of_it(settings: str) -> None:
     plain, made = plan("mbridge", **OWN[settings]), plan("mbridge", **OWN[settings], MEGATRON_SETTINGS=settings)
     assert (made.megatron, made.experiment_name) == ({}, plain.experiment_name)
-    assert f"note: {settings.partition(';')[0]} is what " in "".join(
+    assert f"note: {settings.partition(';')[0]} is already the setting of " in "".join(
         f"note: {note}" for note in made.preflight.warnings
     )
 
@@ -100,7 +100,7 @@ PLANNED = {
     "profiling.use_nsys_profiler=true": "use -p (ENABLE_PROFILE)",
     "model.recompute_granularity=full": "use --set recompute_layers=VALUE",
     "model.cuda_graph_impl=local": "use --set cuda_graph=true",
-    "rng.seed=1": "it is the work that is compared",
+    "rng.seed=1": "runs are comparable only with the same one",
 }
 
 
@@ -117,10 +117,10 @@ WRONG = {
     "model.attention_dropout=0,0.1 tries both",
     "model.moe_token_dispatcher_typ=flex": "has no setting model.moe_token_dispatcher_typ (did you mean 'model.moe_to",
     "ddp.moe_token_dispatcher_type=flex": "(did you mean 'model.moe_token_dispatcher_type'?)\n  -> sections: ",
-    "model.moe_token_dispatcher_type=flexx": "=flexx is not what it takes (did you mean 'flex'?)\n  -> one of allgat",
-    "model.attention_dropout=much": "model.attention_dropout=much is not what it takes\n  -> a number",
-    "model.attention_dropout=nan": "is not what it takes",
-    "ddp.overlap_grad_reduce=1": "is not what it takes\n  -> true or false",
+    "model.moe_token_dispatcher_type=flexx": "=flexx is not a valid value (did you mean 'flex'?)\n  -> one of allgat",
+    "model.attention_dropout=much": "model.attention_dropout=much is not a valid value\n  -> a number",
+    "model.attention_dropout=nan": "is not a valid value",
+    "ddp.overlap_grad_reduce=1": "is not a valid value\n  -> true or false",
     "optimizer.exp_avg_dtype=bfloat": "optimizer.exp_avg_dtype=bfloat is not",
 }
 
@@ -186,7 +186,7 @@ def test_they_are_swept_and_in_task_files(cli: Cli, tmp_path: Path) -> None:
         {"ddp.overlap_grad_reduce": True},
         {"ddp.overlap_grad_reduce": False},
     ]
-    assert "=maybe is not what it takes" in data["refused"][0]["error"]["message"]
+    assert "=maybe is not a valid value" in data["refused"][0]["error"]["message"]
     file = tmp_path / "tasks.yaml"
     file.write_text(
         "tasks:\n  - {workload: llama3.1, size: 8b, scale: 8, gpu_type: h100, megatron: {ddp.overlap_grad_reduce: "

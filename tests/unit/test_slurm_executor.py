@@ -228,7 +228,7 @@ def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: S
 def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
     records = series(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
-    with pytest.raises(AnswerLost, match=f"another process has taken {records[1].paths.name} for abandoned") as caught:
+    with pytest.raises(AnswerLost, match=f"another process has declared {records[1].paths.name} abandoned") as caught:
         submit.start_together(records)
     assert caught.value.remedy == "run the same command again to settle it"
     assert slurm.called == []

@@ -290,7 +290,7 @@ def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(record, slur
     assert look(begun) == Finding()
     later = old(begun, GRACE_SECONDS - 60)
     assert may_still_be_born(later) is born
-    given_up = Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")
+    given_up = Finding("NOT_SUBMITTED", "the submission was interrupted before there was a job")
     assert look(later) == (Finding() if born else given_up)
     assert look(old(begun, GRACE_SECONDS + 60)) == given_up, "sbatch itself is ended long before"
 
@@ -318,7 +318,7 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, mon
 
 def test_one_that_was_given_up_stays_so(record: RunRecord, slurm: Slurm) -> None:
     given_up = replace(record, job_id=None).with_state("NOT_SUBMITTED")
-    assert look(given_up) == Finding("NOT_SUBMITTED", "the submission was interrupted and no job came of it")
+    assert look(given_up) == Finding("NOT_SUBMITTED", "the submission was interrupted before there was a job")
 
 
 # Queued again

@@ -40,7 +40,7 @@ OVER = {"event": "over", "time": 291.0, "exit_code": 0}
         ("TIMEOUT", [], ("NOT_SUBMITTED", "job 7 ended (TIMEOUT) before the run's turn")),
         ("CANCELLED", [], ("CANCELLED", "")),
         ("FAILED", [START], ("FAILED", "")),
-        ("COMPLETED", [START], ("FAILED", "the job went on, and this run left no record of its end")),
+        ("COMPLETED", [START], ("FAILED", "the job continued, but this run left no record of its end")),
     ],
 )
 def test_a_run_of_a_series(record, slurm, state, events, expected):

@@ -235,7 +235,7 @@ def test_of_two_that_settle_a_run_one_submits_it(site: RunSite, told: Told) -> N
 
 def test_a_run_to_follow_needs_a_job(site: RunSite, told: Told) -> None:
     record = interrupted(told, site, site.plan())
-    with pytest.raises(RequestError, match=f"{record.paths.name} has no job yet that another could follow") as caught:
+    with pytest.raises(RequestError, match=f"{record.paths.name} has no job yet to follow") as caught:
         submit(site.plan(), RECIPE, Options(after=(record.paths.run_id,)))
     assert caught.value.remedy == "submit it first (llmb-run jobs)"
 

@@ -101,7 +101,7 @@ def test_an_exemplar_suite_has_nvidias_release_in_its_name_and_is_found_by_its_e
 
 def test_an_exemplar_suite_says_before_it_starts_that_it_cannot_judge(cli: Cli) -> None:
     done = cli("accept", EXEMPLAR["h100"], "--dry-run", CLUSTER_TYPE="slurm")
-    assert "5 of 5 workloads will be compared with nothing: at best this campaign ends NOT JUDGED" in done.err
+    assert "5 of 5 workloads have no reference: at best this campaign ends NOT JUDGED" in done.err
 
 
 def test_the_smoke_suite_has_every_recipe_in_its_smallest_size(cli: Cli) -> None:

@@ -244,7 +244,7 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     shown = site("results", "--rank")
     assert shown.status == 0
     first, head, *rows = site("results", "--rank", COLUMNS="200").out.splitlines()
-    assert re.search("fastest: tp=[12] STEP_MS=100, 0.100 s a step; 4 share the first place$", first)
+    assert re.search("fastest: tp=[12] STEP_MS=100, 0.100 s a step; 4 tie for first place$", first)
     assert head.split()[:4] == ["place", "tp", "STEP_MS", "runs"]
     assert [row.split()[0] for row in rows[:8]] == ["1="] * 4 + ["5="] * 2 + ["7="] * 2
     assert "\nits command: llmb-run single -w pretrain_llama3.1" in shown.out

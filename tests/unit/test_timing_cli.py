@@ -58,7 +58,7 @@ def test_another_window_which_one_run_does_not_fill_gives_status_1(experiments):
     done = run(MBRIDGE, "--window=41-51", "--format", "json", cwd=experiments.parent)
     assert done.returncode == 1
     assert json.loads(done.stdout)["window"] == {"first": 41, "last": 51}
-    assert done.stderr.startswith("a_1732000000: Incomplete: window_not_reached: it ends with step 50")
+    assert done.stderr.startswith("a_1732000000: Incomplete: window_not_reached: it ends at step 50")
 
 
 def test_it_works_through_a_link_from_a_folder_full_of_traps(experiments, tmp_path):

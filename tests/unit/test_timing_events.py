@@ -43,7 +43,7 @@ def test_more_than_three_restarts_or_odd_figures_are_not_all_named(tmp_path: Pat
     notices = analysed(tmp_path, log).notices
     assert notices == (
         "20 iterations are printed again (from iteration 6, 11, 16 and 1 more), after a restart; the last print counts",
-        "figures that are not finite numbers are left out: TFLOPS at iteration 31; TFLOPS at iteration 32;"
+        "figures left out, as they are not finite: TFLOPS at iteration 31; TFLOPS at iteration 32;"
         " TFLOPS at iteration 33 and 1 more",
     )
 
@@ -76,7 +76,7 @@ def test_a_run_that_waits_for_its_first_log_line(tmp_path: Path) -> None:
     files.log.unlink()
     found = analyse(RunFiles("run", files.folder, None), WINDOW)
     assert (found.status.state, found.status.reason) == ("Running", "still_running")
-    assert found.status.message == "it is running, and has trained no step yet"
+    assert found.status.message == "running, has trained no step yet"
 
 
 def test_why_a_run_without_a_log_ended(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_requeue_begins_anew(tmp_path: Path) -> None:
     ("event", "problem"),
     [
         ("hang", "hung after iteration 12: no further one came, the job was ended"),
-        ("teardown", "did not exit after its last iteration 12 and was ended; counted as success"),
+        ("teardown", "did not exit after its last iteration 12 and was ended; counts as success"),
         ("signal", "ended by a signal"),
         ("note", ""),
     ],

@@ -212,10 +212,7 @@ def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: C
     assert found[good.paths.run_id]["verdict"] == "pass"
     assert found[bad.paths.run_id]["log_tflops_per_gpu_mean"] is None
     assert found[bad.paths.run_id]["verdict"] == "pass", "the step times are good"
-    assert (
-        "figures that are not finite numbers are left out: TFLOPS at iteration 40"
-        in (found[bad.paths.run_id]["notices"])
-    )
+    assert "figures left out, as they are not finite: TFLOPS at iteration 40" in (found[bad.paths.run_id]["notices"])
     assert found[long.paths.run_id]["status"] == "Success", "the damaged record is before the window"
     assert cli("results").status == 0
 
@@ -229,7 +226,7 @@ def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
     )
     (run,) = cli("results", "--json").data["runs"]
     assert (
-        "the job was restarted, and no iteration is printed again: where it went on, the log does not show"
+        "the job was restarted, and no iteration is printed again: the log does not show where it continued"
         in (run["notices"])
     )
 

@@ -70,7 +70,7 @@ def restarted(**met: Any) -> str:
 
 
 NOTHING_LEFT = "llmb_train: notice: the checkpoint in /c is from the last step, 50: nothing is left to train\n"
-CUT = "cut, garbled, or with a step time that cannot be"
+CUT = "cut, garbled, or with an impossible step time"
 
 LOGS: list[tuple[str, str, dict[str, Any], tuple[str, str, int | None]]] = [
     ("healthy", mbridge_log(), {}, SUCCESS),
@@ -270,12 +270,12 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
         (
             mbridge_log(range(1, 6), 5),
             {},
-            "it ends with step 5, and iterations 35-44 are measured: --window measures others",
+            "it ends at step 5, but iterations 35-44 are measured: --window measures others",
         ),
         (
             mbridge_log(range(51, 101), 100),
             {},
-            "it begins with iteration 51, and iterations 35-44 are measured: --window measures others",
+            "it begins at iteration 51, but iterations 35-44 are measured: --window measures others",
         ),
         (mbridge_log(range(41, 51)), {}, "no usable record of iteration 35, 36, 37, 38, 39 and 1 more"),
         (
@@ -302,10 +302,10 @@ def test_what_the_record_and_the_job_say_of_its_end(judge, log, record, written,
         (
             mbridge_log(range(1, 6), 5),
             {"record": ended("FAILED")},
-            "it ends with step 5, and iterations 35-44 are measured: --window measures others; after the last one, the"
+            "it ends at step 5, but iterations 35-44 are measured: --window measures others; after the last one, the"
             " run ended as FAILED",
         ),
-        (up_to(20), {"record": ended("RUNNING")}, "it is running, and has trained 20 steps"),
+        (up_to(20), {"record": ended("RUNNING")}, "running, has trained 20 steps"),
         (up_to(20), {"record": ended("PENDING")}, "it is waiting for nodes"),
     ],
 )
@@ -359,7 +359,7 @@ def test_where_the_end_of_a_log_says_nothing_it_is_not_read(judge, monkeypatch, 
             up_to(40, mbridge_log(range(38, 51))),
             (
                 "3 iterations are printed again (from iteration 38), after a restart; the last print counts",
-                "the job was restarted within the window 35-44, and the steps after a restart are slower",
+                "the job was restarted within the window 35-44; steps after a restart are slower",
             ),
         ),
     ],

@@ -102,16 +102,16 @@ def test_a_step_time_is_the_mean_of_the_window_or_the_last_step(plan: JobPlan) -
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"nccl_trace": True}, "profiled or traced: inherently slower"),
-        ({"model_size": "smoke"}, "a smoke test is never compared with a GPU's result"),
-        ({"device": "cpu"}, "a smoke test is never compared with a GPU's result"),
+        ({"nccl_trace": True}, "profiled or traced, which slows a run down"),
+        ({"model_size": "smoke"}, "a smoke test is never compared with GPU results"),
+        ({"device": "cpu"}, "a smoke test is never compared with GPU results"),
     ],
 )
 def test_what_is_compared_with_nothing_keeps_its_remarks(plan: JobPlan, change: dict[str, Any], text: str) -> None:
     spiked = timed([5.0] * 38 + [25.0] + [5.0] * 11)
     refused = judge_result(msgspec.structs.replace(plan, **change), LLAMA, spiked)
     assert (refused.kind, refused.text, refused.decision, refused.difference) == ("not judged", text, None, None)
-    assert [remark[:35] for remark in refused.remarks] == ["1 of 10 measured steps is unlike th"]
+    assert [remark[:35] for remark in refused.remarks] == ["1 of 10 measured steps is an outlie"]
 
 
 def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> None:
@@ -122,7 +122,9 @@ def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> N
 
 def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan) -> None:
     moved = judge_result(plan, LLAMA, timed([5.0] * 50, window=Window(5, 14)))
-    assert moved.text == "measured over iterations 5-14: only 35-44, as in the reference, are compared"
+    assert moved.kind == "not judged"
+    assert "5-14" in moved.text
+    assert "35-44" in moved.text
 
 
 @pytest.mark.parametrize("state", ["Failed", "Incomplete", "Running"])
@@ -146,7 +148,7 @@ def test_the_reference_of_the_same_software_is_the_one_and_of_those_the_first(pl
 def test_without_a_reference_there_is_no_verdict_but_what_is_odd(plan: JobPlan) -> None:
     other = msgspec.structs.replace(plan, gbs=plan.gbs * 2)
     verdict = judge_result(other, LLAMA, timed([5.0] * 38 + [25.0] + [5.0] * 11))
-    assert (verdict.kind, verdict.text) == ("no reference", "nothing is published for this configuration")
+    assert (verdict.kind, verdict.text) == ("no reference", "no published result for this configuration")
     assert len(verdict.remarks) == 1
 
 
@@ -162,9 +164,7 @@ def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
     assert verdict.kind == "open", "another day may have none"
     assert verdict.text.startswith("open, 180.0% slower ± ")
-    assert "; steady steps alone are open (equal), stalls cost 180.0%; all of its stalls are of one day" in (
-        verdict.text
-    )
+    assert "; steady steps alone are open (equal), stalls cost 180.0%; all its stalls fell on one day" in (verdict.text)
     assert verdict.text.endswith("further days, would decide")
     three = judge_runs(plan, [stalling] * 3, own(5.0))
     assert three.text.endswith("; steady steps pass (equal), stalls cost 180.0%")
@@ -186,7 +186,7 @@ def test_other_software_widens_the_limit_by_what_releases_differ(plan: JobPlan) 
     assert other.decision == decide([took(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
     assert other.text.startswith(
         "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
-        "; stalls rarer than 1 step in 133 not looked for)"
+        "; stalls rarer than 1 step in 133 would not show)"
     )
 
 
@@ -199,7 +199,8 @@ def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(tmp_path
     assert verdict.reference.kind == ("baseline" if same else "published")
     assert any("clock boost (ENABLE_VBOOST=true), this run did not" in remark for remark in verdict.remarks) is said
     apart = 2.0 / verdict.reference.seconds - 1
-    assert verdict.remarks[-1] == (f"its last step, which the published table states, takes 2 s ({apart:+.1%})")
+    assert verdict.remarks[-1].startswith("its last step")
+    assert f" 2 s ({apart:+.1%})" in verdict.remarks[-1]
 
 
 def test_no_difference_has_no_minus(plan: JobPlan) -> None:

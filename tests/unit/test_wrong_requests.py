@@ -130,7 +130,7 @@ def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: 
         (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
         (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
         (["show"], "no run has been recorded yet", "llmb-run single starts one"),
-        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows their keys"),
+        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows the keys"),
         (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
         (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
         (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),

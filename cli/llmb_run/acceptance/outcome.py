@@ -130,12 +130,12 @@ def _what_decides(item: WorkloadProgress) -> str:
     """Of a workload whose runs leave the answer open: what it would take."""
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
-        return "the baseline's own error is too large: make it of more runs"
+        return "the baseline is too uncertain to tell; make one from more runs"
     needs = progress.needs
     if needs is None:
         return "too close to the limit to tell"
     days = f", on {counted(needs.days, 'further day')}," if needs.days else ""
-    held = "all of its stalls are of one day, " if progress.decision is not None and progress.decision.held else ""
+    held = "all its stalls fell on one day, " if progress.decision is not None and progress.decision.held else ""
     said = f"{held}about {counted(needs.runs, 'more run')}{days} would decide"
     # Each that stands in the way: whoever mends one alone would meet the next.
     if needs.days and item.workload.evening:
@@ -160,7 +160,7 @@ def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) ->
     indication = any(item["indication"] for item in main)
     accepted = None if ends == "under way" else ends == "accepted"
     if evening and ends == "accepted":
-        why += "; other days may be slower or faster, and are not judged"
+        why += "; other days are not judged, and may be slower or faster"
     return {"outcome": ends, "accepted": accepted, "indication": indication, "evening": evening, "why": why}
 
 
@@ -194,9 +194,9 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
         failed = next((item for item in stopped if item["verdict"] == "fail"), None)
         text = (failed or stopped[0])["text"]
         ends: Conclusion = "not accepted" if failed else "open"
-        return ends, f"the pre-screen ended with {text}; no other workload was started"
+        return ends, f"pre-screen: {text}; no other workload was started"
     if any(item["verdict"] is None for item in workloads):
-        return "under way", "not every workload has its answer yet"
+        return "under way", "some workloads have no answer yet"
     failed = sum(item["verdict"] == "fail" for item in main)
     undecided = [item for item in main if item["verdict"] == OPEN]
     counts = [f"{failed} of {len(main)} fail"] if failed else []

@@ -67,13 +67,13 @@ def _refuse_unsafe(folder: Path) -> None:
             status = path.lstat()
             if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
                 raise RecordError(
-                    f"{path} is a link or a device, which no evidence pack has",
-                    remedy="ask whoever made it for the original",
+                    f"{path} is a link or a device; evidence packs contain none",
+                    remedy="get the original from its author",
                 )
             size += status.st_size if stat.S_ISREG(status.st_mode) else 0
             count += 1
     if size > MOST_BYTES or count > MOST_FILES:
-        raise RecordError(f"{folder} is no evidence pack: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
+        raise RecordError(f"{folder} is not an evidence pack: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
 
 
 @dataclass(frozen=True)

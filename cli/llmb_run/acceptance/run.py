@@ -106,17 +106,17 @@ def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     best = at_best(workloads, evening=evening)
     if best["outcome"] == "not judged":
         return [
-            f"{len(main) - len(judged)} of {counted(len(main), 'workload')} will be compared with nothing: at best this"
-            " campaign ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"
+            f"{len(main) - len(judged)} of {counted(len(main), 'workload')} have no reference: at best this campaign"
+            " ends NOT JUDGED (llmb-run baseline set RUN..., or reference: {seconds: ..., source: ...})"
         ]
     others = sum(item.indication for item in judged)
     if others:
         return [
-            f"{others} of {counted(len(main), 'workload')} will be compared with a reference of other software, with a"
-            f" wider limit: at best this campaign ends {headline(best)}"
+            f"{others} of {counted(len(main), 'workload')} will be compared with other software, and a wider limit:"
+            f" at best this campaign ends {headline(best)}"
         ]
     if evening:
-        return [f"the runs of one evening say nothing of other days: at best this campaign ends {headline(best)}"]
+        return [f"runs of one evening say nothing about other days: at best this campaign ends {headline(best)}"]
     return []
 
 
@@ -234,7 +234,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
     """Raise RequestError where the suite is not what it was."""
     if result["suite_sha256"] != suite.sha256:
         raise RequestError(
-            f"the campaign of {suite.path} is over, and the suite has been changed since",
+            f"the campaign of {suite.path} is over; the suite was changed since",
             remedy=ANEW,
             code="changed-inputs",
         )
@@ -249,7 +249,7 @@ def _shown(result: dict[str, Any]) -> Result:
         status=STATUS[result["outcome"]],
         remarks=[
             f"evidence: {Path(result['folder']) / result['pack']}",
-            f"sha256 {result['pack_sha256']}; keep it apart from the file: sha256sum says whether it is still that",
+            f"sha256 {result['pack_sha256']}; keep it apart from the file: sha256sum checks it",
         ],
         hint=next_command("accept", "show", result["folder"]),
     )

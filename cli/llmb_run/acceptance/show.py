@@ -67,7 +67,7 @@ def show_campaign(folder: Path) -> Result:
         # A forged file may have any shape.
         raise RecordError(
             f"the campaign in {folder} cannot be judged again: {type(error).__name__}: {error}",
-            remedy="ask whoever made it for the original",
+            remedy="get the original from its author",
         ) from error
     data = {
         "folder": str(folder.absolute()),
@@ -82,7 +82,7 @@ def show_campaign(folder: Path) -> Result:
         return Result(data, text, status=STATUS.get(found["outcome"], UNDER_WAY))
     refuted = CheckFailed(
         f"{folder} does not prove what it says: {shown.problems[0]}",
-        remedy="ask whoever made it for the original, or for its logs",
+        remedy="get the original from its author, or for its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=refuted)
@@ -117,7 +117,7 @@ class _Shown:
         for fabric in fabrics:
             again = judge(fabric.measurement, fabric.verdict.topology)
             if _figures(again) != _figures(fabric.verdict):
-                self.problems.append(f"{HEALTH}: what it says of groups of nodes is not what they gave")
+                self.problems.append(f"{HEALTH}: its conclusions about groups of nodes do not match their figures")
         if self.frozen.llmb != __version__:
             self.notes.append(f"made by LLMB {self.frozen.llmb}, judged again by {__version__}")
         self.problems = list(dict.fromkeys(self.problems))
@@ -130,7 +130,7 @@ class _Shown:
         lines += ["", *(f"problem: {text}" for text in self.problems)]
         lines += [f"note: {text}" for text in self.notes]
         if not self.said:
-            lines.append("the campaign is under way: it says nothing yet")
+            lines.append("the campaign is still under way: no answer yet")
         elif not self.problems:
             lines.append(f"judged again from the logs, and the same: {self.said}")
         return "".join(f"{line}\n" for line in lines)
@@ -157,7 +157,7 @@ class _Shown:
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
             if f": {headline(written)}: " not in last:
-                self.problems.append(f"verdicts.txt ends otherwise than its logs do: {last[:200]}")
+                self.problems.append(f"the logs do not give the end of verdicts.txt: {last[:200]}")
         if said["outcome"] != written["outcome"]:
             self.notes.append(f"it was made when an open answer was called {headline(written)}")
         return f"{headline(said)}: {said['why']}"

@@ -255,9 +255,7 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     for entry, item, key in _entries(content, at):
         specs = [spec for spec in specs_of_task(item, content.defaults, workspace, key, at) if spec.repeat == 1]
         if any("profile" in spec.settings for spec in specs):
-            raise ConfigError(
-                f"{entry.where}: a profiled run is slower, and proves nothing", remedy="leave profile out"
-            )
+            raise ConfigError(f"{entry.where}: a profiled run is slower and proves nothing", remedy="leave profile out")
         tests += [replace(entry, spec=spec) for spec in specs]
     return Suite(path, content.name, text, tuple(tests), content.health)
 

@@ -193,7 +193,7 @@ def retry(
         if plan.checkpoint.resume:
             if repeats > 1:
                 raise RequestError(
-                    f"{record.paths.run_id} continues from a checkpoint, where only one job can save",
+                    f"{record.paths.run_id} continues from a checkpoint that only one job can save to",
                     remedy="leave out --repeats",
                 )
             check_resumable(plan)
@@ -220,7 +220,7 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
     given = [name for name, value in others.items() if value]
     if given:
         raise RequestError(
-            f"{option} is about runs exactly as they were, which {' and '.join(given)} would change",
+            f"{option} starts runs exactly as they were, which {' and '.join(given)} would change",
             remedy=f"leave out {option}, or {' and '.join(given)}",
         )
 
@@ -230,7 +230,7 @@ def _require_ended(records: Sequence[RunRecord]) -> None:
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(
-            f"{', '.join(record.paths.run_id for record in alive)}: not yet ended ({alive[0].state})",
+            f"{', '.join(record.paths.run_id for record in alive)}: not finished yet ({alive[0].state})",
             remedy="wait, or llmb-run cancel",
         )
 

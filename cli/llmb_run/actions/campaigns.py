@@ -97,6 +97,6 @@ def find_fastest(
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if only and not values:
-        raise RequestError("--only varies nothing", remedy="--vary NAME=VALUE,VALUE")
+        raise RequestError("--only: nothing to vary", remedy="--vary NAME=VALUE,VALUE")
     wanted = TuneRequest(spec, values, only, budget or math.inf, trial_steps, set_baseline)
     return tune(wanted, again=again, folder=folder, dry_run=dry_run)

@@ -45,7 +45,7 @@ def health(
 ) -> Result:
     """``llmb-run health``."""
     if sizes and not fabric:
-        raise RequestError("--sizes is of --fabric", remedy="add --fabric")
+        raise RequestError("--sizes needs --fabric", remedy="add --fabric")
     workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)

@@ -132,7 +132,7 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     if still:
         kind = CheckFailed if failed else NotYet
         error = kind(
-            f"{len(still)} of {len(ended)} runs have not ended within {timeout}",
+            f"{len(still)} of {len(ended)} runs did not end within {timeout}",
             remedy="they keep running; llmb-run jobs shows them",
             code="timeout",
         )

@@ -253,7 +253,7 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     if unequal:
         said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
     if loss is None:
-        return f"{said}loss: no iteration that both printed\n"
+        return f"{said}loss: not compared, no iteration printed by both\n"
     equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
     return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
@@ -268,23 +268,23 @@ _TELLING = 3
 def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
     """B's step time against A's, in a sentence."""
     if change is None:
-        return "a side has no successful run with steady steps, so no times are compared"
+        return "no times are compared: a side has no successful run with steady steps"
     fewest = min(len(first), len(second))
     interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
     if change.high >= _WIDEST * change.ratio:
         interval = "(too few runs for an interval)"
     if not change.is_real:
-        shown = f"open: step time of B against A: {change.ratio - 1:+.1%} {interval}"
-        shown += ": these runs do not show a difference"
+        shown = "open: these runs do not show a difference: "
+        shown += f"step time of B against A {change.ratio - 1:+.1%} {interval}"
         if fewest > 1 and _lie_apart(first, second):
             longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
             shown += (
-                f",\nthough each run of {longer} took longer than each run of {shorter}: so few may do that by chance."
-                f" {SETTLED} days of each side would tell (--repeats {SETTLED} --spread {SETTLED})"
+                f",\nthough every run of {longer} took longer than every run of {shorter}: with so few, that may be"
+                f" chance. {SETTLED} days of each side would tell (--repeats {SETTLED} --spread {SETTLED})"
             )
         return shown
     more = "more" if change.ratio > 1 else "less"
-    few = f"; fewer than {_TELLING} runs of a side cannot show that one of them was odd" if fewest < _TELLING else ""
+    few = f"; with fewer than {_TELLING} runs on a side, one bad run cannot be told apart" if fewest < _TELLING else ""
     return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"
 
 

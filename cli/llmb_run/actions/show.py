@@ -35,7 +35,7 @@ def show(run: str | None, script: bool) -> Result:
         return Result({"run_id": word, "path": str(record.paths.script), "script": text}, text, for_programs=True)
     seen = observe([record])[0]
     if seen.finding.unknown:
-        notice(f"the last known state is shown: {seen.finding.unknown}")
+        notice(f"showing the last known state: {seen.finding.unknown}")
     measured = measure_run(seen.record, workspace)
     slow = straggler_in(record.paths.folder, record.plan)
     data = {

@@ -94,7 +94,7 @@ def remove_nodes(hosts: str) -> Result:
     """``llmb-run exclude remove``."""
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
-        notice(f"none of {hosts} was on the list; what runs have shown of them is forgotten")
+        notice(f"none of {hosts} was on the list; earlier findings on them are cleared")
     return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
 
 

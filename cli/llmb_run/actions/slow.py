@@ -29,7 +29,7 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
         nobody = (
-            "no rank stands out, which is not to say that none is slow"
+            "no rank stands out; that does not rule out a slow one"
             if (folder / FILE).exists()
             else "its ranks recorded no waits"
         )

@@ -155,11 +155,11 @@ def answered(
         try:
             if (result := campaign.result()) is not None and is_over(result):
                 shown = show({**result, **folder})
-                notice("this campaign is over; --again begins another one")
+                notice("this campaign is over; --again begins a new one")
                 return shown
         except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise RecordError(
-                f"{campaign.result_file} is not as it was written: {type(error).__name__}: {error}",
+                f"{campaign.result_file} was changed since it was written: {type(error).__name__}: {error}",
                 remedy="remove it: the same command finds the answer again, from the runs on record",
             ) from error
         try:
@@ -337,7 +337,7 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
         return now
     if found := then.changes(now):
         raise RequestError(
-            "the campaign began with other inputs, and its runs would not show one system:\n  " + "\n  ".join(found),
+            "the campaign began with other inputs; its runs would not describe one system:\n  " + "\n  ".join(found),
             remedy=f"restore them and run the same command again, or {ANEW}",
             code="changed-inputs",
         )

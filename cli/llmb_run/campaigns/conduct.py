@@ -34,7 +34,7 @@ _FAULTS = {
     "PREEMPTED": "it was preempted",
     "REVOKED": "it was revoked",
     CANCELLED: "it was cancelled",
-    LOST: "the scheduler has lost it",
+    LOST: "the scheduler lost it",
 }
 """States of a job that say nothing about the benchmark."""
 
@@ -115,7 +115,7 @@ def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
     """Raise RequestError where the job does something beside training that takes time; ``saving``: or saves."""
     if plan.profile is not None or plan.nccl_trace or (saving and plan.checkpoint.enabled):
         what = "profiled, traced or saved" if saving else "profiled or traced"
-        raise RequestError(f"a job that is {what} is slower, and proves nothing", remedy="leave that out")
+        raise RequestError(f"a job that is {what} is slower and proves nothing", remedy="leave that out")
 
 
 Runs: TypeAlias = Mapping[int, Sequence[Run]]

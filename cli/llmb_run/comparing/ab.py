@@ -117,15 +117,15 @@ def as_text(result: Mapping[str, Any]) -> str:
         nodes = ", ".join(dict.fromkeys(block["nodes"] for block in blocks if block["nodes"]))
         lines.append(
             f"{counted(found['pairs'], 'pair')} in {counted(len(blocks), 'block')} ({together} in one allocation)"
-            f"{f' on {nodes}' if nodes else ''}, {result['gpu_hours']:.2g} GPU-hours; a pair scatters by"
-            f" {found['noise_percent']:.1f} %, and from one run of a block to the next it drifts by"
-            f" {signed(found['drift_percent'])} %"
+            f"{f' on {nodes}' if nodes else ''}, {result['gpu_hours']:.2g} GPU-hours; pairs scatter by"
+            f" {found['noise_percent']:.1f} %, runs of a block drift by {signed(found['drift_percent'])} % from one to"
+            " the next"
         )
         if found["stalls_percent"]:
-            lines.append(f"stalled steps make {signed(found['stalls_percent'])} % of the difference")
+            lines.append(f"stalled steps account for {signed(found['stalls_percent'])} % of the difference")
     if lost := sum(len(block["lost"]) for block in result["blocks"]):
         lines.append(
-            f"{counted(lost, 'run')} did not count: without a step time, or in another allocation than most of a block"
+            f"{counted(lost, 'run')} did not count: no step time, or not in the allocation of the rest of the block"
         )
     return "\n".join(lines) + "\n"
 
@@ -149,10 +149,10 @@ def _answer(result: Mapping[str, Any]) -> str:
             return f"no difference larger than {resolution:g} % {interval}"
         case "open":
             most = max(abs(found["low_percent"]), abs(found["high_percent"]))
-            return f"no difference larger than {most:.1f} %, and not decided within that {interval}: {result['why']}"
+            return f"open: no difference larger than {most:.1f} % {interval}: {result['why']}"
         case answer:
             more = f"{abs(found['difference_percent']):.1f} % {'less' if answer == 'faster' else 'more'}"
-            what = "GPU time for each token" if result["per_token"] else "time"
+            what = "GPU time per token" if result["per_token"] else "time"
             return f"B takes {more} {what} than A {interval}"
 
 
@@ -161,15 +161,14 @@ def _work(result: Mapping[str, Any]) -> list[str]:
         return []
     if names := result["unequal_work"]:
         return [
-            f"not the same work ({', '.join(names)}): the time is for each token and GPU, and this is no gain"
-            " of the same training"
+            f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same training"
         ]
     if loss := result["loss"]:
         apart = f"loss: at most {loss['relative_difference']:.2%} apart, at iteration {loss['iteration']}"
         if result["equal_work"]:
             return [f"{apart}: the same work"]
         return [f"{apart}: not the same work, so this is no gain"]
-    return ["loss: no iteration that both printed, so nothing shows that the work was the same"]
+    return ["loss: not compared, no iteration printed by both: the work may differ"]
 
 
 def ab(

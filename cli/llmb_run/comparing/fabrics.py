@@ -66,7 +66,7 @@ def read_fabric(file: Path) -> FabricMeasurement:
         raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy="check the file") from error
     except (ValueError, RecursionError) as error:
         raise RequestError(
-            f"{file} is no JSON: {error}", remedy="llmb-run health --fabric --json > FILE writes such a file"
+            f"{file} is not JSON: {error}", remedy="llmb-run health --fabric --json > FILE writes such a file"
         ) from error
     return measurement_from_json(json.dumps(_inner(plain)).encode(), str(file))
 

@@ -237,7 +237,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         return Gap(_published(own), differences=tuple(seen))
     listed = _Sides(record, here, other, workspace).differences()
     if other.software:
-        why = "LLMB cannot plan a job in that software"
+        why = "LLMB cannot plan a job for that software"
         software, worth = other.software
         listed.append(GapDifference("software", "software", own.software, software, worth=worth, why=why))
     ordered = sorted(
@@ -256,7 +256,7 @@ def _published(own: MeasuredRun) -> str:
     if verdict.reference.same_software:
         return said
     spread = release_spread(own.record.plan)
-    return f"{said}; another release alone makes {spread.fastest:+.0%} to {spread.slowest:+.0%} by the published rows"
+    return f"{said}; a change of release alone makes {spread.fastest:+.0%} to {spread.slowest:+.0%} in published rows"
 
 
 class _Sides:
@@ -364,16 +364,16 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     """For people: a name and the lines under it."""
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
-        found.append(("best", [f"nothing is compared: this run has no step time that counts ({gap.unfit})"]))
+        found.append(("best", [f"not compared: this run has no step time that counts ({gap.unfit})"]))
     elif gap.best is not None:
-        found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} more time"]))
+        found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} longer"]))
     else:
         said = "no faster run of the same work is recorded here"
         found.append(("best", [said if gap.change is None else f"{said}: what differs from the published job"]))
     if gap.differences:
         found.append(("differs", [line for item in gap.differences for line in _told(item)]))
     elif gap.change is not None:
-        found.append(("differs", ["nothing recorded: nodes, neighbours or the day"]))
+        found.append(("differs", ["nothing on record: suspect nodes, neighbors or the day"]))
     return found
 
 

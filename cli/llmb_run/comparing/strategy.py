@@ -187,13 +187,13 @@ class ComparisonProgress:
         if self.rule.met(self.comparison):
             return ""
         if len(self.broken) > BROKEN:
-            return f"{len(self.broken)} blocks were lost to faults of machines"
+            return f"{len(self.broken)} blocks were lost to machine faults"
         if not self._next:
-            return f"{2 * self.rule.most} pairs are the most that were allowed (--pairs)"
+            return f"{2 * self.rule.most} pairs were the limit (--pairs)"
         spent, more = self.hours, self._next - len(self.good)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
-            return f"{spent:.2g} GPU-hours are spent, and {more} more blocks exceed the budget of {self.rule.budget:g}"
+            return f"{spent:.2g} GPU-hours spent; {more} more blocks would exceed the budget of {self.rule.budget:g}"
         return ""
 
     @property

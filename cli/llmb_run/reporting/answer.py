@@ -117,7 +117,7 @@ def conclude(
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
     also = _also(counts, slow, deciding)
     if deciding is None:
-        return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, and none that LLMB recorded.", also=also)
+        return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, none recorded by LLMB.", also=also)
     if board and not {group["word"] for group in groups} & {"pass", "fail", "not training", "open"}:
         return msgspec.structs.replace(_of_sweep(board), also=also)
     kind = str(deciding.group["word"])
@@ -219,14 +219,14 @@ def _sentence(
     said = f"{name} is {_apart(group['difference'])} {_held_against(group)}"
     if deciding.without is not None:
         alone = deciding.without / group["reference"]["seconds"] - 1
-        return f"{said}, and without {first_few(_names(slow))} it is {_apart(alone)} that."
+        return f"{said}; without {first_few(_names(slow))} it is {_apart(alone)} that."
     if kind == "pass":
         return f"{said}."
     if kind == "fail":
-        return f"{said}, and up to {group['tolerance']:.1%} slower would pass."
+        return f"{said}; up to {group['tolerance']:.1%} slower would pass."
     if group["reference_too_uncertain"]:
-        return f"{said}, and that has too few runs to decide."
-    return f"{said}, which {counted(group['runs'], 'run')} cannot tell from the limit of {group['tolerance']:.1%}."
+        return f"{said}, which has too few runs to decide."
+    return f"{said}; {counted(group['runs'], 'run')} cannot tell that from the limit of {group['tolerance']:.1%}."
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
@@ -236,7 +236,7 @@ def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> 
     if kind == "not training" and group["not_training"]:
         return f"{said}: {group['not_training'][0]}"
     if kind == "no reference":
-        return f"{said}: nothing is published for it, and this site has no baseline"
+        return f"{said}: no published result and no baseline of this site"
     return f"{said}: {group['verdict_text']}" if kind == "not compared" else said
 
 
@@ -277,7 +277,7 @@ def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequen
     if within:
         return _take_out(hosts, within)
     if kind == "pass":
-        return "Nothing has to be done.", ""
+        return "Nothing to do.", ""
     return deciding.todo, deciding.command if deciding.todo else ""
 
 
@@ -289,7 +289,7 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
     if len(slow) == 1:
         text = f"Take {names[0]} out: {reason}."
     elif len(slow) == 1 + len(first.together):
-        text = f"Take {' and '.join(names)} out: one of them is slow, and they were always in the same runs."
+        text = f"Take {' and '.join(names)} out: one of them is slow; they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."
     nodes = ",".join(line.host for line in slow)
@@ -340,9 +340,7 @@ def _fastest(board: Board) -> str:
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"
     if tied := sum(item.place == first.place for item in others):
-        return plain(
-            f"{tied + 1} {of_all} share the first place, {name} among them: these runs do not tell them apart."
-        )
+        return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")
     behind = next((item.behind for item in others if item.behind), None)
     lead = f": the next takes {behind.ratio - 1:.1%} longer for a token" if behind else ""
     return plain(f"{name} is the fastest {of_all}{lead}.")

@@ -218,8 +218,8 @@ def group_view(groups: Sequence[Group]) -> View[Group]:
 
 
 RULE = (
-    "ordered by time per token and GPU; configurations share a place if the runs do not show them to be slower than "
-    f"its first ({CONFIDENCE:.1%} interval of the ratio)"
+    "ranked by time per token and GPU; a configuration shares a place unless its runs show it to be slower than the "
+    f"first one there ({CONFIDENCE:.1%} interval of the ratio)"
 )
 
 
@@ -402,7 +402,7 @@ def ranking_text(found: Sequence[Board], width: int) -> str:
         command = [f"its command: {board.command}"] if board.command else []
         parts.append("".join(f"{line}\n" for line in lines) + table + "".join(f"{line}\n" for line in command))
     rule = "".join(f"{line}\n" for line in wrapped(RULE, width))
-    return "\n".join([*parts, rule]) if parts else "no run is of a configuration\n"
+    return "\n".join([*parts, rule]) if parts else "none of these runs has a known configuration\n"
 
 
 _DISPENSABLE = ("memory_gib", "spread", "interval", "tokens_per_second_per_gpu", "runs")
@@ -421,9 +421,9 @@ def _fastest(board: Board) -> str:
     said = f"{many}, fastest: {values or 'as documented'}, {seconds_of(first.seconds)} s a step"
     ties = sum(item.place == 1 for item in placed)
     if ties > 1:
-        said += f"; {ties} share the first place"
+        said += f"; {ties} tie for first place"
     if board.window is not None:
-        said += f"; over iterations {board.window}, which all have"
+        said += f"; over iterations {board.window}, which all runs have"
     return said
 
 

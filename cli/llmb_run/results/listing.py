@@ -63,7 +63,7 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
             reason = slowed[0].why_slow(nodes[0])
             words = ("exclude", "add", nodes[0], "--days", "7", "--reason", reason)
             return Step(-1, words, "keeps later jobs off it", f"Take {nodes[0]} out: {reason}.")
-    nothing = Step(9, ("list",), "what can be run and judged")
+    nothing = Step(9, ("list",), "lists what can be run")
     steps = [_step(item)._replace(of=item) for item in groups]
     first = min(steps, key=lambda step: step.urgency, default=nothing)
     if first.words[:2] == _RANK:  # not of one configuration alone
@@ -85,19 +85,19 @@ def _named(runs: Sequence[MeasuredRun]) -> list[str]:
 def _step(item: Group) -> Step:
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
-        why = f"{counted(len(live), 'run')} not yet ended"
-        return Step(2, ("wait", *_ids(live)), why, "Wait for the runs of {} that have not ended.")
+        why = f"{counted(len(live), 'run')} not finished yet"
+        return Step(2, ("wait", *_ids(live)), why, "Wait for the runs of {} that have not finished.")
     verdict = item.verdict
     if item.word == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
-        why = f"{item.title} is too slow: what its slowest run's nodes say"
+        why = f"{item.title} is too slow: shows the nodes of its slowest run"
         return Step(0, ("show", *_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run.")
     unfit = [run for run in item.members if run.unfit]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and len(short) == len(unfit) and not item.runs:
-        why = "too short for what is measured: over the steps that all have"
-        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps that all have.")
+        why = "too short for the measured window: ranks them over the steps all have"
+        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps all have.")
     if unfit and not (passed and item.members[0].good):
         first = unfit[0]
         todo = f"Find out why run {first.run_id} has no result, {first.outcome} as it is."
@@ -109,16 +109,16 @@ def _step(item: Group) -> Step:
     if verdict.kind == "open":
         return _more(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
-        return Step(7, ("results", "--history"), "all pass: how the configurations change over time")
-    return _make_reference(item, "later runs are then compared with this site's own")
+        return Step(7, ("results", "--history"), "all pass: shows how step times change over time")
+    return _make_reference(item, "later runs are then compared with this site's own results")
 
 
 def _more(item: Group, verdict: Verdict) -> Step:
     """Where the answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
-        why = f"{item.title}: its baseline is of too few runs to decide"
-        return Step(3, ("baseline", "list"), why, "Make the baseline of {} of more runs.")
+        why = f"{item.title}: its baseline has too few runs to decide"
+        return Step(3, ("baseline", "list"), why, "Make the baseline of {} from more runs.")
     # A single run does not show how much they differ, and so not how many it takes.
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
@@ -132,9 +132,9 @@ def _make_reference(item: Group, why: str) -> Step:
     """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
     known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
     if all(run.run_id in known for run in item.runs):
-        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: further ones are compared with it")
+        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
     if len(item.runs) < ENOUGH:
-        return _repeat(5, item, ENOUGH - len(item.runs), f"{ENOUGH} runs make a baseline; {why}")
+        return _repeat(5, item, ENOUGH - len(item.runs), f"a baseline takes {ENOUGH} runs; {why}")
     ids = [run.run_id for run in item.runs[:_MOST_IDS]]
     todo = "Make a baseline of the runs of {}, with which later ones are compared."
     return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}", todo)

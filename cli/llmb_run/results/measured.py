@@ -374,7 +374,7 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
         reference = item.reference
         if reference is None or item.record is None:
             continue
-        references[f"reference {reference}{'' if reference.same_software else ', other software than the runs'}"] = None
+        references[f"reference {reference}{'' if reference.same_software else ', measured with other software'}"] = None
         if reference.result and reference.result.why:
             why = f"published result of {reference.result.source}, corrected here: {reference.result.why}"
             corrected[why] = None
@@ -382,13 +382,13 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
         if not reference.same_software:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[
-                f"an indication is a comparison with other software: from one release to the next the step time of "
-                f"{kind} models changes by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so its limit is wider"
+                f"an indication compares with other software: between releases the step time of {kind} models changes"
+                f" by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so the limit is wider"
             ] = None
     if not references:
         return []
     reading = (
-        "a verdict compares the mean step time, stalls included, with the reference, and the steady steps alone;"
-        f" ± is the {CONFIDENCE:.1%} interval of the difference, and up to the limit a run passes"
+        "a pass has both the mean step time (stalls included) and the steady steps within the limit;"
+        f" ± is the {CONFIDENCE:.1%} interval of the difference"
     )
     return [*references, *corrected, *indications, reading]

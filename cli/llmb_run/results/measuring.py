@@ -115,7 +115,7 @@ def _remark(folder: Path) -> Callable[[], None]:
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
-            tell(f"searching {folder} for runs; a folder nearer to them is searched sooner")
+            tell(f"searching {folder} for runs; naming a folder closer to them is faster")
 
     return looked
 
@@ -142,7 +142,7 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
         for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
             records[folder] = seen.record
             if seen.finding.unknown:
-                notice(f"{seen.record.paths.name}: the last known state is shown: {seen.finding.unknown}")
+                notice(f"{seen.record.paths.name}: showing the last known state: {seen.finding.unknown}")
     return records
 
 

@@ -36,7 +36,7 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
     others = [word for word in words if word not in found]
     if found and others:
         raise RequestError(
-            f"{found[0]} is an output of nccl-tests, and {others[0]} is not", remedy="ask for them one after the other"
+            f"{found[0]} is output of nccl-tests, {others[0]} is not", remedy="name them in separate commands"
         )
     return bool(found)
 
@@ -81,7 +81,7 @@ def nccl_results(words: Sequence[str], output: str) -> Result:
 
 def answer(test: NcclTest) -> str:
     """The line to print first."""
-    what = test.collective or "a collective that the file does not name"
+    what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
     told = f"{what} on {where}"
     largest = test.largest
@@ -97,7 +97,7 @@ def answer(test: NcclTest) -> str:
         return f"FAILED: {printable(test.problems[0])}; {told}"
     if not test.ended:
         return f"incomplete: the end of the output is missing; {told}"
-    return f"ok: {told}; {'no wrong values' if test.checked else 'whether values are right was not checked'}"
+    return f"ok: {told}; {'no wrong values' if test.checked else 'values not checked'}"
 
 
 def _wrong(test: NcclTest) -> str:
@@ -143,7 +143,7 @@ def _published(test: NcclTest) -> list[str]:
     found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
     if not found:
         return []
-    lines = [f"published for as many GPUs on as many nodes (looked up {looked_up()}):"]
+    lines = [f"published for the same number of GPUs and nodes (looked up {looked_up()}):"]
     lines += [
         f"  {item.busbw_gbps:g} GB/s at {item.size}, {item.network}: {item.says}, {item.source}" for item in found
     ]

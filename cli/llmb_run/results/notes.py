@@ -82,7 +82,7 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
     if problems:
         text += f": {'; '.join(problems)}"
     if set(node.nodes) <= excluded:
-        yield Note(_REMARK, f"{text} (excluded already)")
+        yield Note(_REMARK, f"{text} (already excluded)")
     else:
         yield Note(_SLOW_NODE, text)
 

@@ -131,7 +131,7 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """A row for each scale of each line."""
     rows = [row for line in lines for row in scales_of(line)]
-    empty = "no configuration has successful runs on two or more numbers of GPUs"
+    empty = "no configuration has successful runs at two or more GPU counts"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
 
 
@@ -193,9 +193,9 @@ def history_view(lines: Sequence[History]) -> View[HistoryRow]:
         if not shifts:
             seen = f"{line.title}: {counted(len(line.moments), 'run')} on {counted(line.days, 'day')}"
             short = line.days < LEAST_DAYS
-            told = f"and a change of level shows from {LEAST_DAYS} days on" if short else "no change of level"
+            told = f"too few: a change of level takes {LEAST_DAYS} days to show" if short else "no change of level"
             said.append(f"{seen}, {told}")
-    return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no run ended with success", said)
+    return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no successful run", said)
 
 
 def _date(when: float) -> datetime:

@@ -121,7 +121,7 @@ def combined(
 def check_apart(repeats: int, apart: bool) -> None:
     """Raise RequestError where one run is to keep from the nodes of others."""
     if apart and repeats == 1:
-        raise RequestError("--spread-nodes is about several repeats", remedy="--repeats N, or leave it out")
+        raise RequestError("--spread-nodes needs several repeats", remedy="--repeats N, or leave it out")
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:

@@ -93,7 +93,7 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
         return Result(data, _plan_table(planned, chain), remarks=[remark])
     plan = planned[0].plan
     if chain > 1:
-        notice(f"{chain} jobs in a chain: this is the first, and each later one goes on from the newest checkpoint")
+        notice(f"{chain} jobs in a chain: this is the first; each later one continues from the newest checkpoint")
     for line in in_short(plan):
         notice(line)
     if planned[0].request.dry_run == "json":
@@ -404,7 +404,7 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bo
                 code="unhealthy-nodes",
             )
         if healthy < most:
-            notice(f"{healthy} healthy nodes are idle, and {most} are needed")
+            notice(f"{healthy} healthy nodes are idle; {most} are needed")
     return looked
 
 

@@ -170,19 +170,19 @@ def _answer(result: dict[str, Any]) -> str:
         whole = f"{result['gain']:.1%} faster than the base ({result['gain_low']:.1%} to {result['gain_high']:.1%})"
     if result["found"]:
         return f"{title} is {whole}"
-    leads = f"{title} leads the trials with {-result['in_trials']:+.1%} a step"
+    leads = f"{title} leads the trials ({-result['in_trials']:+.1%} a step)"
     if result["ended"] == "budget":
         if not result["winner"]["changes"]:
-            return "the budget ended first, and nothing that was tried is faster than the base"
-        return f"the budget ended first: {leads}, and whole runs do not prove it{f': {whole}' if whole else ''}"
+            return "the budget ran out first; nothing tried is faster than the base"
+        return f"the budget ran out first: {leads}, whole runs have not proved it{f': {whole}' if whole else ''}"
     if result["ended"] == "unproved":
         why = whole or (result["proof"] or {}).get("why", "")
-        return f"keep the base: {leads}, and whole runs do not prove it: {why}"
+        return f"keep the base: {leads}, but whole runs do not prove it: {why}"
     others = [arm for arm in result["arms"] if arm["changes"] and arm["ratio"] is not None and not arm["what"]]
     if not others:
-        return "keep the base: nothing else that was tried runs here"
+        return "keep the base: nothing else tried runs here"
     best = f"{others[0]['title']}, takes {others[0]['ratio'] - 1:+.1%} a step"
-    return f"keep the base: nothing that was tried is faster in the trials; the best of it, {best}"
+    return f"keep the base: nothing tried is faster; the best of the rest, {best}"
 
 
 def _tried(result: dict[str, Any]) -> str:
@@ -190,12 +190,12 @@ def _tried(result: dict[str, Any]) -> str:
     space, tried = result["space"], result["tried"]
     every = counted(space["combinations"], "combination")
     if tried < space["candidates"]:
-        return f"the budget had room for {tried} of {space['candidates']} candidates, and any other may be faster"
+        return f"the budget had room for {tried} of {space['candidates']} candidates; one of the others may be faster"
     if result["short_of_budget"]:
-        return f"all {tried} candidates were tried, and a larger budget would go on"
+        return f"all {tried} candidates were tried; a larger budget would continue"
     if space["looked_at"] < space["combinations"] and space["combinations"] > MOST:
-        return f"{tried} of {every} were tried, an even sample, and another one may be faster"
-    return f"all {tried} that can run were tried" if tried > 1 else "it was the only candidate"
+        return f"{tried} of {every} were tried, an even sample; one of the others may be faster"
+    return f"tried all {tried} that can run" if tried > 1 else "it was the only candidate"
 
 
 def _next(result: dict[str, Any], failures: Sequence[Run]) -> str:
@@ -203,7 +203,7 @@ def _next(result: dict[str, Any], failures: Sequence[Run]) -> str:
     if result["ended"] == "base failed":
         return next_command("why", *(run.record.paths.run_id for run in failures[-1:]))
     if result["ended"] == "budget":
-        return "the same command with a larger --budget goes on"
+        return "the same command with a larger --budget continues"
     if not result["found"]:
         return ""
     return next_command("baseline", "set", *result["winner"]["run_ids"])

@@ -148,7 +148,7 @@ def _refuse_earlier(campaign: Campaign) -> None:
     then = read_json(campaign.frozen_file)
     if isinstance(then, dict) and then.get("schema") in range(1, SCHEMA):
         raise RequestError(
-            "an earlier release of LLMB began this tuning, and searched otherwise: it cannot be continued",
+            "an earlier release of LLMB began this tuning and searched differently: it cannot be continued",
             remedy=f"{ANEW}; its runs stay on record: llmb-run results",
             code="earlier-release",
         )
@@ -179,7 +179,7 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
 def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
     """Make the winner's full runs this site's reference; its key."""
     if not result["found"]:
-        notice("no baseline was set: nothing was proved to be faster")
+        notice("no baseline set: nothing proved faster")
         return None
     rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure(rows, workspace)]

@@ -143,7 +143,7 @@ def count(found: Sequence[Diagnosis]) -> Counts:
     kinds = []
     for kind, number in Counter(item.kind for item in found).most_common():
         of_kind = [cause for cause in causes if cause.kind == kind]
-        what = of_kind[0].what if of_kind else "what is known does not say"
+        what = of_kind[0].what if of_kind else "the logs do not say why"
         where = Counter(cause.node for cause in of_kind if cause.node)
         kinds.append(CauseCount(kind, what, number, tuple(node for node, _ in where.most_common(8))))
     bad = {cause.node for cause in causes if cause.keep_out and cause.node}

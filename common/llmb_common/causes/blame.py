@@ -79,7 +79,7 @@ def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
         return msgspec.structs.replace(
             limit,
             what="the job reached its time limit before its first step",
-            remedy="the last lines of the ranks say what they waited for: the import of the image, an address that "
+            remedy="see in the ranks' last lines what they waited for: the import of the image, an address that "
             "cannot be reached, a folder that hangs",
         )
     if trained:
@@ -87,7 +87,7 @@ def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
             limit,
             what="the job did not end before its time limit",
             cause="Ranks that wait for each other at the end of a job, or a checkpoint that is still being written.",
-            remedy="llmb-run results has the figures; nothing to repeat, unless the checkpoint is needed",
+            remedy="llmb-run results has the figures; repeat the run only if its checkpoint is needed",
         )
     return limit
 

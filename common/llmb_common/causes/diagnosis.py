@@ -431,8 +431,9 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
     on = f" on {suspect.node}" if suspect.node else ""
     if suspect.role == "witness":
         return (
-            f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, and nothing says for which: {suspect.line}"
+            f"unknown: {counted(len(suspect.ranks), 'rank')} waited in vain, the logs do not say for which:"
+            f" {suspect.line}"
         )
     if suspect.role == "killed":
-        return f"unknown: {rank}{on} was killed (SIGKILL), by whom the logs do not say"
+        return f"unknown: {rank}{on} was killed (SIGKILL), the logs do not say by whom"
     return f"unknown: {'the last line is ' if suspect.role == 'noise' else ''}{suspect.line}"

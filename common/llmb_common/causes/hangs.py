@@ -266,7 +266,7 @@ def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
         fault="run",
         sure=sure,
         cause=f"The others waited for it: {found.how}.",
-        remedy=f"that rank's own last lines, its stack in {FOLDER}/{first}.txt, and its node",
+        remedy=f"look at that rank's last lines, its stack in {FOLDER}/{first}.txt, and its node",
         rank=first,
         ranks=found.ranks[:64],
         node=node,

@@ -30,7 +30,7 @@ _LOST = re.compile(r"\b((?:ib|mlx5_(?!core)|ens|enp|eth)\w*)[:,]? .*lost carrier
 _DOWN = re.compile(r"mlx5_core \S+ (\w+): Link down")
 """As the driver says it, of which the first is that of the start."""
 _BUS = re.compile(r"PCI:([0-9A-Fa-f:.]+)")
-_CABLE = "have the link looked at: cable, transceiver, switch port"
+_CABLE = "have the link checked: cable, transceiver, switch port"
 _LOOK = "look at the lines around it in the node's kernel log"
 _MOST = 12
 """Kinds of trouble that are told of a node."""

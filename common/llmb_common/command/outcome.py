@@ -190,7 +190,7 @@ def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
     """
 
     def refuse() -> int:
-        raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null if nobody is to read it")
+        raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null to discard it")
 
     chosen = refuse if sys.stdout is None else work
     for name in ("stdin", "stdout", "stderr"):

@@ -202,7 +202,7 @@ class Executor(JobScript):
             SchedulerError: the scheduler does not say
         """
         raise RequestError(
-            "no scheduler says here which nodes have failed", remedy="name the nodes with --without HOSTS"
+            "there is no scheduler here to say which nodes failed", remedy="name the nodes with --without HOSTS"
         )
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
@@ -238,7 +238,9 @@ class Executor(JobScript):
 
 
 def _no_nodes() -> LLMBError:
-    return RequestError("no scheduler knows of nodes here", remedy="leave out what asks for them", code="no-nodes")
+    return RequestError(
+        "there is no scheduler here to ask about nodes", remedy="leave out what asks for them", code="no-nodes"
+    )
 
 
 def script_for(cluster_type: ClusterType) -> JobScript:

@@ -147,14 +147,14 @@ def _lines(found: FabricComparison) -> list[str]:
     said = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
-        "no difference": "no difference: both measurements agree within half a per cent, node by node",
+        "no difference": "no difference: both measurements agree within 0.5 %, node by node",
         "nothing in common": "nothing in common: no node or group has the same work in both measurements",
     }
     lines = [said[found.answer]]
     for change in found.changes:
         word = MEASURES[change.name]
         sign = "" if change.ratio < 1 else "+"
-        real = "" if change.is_real else ", which is no difference"
+        real = "" if change.is_real else ", no difference"
         lines.append(
             f"{word.word}: {figure(change.first, word.unit)}, then {figure(change.second, word.unit)}"
             f" ({sign}{percent(change.ratio - 1)} of the same {change.count}{real})"

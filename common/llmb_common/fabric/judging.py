@@ -70,7 +70,7 @@ def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
             kind="missing",
             level="fail",
             hosts=(host,),
-            what=f"{host} took no part, or not to the end: {printable(why)[:200]}",
+            what=f"{host} did not take part, or not to the end: {printable(why)[:200]}",
             remedy=remedy("missing", [host]),
         )
         for host, why in measured.missing.items()
@@ -127,8 +127,8 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
         FabricFinding(
             kind="below-expectation",
             level="fail",
-            what=f"{item.word}: {figure(item.median, item.unit)}{' in the median' if item.count > 1 else ''},"
-            f" and the site expects {figure(item.least, item.unit)} at least",
+            what=f"{item.word}: {figure(item.median, item.unit)}{' (median)' if item.count > 1 else ''},"
+            f" the site expects at least {figure(item.least, item.unit)}",
             remedy=remedy("below-expectation"),
         )
         for item in measures
@@ -155,7 +155,7 @@ def _answer(
     """The line to print first."""
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
-        few = f"{counted(count, 'group')}, and fewer than {RATIO_FROM} cannot be compared"
+        few = f"{counted(count, 'group')}, too few to compare (at least {RATIO_FROM})"
         if not count:
             few = "no two nodes were measured together"
         return f"not judged: {few}{_gave(of_groups, whole)}"
@@ -183,17 +183,17 @@ def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
     if main is None or main.limit is None:
         return "Fewer than three groups cannot be compared. health: in cluster_config.yaml can say what to expect."
     limit = percent(1 - main.limit / main.median)
-    blind = "What slows all alike shows only against the site's expectation."
+    blind = "What slows all nodes equally shows only against the site's expectation."
     if device == "cpu":
         return f"On CPUs a group is called slow only if it is {limit} slower than the others. {blind}"
     if main.deviation is None:
         return (
-            f"So few groups say nothing of how much healthy ones differ: only what is {limit} slower is called slow."
+            f"So few groups do not show how much healthy ones differ: only one that is {limit} slower is called slow."
             f" {blind}"
         )
     differ = percent(main.deviation / main.median, 2)
     sure = percent((main.median - main.limit + 2 * main.deviation) / main.median)
     return (
-        f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group is slow from {limit} on, and"
-        f" a node that costs {sure} is found nearly always. {blind}"
+        f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group that is {limit} slower"
+        f" counts as slow, and a node that costs {sure} is nearly always found. {blind}"
     )

@@ -128,7 +128,7 @@ def measurement_from_json(content: bytes, what: str = "the measurement") -> Fabr
         found: FabricMeasurement = from_json(content, FabricMeasurement)
     except msgspec.MsgspecError as error:
         raise RecordError(
-            f"{what} is no measurement of a fabric: {error}", remedy="measure again: llmb-run health --fabric"
+            f"{what} is not a fabric measurement: {error}", remedy="measure again: llmb-run health --fabric"
         ) from error
     if found.schema != SCHEMA:
         raise RecordError(f"{what} has schema {found.schema}, this version reads {SCHEMA}")

@@ -170,7 +170,7 @@ def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
         kind="slow-path",
         level=_of_group(group, expected),
         hosts=group.nodes,
-        what=f"{nodes_text(group.nodes)} are slow with each other only, so it is the path between them: {_said(group)}",
+        what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
         deviations=group.deviations,
         remedy=remedy("slow-path"),
     )
@@ -189,7 +189,7 @@ def _once(group: GroupSpeed) -> FabricFinding:
         kind="slow-once",
         level="note",
         hosts=group.nodes,
-        what=f"{nodes_text(group.nodes)} were slow once, and not again: {_said(group)}",
+        what=f"{nodes_text(group.nodes)} were slow once, not again: {_said(group)}",
         deviations=group.deviations,
     )
 

@@ -210,7 +210,7 @@ class _Reader:
             if self._average is None:
                 self._problems.append(f"the average bandwidth is {match['value']}")
             if match["word"] == "FAILED":
-                self._problems.append("the average is below 90 % of what was asked for (-c, NCCL_TESTS_MIN_BW)")
+                self._problems.append("the average is below 90 % of the minimum asked for (-c, NCCL_TESTS_MIN_BW)")
         elif _FAILURE.search(line):
             self._problems.append(line.strip()[:200])
         elif match := _LIBRARY.search(line):
@@ -233,13 +233,13 @@ class _Reader:
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:
             problems.append(
-                f"{self._begun} programs wrote at once, each a test by itself: nccl-tests were built without MPI=1"
+                f"{self._begun} programs wrote at once, each a test of its own: nccl-tests was built without MPI=1"
             )
         if self._unreadable:
-            problems.append(f"{self._unreadable} lines of figures cannot be read: another program wrote into them")
+            problems.append(f"{self._unreadable} lines of figures cannot be read: another program wrote over them")
         hosts = tuple(self._devices[rank] for rank in sorted(self._devices))
         if self._devices and max(self._devices) + 1 != len(self._devices):
-            problems.append("not all ranks are listed, so that nothing is known of how many there are")
+            problems.append("not all ranks are listed, so their number is unknown")
             hosts = ()
         return NcclTest(
             collective=_collective(self._program) or _by_bandwidth(self._sizes, len(hosts)),

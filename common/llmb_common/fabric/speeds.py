@@ -55,7 +55,7 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
     value = group.busbw_gbps
     if value is None:
         # Whoever gives no figure is slow, whatever the others give.
-        why = group.error or "it gave no figure"
+        why = group.error or "no figure"
         return GroupSpeed(nodes=group.nodes, round=number, slow=True, why=why, hung=_hung(group))
     if own is None:
         return GroupSpeed(nodes=group.nodes, round=number, busbw_gbps=value)

@@ -33,22 +33,22 @@ MEASURES: dict[MeasureName, MeasureWord] = {
 }
 
 REMEDIES = {
-    "slow-node": "llmb-run health --nodes {hosts} says what is unlike the others there (adapters, links, clocks);"
+    "slow-node": "llmb-run health --nodes {hosts} says what is different there (adapters, links, clocks);"
     " llmb-run exclude add {hosts} keeps jobs off",
     "slow-gpu": "llmb-run health --nodes {hosts} looks at its clocks, limits and temperature; compare a training run"
     " with and without it before you drain it",
-    "slow-within": "nvidia-smi nvlink --status and the fabric manager on {hosts}",
+    "slow-within": "check nvidia-smi nvlink --status and the fabric manager on {hosts}",
     "no-figure": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs"
     " off",
     "hung": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs off",
     "missing": "llmb-run health --nodes {hosts}; sinfo -R --nodes {hosts}",
-    "slow-switch": "look at this switch and its uplinks before any of its nodes: error counters, lost links",
-    "slow-path": "look at the cables and switches between them; error counters of both ends",
+    "slow-switch": "check this switch and its uplinks before any of its nodes: error counters, lost links",
+    "slow-path": "check the cables and switches between them, and the error counters at both ends",
     "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
-    "below-expectation": "either all nodes lack something that the expectation is based on (NCCL's variables, GPUDirect"
+    "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
     " RDMA, clocks), or health: in cluster_config.yaml expects too much",
-    "two-kinds": "if these are machines of another kind or batch, give jobs one kind; if not, look at what they share:"
-    " switch, rack, firmware (llmb-run health shows what differs)",
+    "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they"
+    " share: switch, rack, firmware (llmb-run health shows what differs)",
 }
 
 

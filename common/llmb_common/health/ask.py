@@ -185,8 +185,8 @@ def choose(
     if not asked:
         reasons = ", ".join(f"{name}: {why}" for name, why in list(left.items())[:4])
         raise RequestError(
-            f"none of {len(now)} nodes can be asked now: {reasons}",
-            remedy="ask again when some are idle",
+            f"none of {len(now)} nodes can be checked now: {reasons}",
+            remedy="try again when some are idle",
             code="no-nodes",
         )
     return asked, left
@@ -246,7 +246,7 @@ def keep_out(install: Path, found: Health, days: float) -> None:
     if shared := found.shared_fault:
         raise CheckFailed(
             f"all nodes fail alike: {shared}",
-            remedy="that is no node's fault: correct it; none was excluded",
+            remedy="no node is at fault: correct that; none was excluded",
             code="unhealthy-nodes",
         )
     for verdict in found.failed:

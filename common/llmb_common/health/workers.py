@@ -121,7 +121,7 @@ class Workers:
         """Raise SchedulerError if the program has ended everywhere: that is no node's fault."""
         if self._conversation.over:
             raise SchedulerError(
-                f"the step that measures has ended on all nodes: {self._conversation.complaint.complaint}",
+                f"the measuring step ended on all nodes: {self._conversation.complaint.complaint}",
                 remedy="run it again; the scheduler's log says why",
             )
 
@@ -166,7 +166,7 @@ def _limit(took: Sequence[float], nodes: int, seconds: float, floor: float) -> f
 
 def _why_silent(number: int) -> str:
     if number == 0:
-        return "no answer: nothing starts there, in the image that jobs run in"
+        return "no answer: nothing starts there in the job's image"
     return "it stopped answering while the fabric was measured"
 
 
@@ -208,7 +208,7 @@ def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[f
 
 def _problem(result: Mapping[str, Any] | None) -> str:
     if result is None:
-        return "its node said nothing"
+        return "its node did not answer"
     if "error" in result:
         return str(result["error"])
     if result.get("state") in ("T", "t"):
@@ -268,7 +268,7 @@ def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]
                 if not dead:
                     if workers.nodes or not workers.heard:
                         workers.require_step()
-                    workers.lost |= dict.fromkeys(unreached, "Slurm does not reach it")
+                    workers.lost |= dict.fromkeys(unreached, "Slurm cannot reach it")
                     yield workers
                     return
                 unreached = list(dead)

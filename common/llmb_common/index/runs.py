@@ -182,7 +182,7 @@ def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
     try:
         record = load_record(folder)
         if record.paths.folder != folder:
-            raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}")
+            raise RecordError(f"{folder} was moved: its record names {record.paths.folder}")
         _put(connection, row_of(record), stamp)
     except RecordError as error:
         made = float(stamp.partition(".")[0]) / 1e9

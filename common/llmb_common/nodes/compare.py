@@ -45,7 +45,7 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
         return  # what nvidia-smi calls such a GPU is not known, or it has not said
     usual = products.most_common(1)[0][0]
     if type_of(usual) != fleet.needs.gpu_type:
-        yield Found("", f"planned for {fleet.needs.gpu_type.upper()}, and the GPUs are {usual}")
+        yield Found("", f"planned for {fleet.needs.gpu_type.upper()}, but the GPUs are {usual}")
 
 
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:

@@ -69,12 +69,12 @@ def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
 def says_nothing(node: NodeFacts, needs: Needs) -> str:
     """nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked."""
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
-    return f"GPU {ranges(silent)}: it does not even say what it is" if silent else ""
+    return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
 
 
 def sram_errors(at: GpuAtRest) -> str:
     count = at.gpu.uncorrected_sram
-    return f"{count:.0f} uncorrectable errors of SRAM" if count else ""
+    return f"{count:.0f} uncorrectable SRAM errors" if count else ""
 
 
 def memory_errors(at: GpuAtRest) -> str:
@@ -83,7 +83,7 @@ def memory_errors(at: GpuAtRest) -> str:
 
 
 def rows_lost(at: GpuAtRest) -> str:
-    return "rows of memory could not be remapped" if at.gpu.rows_failed in _YES else ""
+    return "memory rows could not be remapped" if at.gpu.rows_failed in _YES else ""
 
 
 def rows_waiting(at: GpuAtRest) -> str:
@@ -98,7 +98,7 @@ def unusable_mode(at: GpuAtRest) -> str:
 
 def exclusive_mode(at: GpuAtRest) -> str:
     is_exclusive = at.compute_mode.startswith("exclusive") and not at.is_divided
-    return "its compute mode admits one process" if is_exclusive else ""
+    return "its compute mode allows only one process" if is_exclusive else ""
 
 
 def somebody_elses_memory(at: GpuAtRest) -> str:

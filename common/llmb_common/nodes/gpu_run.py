@@ -147,7 +147,7 @@ def held_clock(run: GpuRun) -> str:
     unknown = any(look.utilization is None for look in run.busy)
     if mhz is None or mhz >= _NEAR * gpu.boost_mhz or reasons or unknown:
         return ""
-    return f"{mhz:g} MHz under load, always and for no reason given, of {gpu.boost_mhz:g}"
+    return f"{mhz:g} MHz of {gpu.boost_mhz:g} under load, constant, and no throttle reason reported"
 
 
 def outside_fabric(run: GpuRun) -> str:

@@ -89,7 +89,7 @@ def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def _left_in_shared_memory(free: int) -> str:
-    return f"/dev/shm has {size(free)} free: something was left there"
+    return f"/dev/shm has {size(free)} free: something was left behind there"
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
@@ -101,7 +101,7 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
     first = node.system.first_outgoing_port
     if first is None or first >= RENDEZVOUS_END:
         return ""
-    return f"outgoing connections take ports from {first} on, and so perhaps that of a job's rendezvous"
+    return f"outgoing connections take ports from {first} up, perhaps also a job's rendezvous port"
 
 
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
@@ -118,14 +118,14 @@ def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
         yield "kernel.numa_balancing is on"
 
 
-_IDLE_OFF = "idle states of the CPU are off: busy cores reach no boost clock"
+_IDLE_OFF = "idle states of the CPU are off: busy cores cannot reach boost clock"
 
 
 # Services and processes
 
 
 def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
-    return "nothing keeps its clock" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
+    return "its clock is not synchronized" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
 
 
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
@@ -187,9 +187,9 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Folders that are not there, or not to be written to."""
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
-            yield f"the folder {what}, {folder.path}, is not there"
+            yield f"the folder {what}, {folder.path}, does not exist"
         elif folder.problem:
-            yield f"nothing can be written to the folder {what}, {folder.path}: {folder.problem}"
+            yield f"the folder {what}, {folder.path}, is not writable: {folder.problem}"
         elif what == "/tmp" and _is_nearly_full(folder) and (folder.free or 0) < FULL:
             yield _free_in(folder)
 
@@ -229,7 +229,7 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
     is_known = node.software.enroot is not None or "software" in node.hung
-    return "enroot is not installed, and containers need it" if needs.containers and not is_known else ""
+    return "enroot is not installed, but containers need it" if needs.containers and not is_known else ""
 
 
 # Answers
@@ -247,11 +247,11 @@ def hung_lesser_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _hung(look: str, how: str) -> str:
-    return f"the look at {look} hung ({how})"
+    return f"the check of {look} hung ({how})"
 
 
 def failed_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    yield from (f"the look at {look} failed: {error}" for look, error in node.errors.items())
+    yield from (f"the check of {look} failed: {error}" for look, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:

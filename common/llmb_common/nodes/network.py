@@ -26,7 +26,7 @@ def no_adapters(node: NodeFacts, needs: Needs) -> str:
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
     for port in node.ports:
         if port.errors.get("link_downed"):
-            yield f"{port.name} lost its link while it was looked at"
+            yield f"{port.name} lost its link during the check"
 
 
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
@@ -50,7 +50,7 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
-    return f"{needs.dispatcher} needs PeerMappingOverride=1 of the driver, or GDRCopy, and there is neither"
+    return f"{needs.dispatcher} needs the driver's PeerMappingOverride=1 or GDRCopy; there is neither"
 
 
 # Ports before a job, of the adapters that serve GPUs, against those of the same name on the other nodes
@@ -214,7 +214,7 @@ def apart(fleet: Fleet) -> Iterator[Found]:
         return
     domains = domains_of(fleet.nodes)
     if len(domains) > -(-nodes // together):
-        yield Found("", f"{nodes} nodes are in {len(domains)} NVLink domains, and {together} of them should share one")
+        yield Found("", f"{nodes} nodes are in {len(domains)} NVLink domains; {together} of them should share one")
     for node in fleet.nodes:
         log = node.nccl
         if log is None or not log.transports:

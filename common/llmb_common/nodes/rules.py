@@ -16,24 +16,24 @@ BOTH = Level(health="fail", evidence="problem")
 LESS_BEFORE = Level(health="warn", evidence="problem")
 
 _ADAPTER = "compare ibstat with another node's: cable, transceiver, firmware, switch port"
-_CABLE = "have the link looked at: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
-_COOLING = "have the node's cooling and power looked at"
+_CABLE = "have the link checked: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
+_COOLING = "have the node's cooling and power checked"
 _CLOCKS = "nvidia-smi -rgc and -rac undo locked clocks"
 _DRIVER = "look at the node's kernel log, reset the GPU or reboot the node; if it comes back, have it repaired"
 _ENROOT = "install Enroot on the compute nodes"
-_FOLDER = "it must be on a file system that all nodes mount, and have room; the one of runs read-write"
-_HCA = "compare NCCL_IB_HCA and the NCCL plug-in of the job with what ibstat lists on the node"
+_FOLDER = "put it on a file system with free space that all nodes mount (the folder of runs: read-write)"
+_HCA = "compare the job's NCCL_IB_HCA and NCCL plug-in with what ibstat lists on the node"
 _IDLE_GPU = "find and end the process: nvidia-smi on the node"
-_IMEX = "systemctl status nvidia-imex; its nodes_config"
+_IMEX = "check systemctl status nvidia-imex, and its nodes_config"
 _MODES = "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"
-_NCCL = "look at NET/ in nodes/*.nccl.log: NCCL_IB_HCA, NCCL_NET, and the plug-in that the image has"
-_ODD = "compare the node with one that is as usual: settings of its firmware, and parts that are not seen"
-_POWER = "nvidia-smi -pl sets the board's own limit again"
+_NCCL = "look at NET/ in nodes/*.nccl.log: NCCL_IB_HCA, NCCL_NET, and the image's plug-in"
+_ODD = "compare the node with a normal one: firmware settings, missing parts"
+_POWER = "nvidia-smi -pl restores the board's own limit"
 _RESET = "have the GPU reset, or the node rebooted"
 _SHM = "enlarge or empty /dev/shm"
 _UNPACK = "set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
 _VERSIONS = "install the same version on all nodes"
-_WRITTEN = "it is the record that lacks something: a full disk, a rank that died early"
+_WRITTEN = "the record is incomplete: a full disk, a rank that died early"
 
 ANYWHERE: tuple[Rule, ...] = (
     # One node: what doctor alone holds against what the site says
@@ -62,7 +62,7 @@ ANYWHERE: tuple[Rule, ...] = (
     Rule("kernel-log", UNKNOWN, each_node(host.unread_kernel_log), "kernel.dmesg_restrict = 0 lets users read it"),
     Rule("answer", FAIL, several(host.hung_looks), _DRIVER),
     Rule("answer", WARN, several(host.hung_lesser_looks), _DRIVER),
-    Rule("answer", UNKNOWN, several(host.failed_looks), "look again; --json has what the node said"),
+    Rule("answer", UNKNOWN, several(host.failed_looks), "check again; --json has what the node said"),
     # Nodes before a job, against each other
     Rule("memory", FAIL, far_from_median(compare.memory_gib, compare.is_5_percent_less, "{:.0f} GiB of memory"), _ODD),
     Rule("cpus", FAIL, far_from_median(compare.cpus, compare.is_5_percent_less, "{:.0f} CPUs"), _ODD),
@@ -84,11 +84,11 @@ ANYWHERE: tuple[Rule, ...] = (
     Rule("port-rate", WARN, network.ports_slow_for_their_node, _ADAPTER),
     Rule("ports-up", FAIL, network.dark_ports, _ADAPTER),
     Rule("ports-up", WARN, network.perhaps_dark_ports, _ADAPTER),
-    Rule("roce", FAIL, network.no_roce_address, "give the interface an IP address: that of RoCE v2 is made of it"),
+    Rule("roce", FAIL, network.no_roce_address, "give the interface an IP address: RoCE v2 derives its own from it"),
     Rule("ports-there", FAIL, network.missing_ports, _ADAPTER),
     # The nodes of a run
     Rule("unreadable", NOTE, compare.unreadable, _WRITTEN, "damaged files in nodes/: {}"),
-    Rule("missing-nodes", NOTE, compare.missing_nodes, _WRITTEN, "{} nodes recorded what they are"),
+    Rule("missing-nodes", NOTE, compare.missing_nodes, _WRITTEN, "{} nodes left a record"),
     Rule("different-driver", PROBLEM, same_on_nodes(lambda node: node.driver), _VERSIONS, "driver {}; elsewhere {}"),
     Rule(
         "different-kernel", NOTE, same_on_nodes(lambda node: node.machine.kernel), _VERSIONS, "kernel {}; elsewhere {}"
@@ -165,14 +165,14 @@ ON_GPUS: tuple[Rule, ...] = (
         Level(doctor="fail", health="fail", evidence="note"),
         each_node(host.no_gpus),
         "check the driver, or set slurm.gres: true",
-        "nothing known of the GPUs of {}",
+        "no GPU data from {}",
     ),
     Rule(
         "other-gpu",
         BOTH,
         compare.other_gpus,
         "correct gpu_type in cluster_config.yaml, or GPU_TYPE of the job",
-        "{}: MFU and reference are of another GPU",
+        "{}: MFU and reference are for another GPU",
     ),
     Rule("fewer-gpus", BOTH, each_node(host.fewer_gpus), _DRIVER, "fewer GPUs than planned: {}"),
     *(
@@ -195,7 +195,7 @@ ON_GPUS: tuple[Rule, ...] = (
         LESS_BEFORE,
         each_gpu_run(gpu_run.held_clock),
         _CLOCKS,
-        "clocks below what the GPU is made for: {}",
+        "clocks below the GPU's rated clock: {}",
     ),
     Rule("power-limit", LESS_BEFORE, each_gpu_run(gpu_run.lowered_limit), _POWER, "power limit below the default: {}"),
     Rule("power-cap", NOTE, compare.power_capped, "nothing: most models run at the power limit", "{}"),
@@ -208,7 +208,7 @@ ON_GPUS: tuple[Rule, ...] = (
     Rule("nvlink", PROBLEM, network.apart, _IMEX, "NVLink does not join the nodes as planned: {}"),
     Rule("socket", BOTH, network.sockets, _NCCL, "NCCL sends through TCP sockets between nodes: {}"),
     Rule("no-gpudirect", LESS_BEFORE, network.indirect, _NCCL, "no GPUDirect RDMA between adapters and GPUs: {}"),
-    Rule("unknown-network", NOTE, network.unknown_network, _WRITTEN, "which network NCCL used is not known: {}"),
+    Rule("unknown-network", NOTE, network.unknown_network, _WRITTEN, "unknown which network NCCL used: {}"),
     *(
         Rule("adapter", level, look, _ADAPTER, f"network adapters: {word} {{}}")
         for level, word, look in (
@@ -231,7 +231,7 @@ ON_GPUS: tuple[Rule, ...] = (
         PROBLEM,
         network.unused_adapters,
         _HCA,
-        "network adapters alike and active, but not used by NCCL: {}",
+        "network adapters of the same kind, active but not used by NCCL: {}",
     ),
 )
 

@@ -170,7 +170,7 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         if not rows:
             where = f"{recipe.name} {model.size} on {gpu_said(given, gpu_type)}"
             raise RequestError(
-                f"{where} has only variants that are chosen by name",
+                f"{where} has only variants that must be named",
                 remedy=f"{say('CONFIG_VARIANT')} is one of {', '.join(names)}",
                 field="CONFIG_VARIANT",
             )
@@ -305,8 +305,8 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     asked, documented = request.columns.get("seq_len"), case.model.sequence_length
     if asked not in (None, documented):
         notices.append(
-            f"{say('SEQ_LENGTH', asked)} is other work than the documented {documented} tokens: there is no published "
-            "result to compare with, and its baselines are its own"
+            f"{say('SEQ_LENGTH', asked)} is not the documented {documented} tokens: there is no published result to "
+            "compare with, and it needs a baseline of its own"
         )
     if request.variant is None:
         notices += _variant_notices(case, rows)
@@ -321,9 +321,9 @@ def _gpu_notices(case: Case) -> list[str]:
         if not machine.traits.this_machine:
             return [f"{case.request.say('GPU_TYPE')} is not set: {case.gpu_type}, the default of {case.recipe.name}"]
         if machine.gpus:
-            return ["the GPUs of this machine are of no type that the recipes know: training runs on the CPU"]
+            return ["no recipe knows the type of this machine's GPUs: training runs on the CPU"]
     if local not in (None, CPU, case.gpu_type) and not case.on_cpu:
-        return [f"planned for {gpu_said(case, case.gpu_type)}, and this machine has {local}"]
+        return [f"planned for {gpu_said(case, case.gpu_type)}; this machine has {local}"]
     return []
 
 
@@ -341,7 +341,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
         return []
     other = case.recipe.variant(others[0])
     return [
-        f"two variants have this job, and it runs as {taken.name} ({taken.title}); "
+        f"two variants fit this job; it runs as {taken.name} ({taken.title}); "
         f"{case.request.say('CONFIG_VARIANT', other.name)} chooses the other ({other.title})"
     ]
 

@@ -131,7 +131,7 @@ def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
         yield f"CP={c.cp} would cut the {chunks}", "set CP=1"
     if c.seq_len % attention_chunk:
         chunks = f"attention chunks of {attention_chunk} tokens"
-        yield f"{sequence} does not consist of {chunks}", f"use at most {attention_chunk} tokens, or a multiple"
+        yield f"{sequence} is not a whole number of {chunks}", f"use at most {attention_chunk} tokens, or a multiple"
 
 
 _TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
@@ -214,7 +214,7 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
         yield message, "set CUDA_GRAPH=false, or OFFLOAD_LAYERS=0"
     if c.recompute_layers and not whole_iteration:
         message = f"CUDA_GRAPH and RECOMPUTE_LAYERS={c.recompute_layers} cannot be combined"
-        yield f"{message}: graphs are of single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
+        yield f"{message}: graphs cover single layers", "set CUDA_GRAPH=false, or RECOMPUTE_LAYERS=0"
     if c.fsdp:
         yield graphs_with_fsdp()
 

@@ -215,7 +215,7 @@ def choose_engine(case: Case) -> str:
     if case.containers and not (request.image or recipe.engines[engine]):
         asked = request.engine or engine
         raise _no_engine(
-            f"{request.say('LLMB_ENGINE', asked)}: LLMB knows no image that has this release",
+            f"{request.say('LLMB_ENGINE', asked)}: LLMB knows no image with this release",
             f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
             field="RUN_CONF_IMAGE",
         )
@@ -255,7 +255,7 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
     measured = f"{document.framework} in nemo:{document.container}"
     return [
         *notices[:-1],
-        f"{notices[-1]}; the published result was measured with {measured}, and is an indication only",
+        f"{notices[-1]}; the published result was measured with {measured}, so it is only an indication",
     ]
 
 
@@ -279,27 +279,27 @@ def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
     planned = f"with the functions of {catalogue.release}" if catalogue else f"for {engine}"
     if held is not None:
         return (
-            f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not have: planned {planned}, and "
+            f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not know: planned {planned}; "
             f"the job stops at its start if the function differs; {_adopting(request.image)} makes them known"
         )
     return (
-        f"it is not known which Megatron-Bridge {request.image} has: planned {planned}, and the job stops at its start "
-        f"if the image has another one; {request.say('LLMB_ENGINE')} gives the release"
+        f"{request.image} does not say which Megatron-Bridge it has: planned {planned}; the job stops at its start if "
+        f"the image has another release; {request.say('LLMB_ENGINE')} sets it"
     )
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:
     """What a job in a release that LLMB does not know is planned with."""
-    said = f"Megatron-Bridge {engine} is newer than those that LLMB is tested with ({', '.join(ENGINES)})"
+    said = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
     catalogue = case.recipe.catalogue
     if catalogue is None:
-        return f"{said}: the job has the settings and variables of {ENGINES[-1]}, under the names that it finds there"
+        return f"{said}: the job uses the settings and variables of {ENGINES[-1]}, under their names in the image"
     if own:
         return f"{said}: planned with {catalogue.path}, of {catalogue.release}"
     where = f'releases."{engine}".catalogue in {FILE_NAME} names one of the image (docs/catalogue.md)'
     return (
-        f"{said}: planned with the functions of {catalogue.release}, and the job stops at its start if its image "
-        f"has another one; {where}"
+        f"{said}: planned with the functions of {catalogue.release}; the job stops at its start if its image has "
+        f"another one; {where}"
     )
 
 

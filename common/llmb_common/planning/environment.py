@@ -104,7 +104,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     if case.request.nccl_trace:
         values |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "COLL,P2P,NET"}
         if case.on_cpu:
-            case.note("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, the log will hold no NCCL lines")
+            case.note("ENABLE_NCCLTRACE: ranks on CPUs talk over gloo, so the log will have no NCCL lines")
     if case.on_cpu:
         return values
     values |= variables(case)

@@ -246,7 +246,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(
-            f"{case.row.function} trains adapters for a model, and there is none to load",
+            f"{case.row.function} trains adapters on a model, and no checkpoint of one is given",
             remedy=f"set {case.request.say('LOAD_CHECKPOINT_PATH')} to a Megatron checkpoint of {case.model.size}, "
             f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
             field="LOAD_CHECKPOINT_PATH",

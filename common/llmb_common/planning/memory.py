@@ -251,7 +251,7 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
         raise RequestError(
             said,
             remedy=f"{estimate.knob or 'use more GPUs, or larger ones'}; "
-            f"{case.request.say('PREFLIGHT', 'warn')} starts it all the same",
+            f"{case.request.say('PREFLIGHT', 'warn')} starts it anyway",
             code="does-not-fit",
         )
     return [f"{said}; {estimate.knob}" if estimate.knob else said]

@@ -55,7 +55,7 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     limit, facts, slow = limit_seconds(plan.time_limit), say("TIME_LIMIT", plan.time_limit), ""
     ended = "it will be ended before its last step"
     if saving is not None:
-        facts += f", and saving the checkpoint is assumed to take {_words(saving)} of it"
+        facts += f", of which saving the checkpoint may take {_words(saving)}"
         slow = "; set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
         ended = "the job will save and stop before the last"
         if saving >= limit:
@@ -73,11 +73,11 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
         needed = start + steps * step.high + (saving or 0)
         enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: what is left, {_words(left)}, is too short for {steps} steps of {likely:.3g} s after "
+            f"{facts}: the time left, {_words(left)}, is too short for {steps} steps of {likely:.3g} s after "
             f"{_words(start)} to start, and {ended}; {enough} would be enough{slow}"
         ]
     if step is None and saving is not None and left < saving:
-        return [f"{facts}: what is left to train is {_words(left)}{slow}"]
+        return [f"{facts}: that leaves {_words(left)} to train{slow}"]
     return []
 
 
@@ -166,7 +166,7 @@ def time_lines(plan: JobPlan) -> list[str]:
         seconds, low, high = alike(likely, *step)
         runs = counted(known.own_runs or 1, "run")
         # How runs scatter is known of GPUs; CPUs have other work beside.
-        further = f"; 9 of 10 further runs take {low} to {high}" if plan.device == "cuda" else ""
+        further = f"; 9 of 10 more runs should take {low} to {high}" if plan.device == "cuda" else ""
         lines.append(f"{seconds} s a step in {runs} of this job here{further}")
     if published is not None and (published.likeness == "exact" or not lines):
         lines += _published_lines(published)
@@ -184,7 +184,7 @@ def _published_lines(published: PublishedTime) -> list[str]:
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
         without = ", without " + ", ".join(item.name for item in published.differs) if published.differs else ""
-        return [f"{seconds} was published for it{without} ({gpus}, {published.software})"]
+        return [f"published: {seconds}{without} ({gpus}, {published.software})"]
     if published.likeness == "weak scaling":
         same = "same layout and work for each GPU"
         return [f"{seconds} was measured at {published.gpus} GPUs, {same} (published; {published.software})"]
@@ -243,7 +243,7 @@ def memory_known(memory: MemoryEstimate) -> str:
     known = f"{memory.kind}: {memory.knowledge}"
     if not memory.ran_out:
         return known
-    return f"{known}; a job of this kind ran out of memory where no more was predicted: {memory.ran_out}"
+    return f"{known}; a job of this kind ran out of memory with no more predicted: {memory.ran_out}"
 
 
 def in_short(plan: JobPlan) -> list[str]:

@@ -44,12 +44,12 @@ _PLANNED = {
     r"train\.(train_iters|train_samples|exit_interval|exit_duration_in_mins)": "use --max-steps (MAX_STEPS)",
     r"(model|mixed_precision)\.(fp16|bf16|fp8|fp4|fp8_recipe|fp4_recipe|params_dtype)": "use --dtype and FP8_RECIPE",
     r"(dataset|model)\.seq(_|uence_)length": "use --set seq_length=VALUE (SEQ_LENGTH)",
-    r"rng\.seed|dataset\.random_seed": "it is the work that is compared",
+    r"rng\.seed|dataset\.random_seed": "runs are comparable only with the same one",
     r"model\.(num_layers|hidden_size|ffn_hidden_size|num_attention_heads|num_query_groups|num_moe_experts|vocab_size"
     r"|moe_ffn_hidden_size|moe_router_topk)": "choose another size (-s, MODEL_SIZE)",
     r"checkpoint\..*": "use ENABLE_CHECKPOINT, CHECKPOINT_INTERVAL, CHECKPOINT_DIR and LOAD_CHECKPOINT_PATH",
     r"profiling\..*": "use -p (ENABLE_PROFILE) and PROFILE_START_STEP, PROFILE_STOP_STEP and PROFILE_RANKS",
-    r"logger\.(log_interval|log_throughput|save_config_filepath|tensorboard_dir)": "LLMB reads what it makes",
+    r"logger\.(log_interval|log_throughput|save_config_filepath|tensorboard_dir)": "LLMB reads its output",
     r"tokenizer\..*": "training is on synthetic tokens",
 }
 """What else a plan decides, as regular expressions, and what to do instead."""
@@ -88,7 +88,7 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
         return found
     own = own_settings(case.function, layout)
     anyway = [name for name, value in found.items() if name in own and _same(value, own[name])]
-    case.note(*(f"{name}={asked[name]} is what {case.row.function} has anyway" for name in anyway))
+    case.note(*(f"{name}={asked[name]} is already the setting of {case.row.function}" for name in anyway))
     found = {name: value for name, value in found.items() if name not in anyway}
     check_settings(case.row.function, case.function, layout, found, case.gpu_type)
     return found
@@ -129,10 +129,10 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 def _refuse_planned(name: str, said: str) -> None:
     if column := _COLUMNS.get(name):
-        raise RequestError(f"{said}: {name} is planned", remedy=f"use --set {column}=VALUE ({column.upper()})")
+        raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
     for pattern, instead in _PLANNED.items():
         if re.fullmatch(pattern, name):
-            raise RequestError(f"{said}: {name} is planned", remedy=f"{instead}, or leave it out")
+            raise RequestError(f"{said}: LLMB sets {name}", remedy=f"{instead}, or leave it out")
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
@@ -179,7 +179,7 @@ def value_of(text: str, kinds: list[str], said: str) -> Any:
     what = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "[...]", "dict": "{...}"}
     takes = [*words, *(what.get(kind, kind) for kind in kinds if not kind.startswith('"'))]
     raise RequestError(
-        f"{said}={text} is not what it takes{did_you_mean(text, words)}",
+        f"{said}={text} is not a valid value{did_you_mean(text, words)}",
         remedy=f"one of {', '.join(takes)}" if len(takes) > 1 else takes[0],
         code="megatron",
     )

@@ -38,7 +38,7 @@ def fp8_recipe_for(case: Case) -> str | None:
         return of_row
     remedy = "unset FP8_RECIPE, or set it to cs or ds"
     if asked == "sc":
-        raise RequestError(f"{said}: no configuration of {case.recipe.name} has it", remedy=remedy)
+        raise RequestError(f"{said}: no configuration of {case.recipe.name} uses it", remedy=remedy)
     if asked == "mx" and generation_of(case.gpu_type) == "hopper":
         newer = [name for name, gpu in GPUS.items() if gpu.generation != "hopper"]
         raise RequestError(
@@ -129,7 +129,7 @@ def _trace(case: Case, engine: str, tool: str) -> str:
         return own
     if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", asked):
         raise RequestError(
-            f"{said} is not what nsys takes as --trace",
+            f"{said} is not a valid value for nsys --trace",
             remedy=f"words with commas between them, such as {own}; nsys profile --help lists them",
             field="PROFILE_TRACE",
         )
@@ -176,7 +176,7 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
             "ENABLE_GPU_METRICS needs nsys, which is not on this machine",
             remedy="install Nsight Systems, or unset ENABLE_GPU_METRICS",
         )
-    why = "nsys sees nothing of a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
+    why = "nsys cannot profile a run on CPUs" if machine.has_nsys else "nsys is not on this machine"
     case.note(f"{why}: the profile is PyTorch's (open it in chrome://tracing)")
     return "torch"
 
@@ -223,7 +223,7 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
                 remedy="set CUDA_GRAPH=false, or MOE_ROUTING=drop",
             )
         layout = msgspec.structs.replace(layout, cuda_graph=False)
-        case.note("CUDA graphs are off: MOE_ROUTING=balanced leaves the number of tokens per expert open")
+        case.note("CUDA graphs are off: MOE_ROUTING=balanced does not fix the number of tokens per expert")
     return asked or "drop", layout
 
 
@@ -232,7 +232,7 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
         case.note(
-            f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves at its end only"
+            f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves only at its end"
         )
     if known is not None:  # what the documents say against checkpoints of this size on so many GPUs
         saves, loads, size, gpus = request.checkpoint, request.load_checkpoint, case.model.size, case.gpus

@@ -81,8 +81,8 @@ def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: Schedule
     for name in _BACKENDS:
         if name in settings and settings[name] in ("mpi", None):
             raise RequestError(
-                f"{case.request.say('MEGATRON_SETTINGS')}: {name}={case.request.megatron[name]} starts MPI, and "
-                "nothing here starts ranks for that",
+                f"{case.request.say('MEGATRON_SETTINGS')}: {name}={case.request.megatron[name]} needs MPI, and "
+                "nothing here starts ranks with it",
                 remedy="leave it out: the default, nccl, needs no MPI; under Slurm, slurm.mpi: pmix in "
                 "cluster_config.yaml starts ranks for MPI",
                 field="MEGATRON_SETTINGS",

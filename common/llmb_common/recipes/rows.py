@@ -305,4 +305,4 @@ def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
         return ""
     apart = zip(changes, others, strict=False)
     said = " and ".join(f"{change:+.0%} against {other.container}" for change, other in apart)
-    return f"its step time is far from those of the same function in the releases around it: {said}"
+    return f"its step time is far from the same function's in neighboring releases: {said}"

@@ -186,7 +186,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         RequestError: no runs
     """
     if not runs:
-        raise RequestError("no run to make a baseline of", remedy="name successful runs: llmb-run results lists them")
+        raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
     together: dict[tuple[str, str], list[tuple[RunRecord, StepTime, str]]] = {}
     for (record, measured), mark in zip(runs, image_marks([image_of(record) for record, _ in runs]), strict=True):
         key = configuration_key(record.plan), software_of(record)
@@ -229,7 +229,7 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
         _check_baselines(found, install)
         for key in keys:
             if all(item.key != key for item in found):
-                raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows their keys")
+                raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows the keys")
         removed.extend(item for item in found if item.key in keys)
         return sorted((item for item in found if item.key not in keys), key=_order)
 

@@ -127,7 +127,7 @@ def follow(
             continue
         times = [time for time in good if time is not None]
         if missing and (judge is None or not times):
-            why = f"{len(faults)} of {attempts} runs say nothing, the last one: {faults[-1][1].fault}"
+            why = f"{len(faults)} of {attempts} runs gave no result; the last: {faults[-1][1].fault}"
             return SequentialDecision(attempts, tuple(added), OPEN, None, why)
         if judge is None:
             return SequentialDecision(attempts, tuple(added), "pass")

@@ -252,12 +252,12 @@ def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
     times = statistics.median(item.seconds for item in slow) / level
     if end < window.first or slow[0].index > window.last:
         return (
-            f"iterations {slow[0].index} to {end} are warm-up (compilation?), and take {times:.2g} times as long as"
-            " later ones: they do not count"
+            f"iterations {slow[0].index} to {end} are warm-up (compilation?) and not counted: they take {times:.2g}"
+            " times as long as later ones"
         )
     return (
-        f"warm-up (compilation?) lasts to iteration {end}, beyond where the window {window} begins: settled steps take"
-        f" {level:.4g} s, the mean of the window is {measured.mean:.4g} s"
+        f"warm-up (compilation?) lasts to iteration {end}, past the start of the window {window}: settled steps take"
+        f" {level:.4g} s, the window's mean is {measured.mean:.4g} s"
         f" (--window={end + 1}-{min(end + len(window), settled[-1].index)} measures them)"
     )
 
@@ -270,8 +270,8 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
     one = len(odd) == 1
     most = "" if one else "up to " if largest > measured.seconds else "as little as "
     return (
-        f"{len(odd)} of {len(inside)} measured steps {'is' if one else 'are'} unlike the others ({_named(odd)},"
-        f" {most}{largest / measured.seconds:.2g} times their time): the steady step time leaves"
+        f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_named(odd)};"
+        f" {most}{largest / measured.seconds:.2g} times the usual): the steady step time leaves"
         f" {'it' if one else 'them'} out, the mean ({measured.mean / measured.seconds - 1:+.1%}) does not"
     )
 
@@ -301,9 +301,7 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
         return ""
     where = f"from iteration {kept[0].index} to {kept[-1].index}"
-    return (
-        f"steps become {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
-    )
+    return f"steps get {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
@@ -318,8 +316,8 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
     return (
-        f"TFLOPS and step time of the log make {logged / planned:.2f} times the work of a planned step:"
-        " another model, sequence length, batch or GPU count than planned, or a log of another run",
+        f"by the log's TFLOPS and step time, a step does {logged / planned:.2f} times the planned work:"
+        " the model, sequence length, batch or GPU count is not the planned one, or the log is another run's",
     )
 
 

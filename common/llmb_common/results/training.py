@@ -114,13 +114,13 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     from_scratch = not loads and (plan.function is None or "_pretrain_" in plan.function.name)
     if not (training.begins and from_scratch):
         return ()
-    known = f"{start:.4g} at first, {end:.4g} at the end"
+    known = f"{start:.4g} at the start, {end:.4g} at the end"
     if training.learned >= _OPPORTUNITY:
         return (f"the loss does not fall ({known})",)
     guess = math.log(plan.architecture.vocabulary) if plan.architecture else None
     if guess is None or 0.9 * guess <= start <= 1.25 * guess:
         return ()
-    return (f"the loss does not fall ({known}), and an untrained model's is about {guess:.3g}",)
+    return (f"the loss does not fall ({known}); an untrained model starts near {guess:.3g}",)
 
 
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
@@ -166,9 +166,9 @@ def _unlike(run: Training, usual: _Usual) -> tuple[str, ...]:
     if run.end is None:
         return ()
     if abs(run.end - usual.end) > usual.apart:
-        return (f"the loss ends at {run.end:.4g}, that of its repeats at {usual.end:.4g}",)
+        return (f"the loss ends at {run.end:.4g}, its repeats' at {usual.end:.4g}",)
     lacking = usual.losses.difference(run.losses)
-    return (f"no {min(lacking)!r} is printed, as by its repeats",) if lacking else ()
+    return (f"the log has no {min(lacking)!r}, its repeats' logs do",) if lacking else ()
 
 
 def _course(losses: Sequence[float]) -> _Course | None:
@@ -202,7 +202,7 @@ def _curve_faults(
     # NeMo prints four digits, of random tokens: there a loss that stands still is what a healthy log shows.
     length, value = _longest_row(losses)
     if length >= _FROZEN and value > 1e-4 and not steps[0].zero_based:
-        return (f"the {name} is {value:.7g} in {length} steps in a row, to the last digit",)
+        return (f"the {name} is {value:.7g} for {length} steps in a row, to the last digit",)
     return _rise(name, course) if course else ()
 
 
@@ -219,7 +219,7 @@ def _rise(name: str, course: _Course) -> tuple[str, ...]:
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
     learned = start - lowest
     if learned > MATERIAL * start and end - lowest > max(learned / 3, MATERIAL * lowest, CERTAIN * course.error):
-        return (f"the {name} falls from {start:.4g} to {lowest:.4g}, and rises again to {end:.4g}",)
+        return (f"the {name} falls from {start:.4g} to {lowest:.4g}, then rises to {end:.4g}",)
     return ()
 
 
@@ -301,7 +301,7 @@ def _growth(steps: Sequence[Iteration]) -> str:
     lowest = min(levels)
     if end < _GROWTH * max(lowest, _LEAST_NORM):
         return ""
-    return f"the gradient norm grows from {lowest:.3g} to {end:.3g}, which no healthy training does"
+    return f"the gradient norm grows from {lowest:.3g} to {end:.3g}, which healthy training never does"
 
 
 def _leaps(steps: Sequence[Iteration], window: Window) -> str:
@@ -328,7 +328,7 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
     index, loss, usual = max(odd, key=lambda item: abs(item[1] - item[2]))
     where = first_few([index for index, *_ in odd], 5)
     return (
-        f"the loss is far from its neighbors in {len(odd)} of {len(window)} measured steps (iteration {where}):"
+        f"the loss jumps in {len(odd)} of {len(window)} measured steps (iteration {where}):"
         f" {loss:.4g} at iteration {index}, about {usual:.4g} around it"
     )
 

@@ -44,15 +44,16 @@ def remarks_on(
     """In words; empty where there is nothing to say. ``waiting``: further runs, which count at the next look."""
     found = []
     if decision.days < len(runs):
-        what = "one day or the same nodes" if decision.days == 1 else f"{decision.days} days or sets of nodes"
+        what = "one day or the same nodes" if decision.days == 1 else f"only {decision.days} days or sets of nodes"
+        hit = "all" if decision.days == 1 else "several"
         found.append(
-            f"its {len(runs)} runs share {what}, and what that does to all of them no repeat shows:"
-            " repeats on other days would (--spread)"
+            f"its {len(runs)} runs come from {what}, so a bad day or node may have slowed {hit} of them:"
+            " repeat on other days (--spread)"
         )
     if len(runs) > 1 and (decision.scattered or decision.source == "runs"):
         spread = statistics.stdev(run.log for run in runs)
-        known = f"this site's record says ({scatter.total:.1%})" if scatter.learned else "runs of one cluster should"
-        found.append(f"these runs scatter more than {known}: by {spread:.1%}; the interval is theirs")
+        known = f"this site's past runs ({scatter.total:.1%})" if scatter.learned else "runs on one cluster should"
+        found.append(f"these runs scatter by {spread:.1%}, more than {known}; the interval uses their own scatter")
     every = [*runs, *waiting]
     if text := unlike(every) or slow_node(every):
         found.append(text)
@@ -166,14 +167,14 @@ def judge_result(
     remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
     if (share := own_share(plan)) is not None:
         remarks += (
-            f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs against LLMB's count of this model: its TFLOPS, also in"
-            " logs and published results, are that much off, and the MFU is of LLMB's count (docs/catalogue.md)",
+            f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs compared with LLMB for this model: its TFLOPS, also in"
+            " logs and published results, are off by that much; the MFU uses LLMB's count (docs/catalogue.md)",
         )
     references = by_preference([*baselines, *published_references(plan, recipe)])
     if refused := _refusal(plan, timing, has_baseline=bool(baselines)):
         speed = Verdict("not judged", refused)
     elif not references:
-        speed = Verdict("no reference", "nothing is published for this configuration")
+        speed = Verdict("no reference", "no published result for this configuration")
     else:
         remarks += _remarks_on_reference(plan, recipe, timing, references[0])
         speed = judge_runs(plan, [measured], references[0], scatter=scatter, earlier=earlier)
@@ -185,7 +186,7 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
     """Of a log that LLMB did not make: whether it trained, and what is odd about its steps; compared with nothing."""
     training = steps.training if steps.time is not None else training_of(timing.iterations)
     odd = (timing.status.message,) if timing.status.not_finite else ()
-    text = "not an LLMB run: compared with nothing"
+    text = "not an LLMB run, so not compared"
     return Verdict("not judged", text, remarks=steps.remarks + training.faults, not_training=odd + training.faults)
 
 
@@ -200,10 +201,12 @@ def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
 def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, reference: Reference) -> tuple[str, ...]:
     found = [f"its reference: {note}" for note in reference.notes]
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
-        found.append("the published run had the GPUs' clock boost (ENABLE_VBOOST=true), this run did not")
+        found.append("the published run used the GPU clock boost (ENABLE_VBOOST=true), this run did not")
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
-        found.append(f"its last step, which the published table states, takes {timing.last.seconds:g} s ({apart:+.1%})")
+        found.append(
+            f"its last step, the figure in the published table, takes {timing.last.seconds:g} s ({apart:+.1%})"
+        )
     return tuple(found)
 
 
@@ -262,11 +265,11 @@ def own_share(plan: JobPlan) -> float | None:
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     """Why a healthy run is compared with nothing; empty where it may be."""
     if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
-        return "a smoke test is never compared with a GPU's result"
+        return "a smoke test is never compared with GPU results"
     if plan.profile is not None or plan.nccl_trace:
-        return "profiled or traced: inherently slower"
+        return "profiled or traced, which slows a run down"
     if timing.window != window_of(plan):
-        return f"measured over iterations {timing.window}: only {window_of(plan)}, as in the reference, are compared"
+        return f"measured over iterations {timing.window}, not over {window_of(plan)} like the reference"
     return ""
 
 
@@ -275,19 +278,19 @@ def _text(decision: Decision, reference: Reference) -> str:
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
-        limit += f"; stalls rarer than 1 step in {decision.rarest_stall} not looked for"
+        limit += f"; stalls rarer than 1 step in {decision.rarest_stall} would not show"
     says_nothing = decision.resolution >= decision.ratio
     interval = ", too few runs for an interval" if says_nothing else f" ± {decision.resolution:.1%}"
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)}{interval} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
         shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
-    shown += "; mind the note on its reference" if reference.notes else ""
-    shown += "; all of its stalls are of one day" if decision.held else ""
+    shown += "; see the note on its reference" if reference.notes else ""
+    shown += "; all its stalls fell on one day" if decision.held else ""
     if decision.answer != "open":
         return shown
     if decision.reference_too_uncertain:
-        return f"{shown}: the baseline's own error leaves it open, make it of more runs"
+        return f"{shown}: the baseline is too uncertain to tell; make one from more runs"
     if decision.more_runs is None:
         return f"{shown}: too close to the limit to tell"
     days = f", on {counted(decision.more_runs, 'further day')}," if decision.other_days else ""

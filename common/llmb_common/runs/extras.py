@@ -200,13 +200,13 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
         return words
     after = f"; loss {item.loss_after:.4g} at step {item.step + 1}"
     before = f" after {item.loss_before:.4g} at step {item.step}" if item.loss_before is not None else ""
-    judged = {True: ": it goes on", False: ": IT DOES NOT GO ON from there", None: ""}[item.continued]
+    judged = {True: ": it continues", False: ": IT DOES NOT CONTINUE from there", None: ""}[item.continued]
     return words + after + before + judged
 
 
 def _saved_line(item: SavedCheckpoint) -> str:
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
-    held = size(item.bytes) if item.bytes is not None else "not there any more"
+    held = size(item.bytes) if item.bytes is not None else "deleted since"
     return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
 
 

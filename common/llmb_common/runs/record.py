@@ -292,7 +292,7 @@ def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> Run
     with own_run(folder) as run, locked(run):
         record = load_record(folder, run.read("run.json"))
         if record.paths.folder != folder:
-            raise RecordError(f"{folder} was moved: its record is of {record.paths.folder}", remedy="move it back")
+            raise RecordError(f"{folder} was moved: its record names {record.paths.folder}", remedy="move it back")
         changed = change(record)
         if changed != record:
             changed.save()

@@ -155,10 +155,10 @@ def _require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
         return
     reasons = "; ".join(f"{item.node} ({item.why})" for item in out)
     raise EnvironmentLacks(
-        f"too few nodes are left: the job needs {plan.nodes}, and {left} of {counted(len(serving), 'node')} in service "
-        f"can be used, without those that earlier runs have shown bad: {reasons}",
-        remedy=f"when they are repaired, llmb-run exclude remove {compress(item.node for item in out)} "
-        "uses them again; or ask for fewer GPUs",
+        f"too few nodes are left: the job needs {plan.nodes}; {left} of {counted(len(serving), 'node')} in service can "
+        f"be used, without those that were bad in earlier runs: {reasons}",
+        remedy=f"once they are repaired, llmb-run exclude remove {compress(item.node for item in out)} "
+        "puts them back in use; or ask for fewer GPUs",
         code="too-few-nodes",
     )
 

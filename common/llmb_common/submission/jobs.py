@@ -95,9 +95,7 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
         elif is_live(row.state) and row.job_id is not None:
             jobs.append(row.job_id)
         elif is_live(row.state):
-            raise RequestError(
-                f"{row.name} has no job yet that another could follow", remedy="submit it first (llmb-run jobs)"
-            )
+            raise RequestError(f"{row.name} has no job yet to follow", remedy="submit it first (llmb-run jobs)")
     return list(dict.fromkeys(jobs))
 
 
@@ -175,7 +173,7 @@ class SubmissionContext:
             error = next((error for known, error in self._refused if known == same), None)
         if isinstance(error, AnswerLost):
             raise SchedulerError(
-                "not submitted: nobody knows what became of an identical job before it",
+                "not submitted: the state of an identical earlier job is unknown",
                 remedy="run the same command again when the scheduler answers",
             )
         if error is not None:

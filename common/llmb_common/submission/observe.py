@@ -107,7 +107,7 @@ def wait(
         unanswered = unanswered + 1 if problem else 0
         if unanswered > TOLERATED:
             raise AnswerLost(
-                f"gave up waiting after {unanswered} questions without an answer: {problem}",
+                f"gave up waiting: {unanswered} queries went unanswered: {problem}",
                 remedy="the jobs keep running; wait again when the scheduler answers",
             )
         changed = states != [record.state for record in current]
@@ -193,7 +193,7 @@ def _settled(item: Observation) -> RunRecord:
     if is_live(record.state) and record.plan.traits.queued:
         unknown = ""
         if record.job_id is None:
-            unknown = item.finding.unknown or f"it is not yet certain whether {record.paths.name} has a job"
+            unknown = item.finding.unknown or f"it is not clear yet whether {record.paths.name} has a job"
         elif record.submission.turn is not None and (item.finding.unknown or record.missing_since):
             unknown = item.finding.unknown or f"the scheduler does not show {record.paths.name} now"
         if unknown:
@@ -236,7 +236,7 @@ def _told(item: Observation) -> RunRecord:
     record = item.record
     if is_live(record.state) and item.finding.unknown:
         raise AnswerLost(
-            f"it was told to end, and it is unknown whether it does: {item.finding.unknown}",
+            f"it was told to end, but whether it did is unknown: {item.finding.unknown}",
             remedy="cancel it again in a few minutes",
         )
     gone = record.state == "PENDING" and record.missing_since is not None

@@ -117,7 +117,7 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
         )
     if last_step is not None and last_step <= step:
         raise RequestError(
-            f"MAX_STEPS={last_step}: the checkpoint in {path} is of step {step}, so there is nothing left to train",
+            f"MAX_STEPS={last_step}: the checkpoint in {path} is from step {step}, so there is nothing left to train",
             remedy=f"set MAX_STEPS above {step}, or unset it to train one step",
         )
 
@@ -139,7 +139,7 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
     saved = "EP=1" if plan.ep > 1 else "an EP above 1"
     raise RequestError(
         f"the checkpoint in {path} was saved with {saved}, and this job has EP={plan.ep}: Megatron cannot load the "
-        "optimizer's state of experts there",
+        "experts' optimizer state",
         remedy=f"choose an {'EP of 1' if plan.ep > 1 else 'EP above 1'}, or a checkpoint of a job with the same EP",
         code="other-layout",
         field="LOAD_CHECKPOINT_PATH",
@@ -169,7 +169,7 @@ def _step(path: Path) -> int | None:
 
 def _complaint(path: Path) -> str:
     if any(path.glob("weights/*.distcp")):
-        return "it was written by NeMo 2, and Megatron-Bridge cannot load it"
+        return "it was written by NeMo 2, which Megatron-Bridge cannot load"
     return f"{_TRACKER}, which names the last one, is missing or wrong"
 
 

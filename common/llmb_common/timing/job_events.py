@@ -151,7 +151,7 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
         if event["event"] == "no-checkpoint":
             return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":
-            return f"did not exit after its last iteration {last} and was ended; counted as success"
+            return f"did not exit after its last iteration {last} and was ended; counts as success"
         if event["event"] == "disk-full":
             return f"the disk was full: the log could not grow after iteration {last}"
     return "ended by a signal" if any(event["event"] == "signal" for event in events) else ""

@@ -134,7 +134,7 @@ def judge(
         return _unless_alive(planned, "", last, "")
     if window.last >= final + content.interval:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
-        message = f"it ends with step {final}, and iterations {window} are measured: {steps}"
+        message = f"it ends at step {final}, but iterations {window} are measured: {steps}"
         return Status("Incomplete", "window_not_reached", final, message + _afterwards(planned))
     missing = window.missing(iterations)
     if missing:
@@ -142,9 +142,7 @@ def judge(
         if content.interval > 1:
             message = _covered(content, window)
         elif window.last < (first := iterations[0].index):
-            message = (
-                f"it begins with iteration {first}, and iterations {window} are measured: --window measures others"
-            )
+            message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
         return Status("Incomplete", "missing_iteration", missing[0], message + _afterwards(planned))
     if planned.failure:
         return Status("Trained", "ended_badly", last, f"every step was trained{_afterwards(planned)}")
@@ -196,7 +194,7 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
         if planned.waits:
             return Status("Running", "waiting", iteration, "it is waiting for nodes")
         steps = counted(iteration, "step") if iteration else "no step yet"
-        return Status("Running", "still_running", iteration, f"it is running, and has trained {steps}")
+        return Status("Running", "still_running", iteration, f"running, has trained {steps}")
     return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
 
 
@@ -427,20 +425,20 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
         )
         remarks.append(f"{again}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
-        remarks.append(f"the job was restarted within the window {window}, and the steps after a restart are slower")
+        remarks.append(f"the job was restarted within the window {window}; steps after a restart are slower")
     if content.doubled:
         remarks.append(f"{_are(content.doubled, 'line')} printed twice and count{'s' * (content.doubled == 1)} once")
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
-        remarks.append(f"figures that are not finite numbers are left out: {first_few(odd, between='; ')}")
+        remarks.append(f"figures left out, as they are not finite: {first_few(odd, between='; ')}")
     if content.damaged:
-        what = "cut, garbled, or with a step time that cannot be"
+        what = "cut, garbled, or with an impossible step time"
         remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
     if content.interval > 1:
         every = content.interval
-        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), and so are its spreads")
+        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
     if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
-        again = "no iteration is printed again: where it went on, the log does not show"
+        again = "no iteration is printed again: the log does not show where it continued"
         remarks.append(f"the job was restarted, and {again}")
     return tuple(remarks)
 

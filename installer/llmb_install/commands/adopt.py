@@ -81,7 +81,7 @@ class _Inside:
             own = [line for line in answer.errors.splitlines() if line.strip() and not _OF_SLURM.match(line)]
             raise EnvironmentLacks(
                 f"{what} in {self.container.image}: {own[-1].strip()[:300] if own else answer.complaint}",
-                remedy="look at what the image says: srun --container-image, or enroot start; then run the same again",
+                remedy="start the image by hand (srun --container-image, or enroot start); then run this again",
             )
         return answer.output
 
@@ -126,7 +126,7 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
             lines.append(f"  {len(names)} {what}{f': {first_few(names)}' if names else ''}")
     remarks: list[str] = []
     if before not in (None, image):
-        remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image of a release")
+        remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image per release")
     example = _example(recipe, kept["catalogue"], config.gpu_type, release) if recipe and compared else None
     if example:
         remarks.append(f"next: llmb-run {example}")
@@ -198,7 +198,7 @@ def _release(output: str, image: Path) -> str:
         raise RequestError(f"{image} has no Megatron-Bridge", remedy="adopt an image with it")
     if not re.fullmatch(RELEASE, release):  # cluster_config.yaml would not be read any more
         raise RequestError(
-            f"{image} has Megatron-Bridge {release[:100]!r}, which is not written as a release is",
+            f"{image} has Megatron-Bridge {release[:100]!r}, which is not a valid release number",
             remedy="build the image with a version like 0.7.0 or 0.7.0rc1",
         )
     if minor(release) not in ENGINES and not is_newer(release):

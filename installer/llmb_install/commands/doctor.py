@@ -189,10 +189,10 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
     yield line("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     requested, count = facts.slurm.gres, found.gpus_per_node
     if requested and not count:
-        what = "jobs request GPUs, and Slurm has none configured"
+        what = "jobs request GPUs, but Slurm has none configured"
         yield DoctorCheck("GRES", "blocks", what, "set slurm.gres: false")
     elif count and not requested:
-        what = f"Slurm has {count} GPUs per node, and jobs do not request them"
+        what = f"Slurm has {count} GPUs per node, but jobs do not request them"
         remedy = "set slurm.gres: true, unless whole nodes come with their GPUs here"
         yield DoctorCheck("GRES", "doubt", what, remedy)
     else:
@@ -237,7 +237,7 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
             "time to save",
             preempts,
             f"{most} s when a job is preempted or cancelled; saving takes up to {longest.saving} s ({longest.name})",
-            "a preempted job loses what it did since its last checkpoint: set CHECKPOINT_INTERVAL, or ask for a longer "
+            "a preempted job loses its work since the last checkpoint: set CHECKPOINT_INTERVAL, or ask for a longer "
             "GraceTime of the partition or QOS; at its time limit a job is told early enough",
             "doubt",
         )

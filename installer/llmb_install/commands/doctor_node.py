@@ -98,7 +98,7 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
     if not node.writes:
         if facts.install.is_dir():
             remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
-            found = "not yours to write to, so not looked for on the node"
+            found = "not writable for you, so not checked on the node"
             yield DoctorCheck("workload folder", "doubt", found, remedy)
         return
     states = {"on the node": node.folder("workload").state}
@@ -134,7 +134,7 @@ def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCh
     else:
         # srun's own lines only where nobody else says anything.
         own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
-        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "nothing is said"
+        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "no message"
         in_time = " in time" if inside.status in (None, 124, 137) else ""
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
         yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {said}", remedy)
@@ -160,7 +160,7 @@ def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
     if not roots.there:
         why = "Enroot does not say where it keeps roots (4.0 and later do)"
     elif roots.kind not in LOCAL_FILE_SYSTEMS:
-        why = f"{roots.path} is on {roots.kind or 'a file system of an unknown kind'}, which nodes may share"
+        why = f"{roots.path} is on {roots.kind or 'a file system of unknown type'}, which nodes may share"
     elif (roots.free or 0) < wanted:
         why = f"{size(roots.free or 0)} free at {roots.path} of the node, for {size(wanted)}"
     else:

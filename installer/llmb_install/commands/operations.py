@@ -58,7 +58,7 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
             return Installation(clone, answers, secrets)
         if was_asked:
             raise EnvironmentLacks(
-                f"another command has changed the installation in {answers.install_path} meanwhile",
+                f"another command changed the installation in {answers.install_path} in the meantime",
                 remedy="run the same command again",
             )
         return Installation(clone, *_gather(options, clone, path)[:2])
@@ -303,7 +303,7 @@ def _without_found_mpi(play: Given, where: str) -> Given:
         return play
     own = _own_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
-    tell(f"note: {where}: mpi is no longer asked for, as jobs get what they need: {becomes}")
+    tell(f"note: {where}: mpi is no longer a question, jobs get what they need: {becomes}")
     return {**play, "mpi": own}
 
 

@@ -68,7 +68,7 @@ def _install(installation: Installation, reporter: Reporter, *, space_check: boo
     remove_leftovers(installation.path)
     if installation.needs_engine():
         if "engine-cpu" not in make_missing(installation.artefacts(), reporter, space_check=space_check):
-            reporter.note("    ok  the CPU engine is there already")
+            reporter.note("    ok  the CPU engine is already there")
         return
     engine = installation.engine()
     make_missing([engine], reporter, space_check=space_check)

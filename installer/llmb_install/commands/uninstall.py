@@ -68,7 +68,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
         raise
     except Exception as error:
         if names := _unfinished_on_record(path):
-            tell(f"note: the tool that asks what became of a job is damaged ({error}): what was last seen counts")
+            tell(f"note: the tool that asks for the state of jobs is damaged ({error}): using their last known states")
             raise runs_remain(doing, names) from error
 
 

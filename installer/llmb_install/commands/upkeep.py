@@ -54,7 +54,7 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
     try:
         live = _live_runs(install, workloads)
     except RecordError as error:  # a damaged installation can be removed too
-        tell(f"note: not known whether runs use it: {error.message}")
+        tell(f"note: cannot tell whether runs use it: {error.message}")
         return
     if not live:
         return
@@ -154,7 +154,7 @@ def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     found |= {f"workload {name}": problem for name, problem in installation.gone_workloads().items()}
     remedy = "run llmb-install update, which repairs what is missing or damaged"
     if busy := busy or at_work(path):
-        remedy = f"look again later: another installer is working in it ({busy})"
+        remedy = f"try again later: another installer is working in it ({busy})"
     error = artefact.problem_in(found, remedy)
     text = "" if error else f"{path}: all {len(found)} parts are intact\n"
     return Result({"install_path": str(path), "parts": found}, text, error=error)

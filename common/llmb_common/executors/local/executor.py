@@ -196,7 +196,7 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
         return EnvironmentLacks(f"{name} runs on {process.host}, and this is another machine", remedy="cancel it there")
     if alive and not is_ours_to_end(process.pid):
         return RecordError(
-            f"process {process.pid} on the record of {name} is not one that you may kill",
+            f"process {process.pid} on the record of {name} is not yours to kill",
             remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
             code="not-yours",
         )
@@ -263,7 +263,7 @@ class LocalExecutor(TorchrunScript, Executor):
         name = _name()
         if partition is not None or nodes not in (None, name):
             raise RequestError(
-                f"without Slurm there is no other node than this one, {name}",
+                f"without Slurm this machine, {name}, is the only node",
                 remedy="leave out --nodes and --partition",
             )
         return {name: ""}

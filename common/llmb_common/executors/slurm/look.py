@@ -179,7 +179,7 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bo
         return Finding(state=RUNNING, since=events.started, job_id=events.job_id, nodes=events.nodes)
     if record.state in (SUBMITTING, NOT_SUBMITTED):
         # An interrupted submission and no trace of a job: is it certain that there will be none?
-        never = Finding(state=NOT_SUBMITTED, detail="the submission was interrupted and no job came of it")
+        never = Finding(state=NOT_SUBMITTED, detail="the submission was interrupted before there was a job")
         return Finding() if may_come else never
     if events.started is not None and _still_writes(record):
         detail = f"Slurm does not know job {record.job_id}, but its log grows"
@@ -207,7 +207,7 @@ def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> s
         how = "the scheduler has forgotten the job, and it left no end record"
     else:
         how = f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
-    kept = f"; accounting still shows it as {shadows[0].state}, and no longer learns of it" if shadows else ""
+    kept = f"; accounting still shows it as {shadows[0].state} and gets no more updates" if shadows else ""
     return f"{how}{kept}; llmb-run retry starts it again"
 
 
@@ -240,19 +240,19 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
 
 
 _STUCK = (
-    ("DependencyNeverSatisfied", "a job that it should follow did not end as asked; cancel it, and submit it again"),
+    ("DependencyNeverSatisfied", "a job it depends on did not end as required; cancel it and submit it again"),
     (
         "PartitionTimeLimit|QOSTimeLimit|MaxWallDuration",
-        "it asks for more time than jobs get there; cancel it, and lower TIME_LIMIT or choose another partition",
+        "it asks for more time than the limit there; cancel it, and lower TIME_LIMIT or choose another partition",
     ),
     (
         "PartitionNodeLimit|Max[A-Za-z]+PerJob|MaxMemPerLimit",
-        "it asks for more than one job gets there; cancel it, and ask for fewer GPUs or choose another partition",
+        "it asks for more than one job may get there; cancel it, and ask for fewer GPUs or choose another partition",
     ),
-    ("BadConstraints|QOSMin", "no nodes are as it asks; cancel it, and change its Slurm options"),
+    ("BadConstraints|QOSMin", "no node matches its request; cancel it, and change its Slurm options"),
     ("InvalidAccount|AccountNotAllowed", "cancel it, and set SBATCH_ACCOUNT to an account that may run there"),
     ("InvalidQOS|QOSNotAllowed", "cancel it, and name a QOS that it may use (sacctmgr show qos)"),
-    ("launch.failed.requeued.held", "a node could not start it: scontrol release it once that is mended, or cancel it"),
+    ("launch.failed.requeued.held", "a node could not start it: scontrol release it once that is fixed, or cancel it"),
 )
 """Reasons for which a job waits until somebody changes it (``job_reason_string`` of 22.05), and what to do."""
 
@@ -268,7 +268,7 @@ def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     if events.over:
         return end_of(events, cancelled=events.cancelled)
     if job.state == COMPLETED:
-        return replace(whole, state=FAILED, detail="the job went on, and this run left no record of its end")
+        return replace(whole, state=FAILED, detail="the job continued, but this run left no record of its end")
     if events.started is not None or is_waiting(job.state):
         return replace(whole, start=events.started or whole.start)
     if is_live(job.state):

@@ -366,7 +366,7 @@ _JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
 @lru_cache(maxsize=100)
 def _note(program: str, line: str) -> None:
     """Say it once in each process."""
-    tell(f"note: {program} printed a line that is no job, which is left out: {line}")
+    tell(f"note: {program} printed a line that is not a job, ignored: {line}")
 
 
 def _tasks(job_id: str) -> list[str]:
@@ -379,7 +379,7 @@ def _tasks(job_id: str) -> list[str]:
     return [f"{base}_{number}" for span in numbers for number in span]
 
 
-WRITTEN_OFF = "accounting has ended the job, and nobody cancelled it: Slurm's controller has lost its jobs"
+WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm's controller has lost its jobs"
 """Who cancels a job has a number in accounting. It ends all jobs that a controller has forgotten when it starts
 (``as_mysql_flush_jobs_on_cluster`` of slurmdbd; seen with 22.05)."""
 

@@ -92,8 +92,8 @@ _ADVICE = (
     (r"invalid partition", "set SBATCH_PARTITION; sinfo lists the partitions"),
     (
         r"unable to accept job|job queue full",
-        "the queue is full (MaxJobCount); run the same command again when jobs have ended, which Slurm counts for some "
-        "minutes more (MinJobAge)",
+        "the queue is full (MaxJobCount); run the same command again some minutes after jobs have ended (Slurm counts "
+        "them until MinJobAge)",
     ),
     (r"SubmitJob", "this is a limit of the site; run the same command again when some of your jobs have ended"),
     (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
@@ -101,8 +101,8 @@ _ADVICE = (
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
     (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
     (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
-    (r"requested reservation", "scontrol show reservation lists them, and whose they are"),
-    (r"dependency problem", "the job that this one should follow is no longer known; leave out --after"),
+    (r"requested reservation", "scontrol show reservation lists them and their users"),
+    (r"dependency problem", "the job to follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
     (r"unable to contact|socket timed out|connection refused", "the controller is busy or down: try again later"),
 )
@@ -237,7 +237,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 def _confirmed(found: RunRecord) -> RunRecord:
     if found.state != SUBMITTING:
         raise AnswerLost(
-            f"another process has taken {found.paths.name} for abandoned",
+            f"another process has declared {found.paths.name} abandoned",
             remedy="run the same command again to settle it",
         )
     return found.with_state(SUBMITTING, "confirmed")

@@ -55,7 +55,7 @@ def choose_segment(
         return Segment()
     if gpus_per_node > gpu.per_node:  # a job may use fewer of them; the rack has as many nodes all the same
         return Segment(
-            notice=f"nodes of {gpus_per_node} GPUs are not those of an NVL72 rack: no --segment; "
+            notice=f"nodes of {gpus_per_node} GPUs do not belong to an NVL72 rack: no --segment; "
             f"{say('ADDITIONAL_SLURM_PARAMS', 'segment=N')} asks for one"
         )
     if not slurm_segments:
