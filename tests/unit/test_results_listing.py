@@ -205,6 +205,14 @@ def test_a_failed_run_is_looked_at_first(cli: Cli) -> None:
     assert next_of(cli) == f"llmb-run show {bad.paths.run_id}"
 
 
+def test_a_short_try_beside_a_measured_run_is_no_trouble(cli: Cli) -> None:
+    measured = run_of(cli, 5741.47)
+    make_run(cli.install, log=steady_log(5741.47, steps=20), variables=PUBLISHED | OWN | {"MAX_STEPS": "20"})
+    (line,) = rows_of(cli).values()
+    assert line[-1] == "2, 1 too short"
+    assert next_of(cli).startswith(f"llmb-run retry {measured.paths.run_id} ")
+
+
 def test_an_old_failure_of_what_passes_is_left_alone(cli: Cli) -> None:
     make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], variables=PUBLISHED | OWN)
     runs = [run_of(cli, 5300, 102 + at).paths.run_id for at in range(5)]

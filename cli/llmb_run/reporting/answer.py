@@ -308,7 +308,7 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
         cause = f", {often}because of this: {counts.causes[0]}" if counts.causes else ""
         said.append(f"{counts.failed} of {runs} failed{cause}.")
     if counts.others:
-        said.append(f"Of {runs}, {first_few(counts.others)}: without a step time, and not failed.")
+        said.append(f"Without a step time, though not failed: {first_few(counts.others)}.")
     if counts.live:
         said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
     stalls = deciding.group["stall_share"] if deciding else None

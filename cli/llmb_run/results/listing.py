@@ -92,10 +92,11 @@ def _step(item: Group) -> Step:
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
         why = f"{item.title} is too slow: shows the nodes of its slowest run"
         return Step(0, ("show", *_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run.")
-    unfit = [run for run in item.members if run.unfit]
+    # Short runs are tries: beside others that were measured, no trouble.
+    unfit = [run for run in item.members if run.unfit and run.outcome != "too short"]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
-    if short and len(short) == len(unfit) and not item.runs:
+    if short and not unfit and not (item.runs or item.in_reference):
         why = "too short for the measured window: ranks them over the steps all have"
         return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps all have.")
     if unfit and not (passed and item.members[0].good):

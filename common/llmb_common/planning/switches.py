@@ -60,10 +60,12 @@ def steps_for(case: Case) -> tuple[int, int | None]:
         window = variant.measurement
         if request.max_steps < window.last:
             half = Measurement.of_second_half(request.max_steps)
+            enough = request.say("MAX_STEPS", window.last)
             case.note(
                 f"{request.say('MAX_STEPS', request.max_steps)}: the result is measured over iterations {window.first} "
-                f"to {window.last}, which this job does not reach: there will be no verdict, and a step time only with "
-                f"results --window {half.first}-{half.last}; {request.say('MAX_STEPS', window.last)} is enough"
+                f"to {window.last}, which this job does not reach: there will be no verdict, and the step time is that "
+                f"of iterations {half.first} to {half.last} (results --window {half.first}-{half.last}); "
+                f"{enough} is enough"
             )
         return request.max_steps, None
     steps = variant.nccl_trace.steps if request.nccl_trace else variant.max_steps
