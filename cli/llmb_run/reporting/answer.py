@@ -322,8 +322,8 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
         slower = max(line.slower or 0.0 for line in slow)
         said.append(f"Runs with {first_few(_names(slow))} are up to {slower:.1%} slower than those without.")
     if counts.unsuccessful:
-        often = "" if counts.unsuccessful == 1 else "most often "
-        cause = f", {often}because of this: {counts.causes[0]}" if counts.causes else ""
+        often = "" if counts.unsuccessful == 1 else "mostly "
+        cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
         said.append(f"{counts.unsuccessful} of {runs} did not succeed{cause}.")
     if counts.live:
         said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
