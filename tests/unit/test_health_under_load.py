@@ -414,7 +414,7 @@ def test_a_node_that_is_not_reached_keeps_the_step_from_no_other(bench: Bench, t
 
 def test_a_step_that_ends_everywhere_is_no_nodes_fault(bench: Bench, tmp_path: Path) -> None:
     bench.ends_at = 3
-    with pytest.raises(SchedulerError, match="has ended on all nodes: srun: error: no"):
+    with pytest.raises(SchedulerError, match="ended on all nodes: srun: error: no"):
         measured(bench, tmp_path)
 
 

@@ -95,6 +95,6 @@ def test_mpi_as_a_named_backend_needs_ranks_that_are_started_for_it(backend: str
     assert mpi_of(TP1, site("pmix"), **asked) == "pmix"
     for given in ((TP2, site("none")), (TP2, having("none")), (TP1,), ("MODEL_SIZE=8b JOB_TOTAL_GPUS=8", EIGHT)):
         said = refusal(*given, **asked)
-        assert f"{BACKEND}={backend} starts MPI" in said
+        assert f"{BACKEND}={backend} needs MPI" in said
         assert "slurm.mpi: pmix" in said
     assert mpi_of(TP1, MEGATRON_SETTINGS=f"{BACKEND}=nccl") == "none"

@@ -45,7 +45,7 @@ def test_another_length_is_other_work_with_its_own_name_and_key() -> None:
     assert other.experiment_name == f"{documented.experiment_name}_seq4096"
     assert configuration_key(other) != configuration_key(documented)
     assert title_of(other) == f"{title_of(documented)}, seq_len=4096"
-    assert "SEQ_LENGTH=4096 is other work" in notes(BIG, SEQ_LENGTH="4096")
+    assert "SEQ_LENGTH=4096 is not the documented" in notes(BIG, SEQ_LENGTH="4096")
 
 
 def test_no_published_result_is_compared_with_it() -> None:

@@ -304,8 +304,8 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
         slower = max(line.slower or 0.0 for line in slow)
         said.append(f"Runs with {first_few(_names(slow))} are up to {slower:.1%} slower than those without.")
     if counts.failed:
-        often = "" if counts.failed == 1 else "most often "
-        cause = f", {often}because of this: {counts.causes[0]}" if counts.causes else ""
+        often = "" if counts.failed == 1 else "mostly "
+        cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
         said.append(f"{counts.failed} of {runs} failed{cause}.")
     if counts.others:
         said.append(f"Without a step time, though not failed: {first_few(counts.others)}.")

@@ -148,7 +148,7 @@ def _runs(report: Report) -> Iterator[str]:
     yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found), report.left_out.get("runs"))
     remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
     if remarks:
-        yield from _section("Remarks", ("run", "what a reader must know of it"), remarks)
+        yield from _section("Remarks", ("run", "remark"), remarks)
 
 
 def _told(found: dict[str, Any]) -> str | None:
