@@ -119,7 +119,7 @@ def test_a_link_out_of_the_installation_is_followed_by_hand(tmp_path: Path) -> N
 def test_a_resumed_run_needs_steps_beyond_the_checkpoint(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints")
     resumed = plan(tmp_path, load=str(folder))
-    with pytest.raises(RequestError, match="is of step 20, so there is nothing left"):
+    with pytest.raises(RequestError, match="is from step 20, so there is nothing left"):
         check_disk(msgspec.structs.replace(resumed, max_steps=20))
     check_disk(msgspec.structs.replace(resumed, max_steps=21))
     check_disk(msgspec.structs.replace(resumed, max_steps=20, exit_after=1))
@@ -143,7 +143,7 @@ def test_the_step_of_a_single_checkpoint_is_in_its_name(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints", 30) / "iter_0000030"
     job = plan(tmp_path, load=str(folder))
     check_disk(msgspec.structs.replace(job, max_steps=31))
-    with pytest.raises(RequestError, match=f"MAX_STEPS=30: the checkpoint in {folder} is of step 30") as caught:
+    with pytest.raises(RequestError, match=f"MAX_STEPS=30: the checkpoint in {folder} is from step 30") as caught:
         check_disk(msgspec.structs.replace(job, max_steps=30))
     assert caught.value.remedy == "set MAX_STEPS above 30, or unset it to train one step"
 
