@@ -242,6 +242,9 @@ filters = under(
 )
 """Which runs: the keyword arguments of ``selecting.run_filter``."""
 
+JOBS_LISTED = 20
+"""How many runs ``jobs`` lists where nobody says how many."""
+
 _software = under(
     JOB,
     gpu_type,

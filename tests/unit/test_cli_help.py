@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import re
@@ -73,6 +74,20 @@ def test_the_line_in_the_overview_is_the_commands_own(name: str) -> None:
     function = load_command(name).callback
     line = next(section[name] for section in COMMANDS.values() if name in section)
     assert inspect.getdoc(function).splitlines()[0] == line
+
+
+@pytest.mark.parametrize("name", [*NAMES, *HIDDEN])
+def test_a_command_hands_on_what_its_action_takes(name: str) -> None:
+    """Its options are the arguments of its action, by name; verbs (``baseline set``) are commands as well."""
+    command = load_command(name)
+    found = [command, *getattr(command, "commands", {}).values(), *getattr(command, "verbs", {}).values()]
+    for one in found:
+        called = re.search(r"from (llmb_run\.actions\.\w+) import (\w+)", inspect.getsource(one.callback))
+        if called is None:
+            assert one.commands, "only a group of verbs does nothing itself"
+            continue
+        action = getattr(importlib.import_module(called[1]), called[2])
+        inspect.signature(action).bind(**{option.name: None for option in one.params if option.expose_value})
 
 
 @pytest.mark.parametrize("variable", [name for name, known in VARIABLES.items() if known.option])

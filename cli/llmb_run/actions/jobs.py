@@ -19,6 +19,7 @@ from llmb_common.results.configuration import apart
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.submission.observe import Observation, end_runs, wait
 from llmb_common.timing.iterations import Progress
+from llmb_run import options
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, look_at
 from llmb_run.results.kept import reasons, step_times
@@ -29,7 +30,6 @@ from llmb_run.workspace import Workspace
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis
 
-DEFAULT_LIMIT = 20
 MOST_LOGS = 100
 """Runs that have ended and whose logs are looked into for the time of their last step: each costs a file's end."""
 
@@ -53,7 +53,7 @@ def jobs(
 ) -> Result:
     """``llmb-run jobs``."""
     workspace = Workspace()
-    count = limit or (None if everything or live else DEFAULT_LIMIT)
+    count = limit or (None if everything or live else options.JOBS_LISTED)
     # States of live runs are known only after the question: they are filtered below.
     wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
     lines = _ask(select_rows(workspace, runs, wanted))

@@ -35,18 +35,7 @@ from llmb_run.app import Command
 @options.flag("--anyway", help="With --exact: start them even where something differs.")
 @options.flag("--check", help="Start nothing; only show what has changed since.")
 @options.detach
-def retry_command(
-    runs: tuple[str, ...],
-    without: str | None,
-    repeats: int,
-    spread: int | None,
-    without_failed: bool,
-    resume: bool,
-    exact: bool,
-    anyway: bool,
-    check: bool,
-    **settings: Any,
-) -> Result:
+def retry_command(**settings: Any) -> Result:
     """Start runs again with the same plan.
 
     \b
@@ -57,15 +46,4 @@ def retry_command(
     """
     from llmb_run.actions.again import retry
 
-    return retry(
-        runs=runs,
-        without=without,
-        repeats=repeats,
-        spread=spread,
-        without_failed=without_failed,
-        resume=resume,
-        exact=exact,
-        anyway=anyway,
-        check=check,
-        **settings,
-    )
+    return retry(**settings)

@@ -20,7 +20,7 @@ from llmb_run.app import Command, VerbCommand
     help="Print this one, to start a suite of your own with.",
     shell_complete=options.complete_suites,
 )
-def show_suites(name: str) -> Result:
+def show_suites(**settings: Any) -> Result:
     """List the suites that come with LLMB, or print one.
 
     \b
@@ -28,7 +28,7 @@ def show_suites(name: str) -> Result:
     """
     from llmb_run.actions.campaigns import show_suites
 
-    return show_suites(name=name)
+    return show_suites(**settings)
 
 
 @click.command("show", cls=Command)
@@ -38,7 +38,7 @@ def show_suites(name: str) -> Result:
     type=click.Path(path_type=Path),
     help="An unpacked evidence pack, or the folder of a campaign.",
 )
-def show_verb(folder: Path) -> Result:
+def show_verb(**settings: Any) -> Result:
     """Show a campaign: what its suite demanded, and its verdict, judged again from its own logs.
 
     \b
@@ -49,7 +49,7 @@ def show_verb(folder: Path) -> Result:
     """
     from llmb_run.actions.campaigns import show_pack_or_campaign
 
-    return show_pack_or_campaign(folder=folder)
+    return show_pack_or_campaign(**settings)
 
 
 @click.command(cls=VerbCommand, verbs=[show_suites, show_verb])
@@ -63,7 +63,7 @@ def show_verb(folder: Path) -> Result:
 @options.kept_in("campaigns")
 @options.flag("--evening", help="Judge this evening alone: no run on another day, and no claim about other days.")
 @options.flag("--dry-run", help="Start nothing; show what would run, and what it would be compared with.")
-def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:
+def accept_command(**settings: Any) -> Result:
     """Run an acceptance campaign: a suite of workloads, a verdict, evidence.
 
     \b
@@ -80,7 +80,7 @@ def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, 
     """
     from llmb_run.actions.campaigns import run_campaign
 
-    return run_campaign(suite=suite, again=again, folder=folder, evening=evening, dry_run=dry_run)
+    return run_campaign(**settings)
 
 
 @click.command(cls=Command)
@@ -96,19 +96,7 @@ def accept_command(suite: str, again: bool, folder: Path | None, evening: bool, 
 @options.flag("--again", help="Start a new comparison, even if one could be resumed or is over.")
 @options.kept_in("campaigns")
 @options.flag("--dry-run", help="Start nothing: show both plans.")
-def ab_command(
-    base: str | None,
-    workload: str | None,
-    change: tuple[str, ...],
-    unset: tuple[str, ...],
-    resolution: str,
-    pairs: int,
-    budget: float | None,
-    again: bool,
-    folder: Path | None,
-    dry_run: bool,
-    **settings: Any,
-) -> Result:
+def ab_command(**settings: Any) -> Result:
     """Compare two configurations: alternate runs on the same nodes until the answer is clear.
 
     \b
@@ -125,19 +113,7 @@ def ab_command(
     """
     from llmb_run.actions.campaigns import compare_sides
 
-    return compare_sides(
-        base=base,
-        workload=workload,
-        change=change,
-        unset=unset,
-        resolution=resolution,
-        pairs=pairs,
-        budget=budget,
-        again=again,
-        folder=folder,
-        dry_run=dry_run,
-        **settings,
-    )
+    return compare_sides(**settings)
 
 
 @click.command(cls=Command)
@@ -161,17 +137,7 @@ def ab_command(
 @options.kept_in("tunings")
 @options.job_settings
 @options.flag("--dry-run", help="Start nothing: show the candidates, and how many runs trying them takes.")
-def tune_command(
-    vary: tuple[str, ...],
-    only: bool,
-    budget: float | None,
-    trial_steps: int,
-    set_baseline: bool,
-    again: bool,
-    folder: Path | None,
-    dry_run: bool,
-    **settings: Any,
-) -> Result:
+def tune_command(**settings: Any) -> Result:
     """Find the fastest configuration of a job on this machine.
 
     \b
@@ -184,14 +150,4 @@ def tune_command(
     """
     from llmb_run.actions.campaigns import find_fastest
 
-    return find_fastest(
-        vary=vary,
-        only=only,
-        budget=budget,
-        trial_steps=trial_steps,
-        set_baseline=set_baseline,
-        again=again,
-        folder=folder,
-        dry_run=dry_run,
-        **settings,
-    )
+    return find_fastest(**settings)

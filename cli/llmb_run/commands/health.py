@@ -39,15 +39,7 @@ from llmb_run.app import Command
     show_default=True,
 )
 @click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
-def health_command(
-    runs: tuple[str, ...],
-    fabric: bool,
-    sizes: bool,
-    exclude_failed: bool,
-    days: float,
-    wait: str,
-    **settings: Any,
-) -> Result:
+def health_command(**settings: Any) -> Result:
     """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 
     \b
@@ -62,6 +54,4 @@ def health_command(
     """
     from llmb_run.actions.health import health
 
-    return health(
-        runs=runs, fabric=fabric, sizes=sizes, exclude_failed=exclude_failed, days=days, wait=wait, **settings
-    )
+    return health(**settings)

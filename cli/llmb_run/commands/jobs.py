@@ -13,17 +13,13 @@ from llmb_run.app import Command
 if TYPE_CHECKING:
     pass
 
-DEFAULT_LIMIT = 20
-
 
 @click.command(cls=Command)
 @options.runs
 @options.filters
 @options.flag("--live", help="Only runs that have not ended.")
-@options.flag("--all", "everything", help=f"All of them, not the {DEFAULT_LIMIT} newest.")
-def jobs_command(
-    runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
-) -> Result:
+@options.flag("--all", "everything", help=f"All of them, not the {options.JOBS_LISTED} newest.")
+def jobs_command(**settings: Any) -> Result:
     """List runs and their states.
 
     \b
@@ -34,13 +30,13 @@ def jobs_command(
     """
     from llmb_run.actions.jobs import jobs
 
-    return jobs(runs=runs, state=state, limit=limit, live=live, everything=everything, **filters)
+    return jobs(**settings)
 
 
 @click.command(cls=Command)
 @options.runs
 @click.option("--timeout", metavar="SPAN", help="Give up after SPAN: 90m, 2h, 1d; the runs keep going.")
-def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
+def wait_command(**settings: Any) -> Result:
     """Wait until runs have ended.
 
     \b
@@ -51,13 +47,13 @@ def wait_command(runs: tuple[str, ...], timeout: str | None) -> Result:
     """
     from llmb_run.actions.jobs import wait_for
 
-    return wait_for(runs=runs, timeout=timeout)
+    return wait_for(**settings)
 
 
 @click.command(cls=Command)
 @options.runs
 @options.flag("--all", "everything", help="All your runs of this installation that have not ended.")
-def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
+def cancel_command(**settings: Any) -> Result:
     """Cancel runs.
 
     \b
@@ -68,4 +64,4 @@ def cancel_command(runs: tuple[str, ...], everything: bool) -> Result:
     """
     from llmb_run.actions.jobs import cancel
 
-    return cancel(runs=runs, everything=everything)
+    return cancel(**settings)

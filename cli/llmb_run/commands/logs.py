@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from llmb_common.command.outcome import Result
@@ -19,9 +21,7 @@ _FROM_0 = click.IntRange(min=0)
 @click.option("--rank", metavar="N", type=_FROM_0, help="Only lines that name this rank, such as [rank3]: ...")
 @click.option("--grep", metavar="PATTERN", help="Only lines that match this regular expression.")
 @options.flag("--raw", help="Do not escape control characters, which a terminal may act on.")
-def logs_command(
-    run: str | None, goes_on: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
-) -> Result:
+def logs_command(**settings: Any) -> Result:
     """Print a run's log, and follow it.
 
     \b
@@ -32,4 +32,4 @@ def logs_command(
     """
     from llmb_run.actions.logs import logs
 
-    return logs(run=run, goes_on=goes_on, batch=batch, lines=lines, rank=rank, grep=grep, raw=raw)
+    return logs(**settings)

@@ -17,7 +17,7 @@ from llmb_run.app import Command
 @options.flag("--memory", help="Also the memory of each pipeline stage.")
 @options.flag("--sources", "origin", help="Also where each value comes from.")
 @options.flag("--ranks", help="Also which ranks run on which node.")
-def plan_command(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
+def plan_command(**settings: Any) -> Result:
     """Show what a job will take: memory, time, GPU-hours, and where its ranks run.
 
     \b
@@ -27,4 +27,4 @@ def plan_command(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Re
     """
     from llmb_run.actions.plan import plan
 
-    return plan(memory=memory, origin=origin, ranks=ranks, **settings)
+    return plan(**settings)

@@ -24,14 +24,7 @@ _FILE = click.Path()
 )
 @click.option("--junit", metavar="FILE", type=_FILE, help="Write JUnit XML for a continuous-integration server.")
 @click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
-def report_command(
-    runs: tuple[str, ...],
-    html: str | None,
-    markdown: str | None,
-    junit: str | None,
-    title: str,
-    **filters: Any,
-) -> Result:
+def report_command(**settings: Any) -> Result:
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.
 
     \b
@@ -42,7 +35,7 @@ def report_command(
     """
     from llmb_run.actions.report import report
 
-    return report(runs=runs, html=html, markdown=markdown, junit=junit, title=title, **filters)
+    return report(**settings)
 
 
 @click.command(cls=Command)
@@ -57,14 +50,7 @@ def report_command(
 @options.flag("--profiles", help="Include Nsight Systems reports.")
 @options.flag("--unmasked", help="Include files in which secrets cannot be masked, such as reports.")
 @options.flag("--overwrite", help="Replace an archive of that name.")
-def archive_command(
-    runs: tuple[str, ...],
-    output: Path | None,
-    profiles: bool,
-    unmasked: bool,
-    overwrite: bool,
-    **filters: Any,
-) -> Result:
+def archive_command(**settings: Any) -> Result:
     """Pack runs into one file: records, scripts, logs and hashes, but no secrets.
 
     \b
@@ -75,4 +61,4 @@ def archive_command(
     """
     from llmb_run.actions.report import archive
 
-    return archive(runs=runs, output=output, profiles=profiles, unmasked=unmasked, overwrite=overwrite, **filters)
+    return archive(**settings)

@@ -30,24 +30,7 @@ _SIDE = "Run id, name, job id or folder; several with commas are repeats."
 @options.flag("--scaling", help="Efficiency relative to the smallest number of GPUs, next to the published one.")
 @options.flag("--history", help="Each configuration over time: since when it has been slower, and what changed.")
 @options.flag("--alarm", help="For cron: print nothing, or a line and exit status 1 if one became slower.")
-def results_command(
-    runs: tuple[str, ...],
-    output: str | None,
-    single_runs: bool,
-    timing: bool,
-    notes: bool,
-    full_names: bool,
-    last: int | None,
-    everything: bool,
-    window: str | None,
-    iterations: bool,
-    group: bool,
-    rank: bool,
-    scaling: bool,
-    history: bool,
-    alarm: bool,
-    **filters: Any,
-) -> Result:
+def results_command(**settings: Any) -> Result:
     """Say how fast each configuration is, against its reference, and what to do next.
 
     \b
@@ -61,30 +44,13 @@ def results_command(
     """
     from llmb_run.actions.results import results
 
-    return results(
-        runs=runs,
-        output=output,
-        single_runs=single_runs,
-        timing=timing,
-        notes=notes,
-        full_names=full_names,
-        last=last,
-        everything=everything,
-        window=window,
-        iterations=iterations,
-        group=group,
-        rank=rank,
-        scaling=scaling,
-        history=history,
-        alarm=alarm,
-        **filters,
-    )
+    return results(**settings)
 
 
 @click.command(cls=Command)
 @click.argument("first", metavar="A", help=_SIDE, shell_complete=options.complete_runs)
 @click.argument("second", metavar="B", help=_SIDE, shell_complete=options.complete_runs)
-def compare_command(first: str, second: str) -> Result:
+def compare_command(**settings: Any) -> Result:
     """Compare two runs, or repeats of two: step time, loss, and what differs.
 
     \b
@@ -97,4 +63,4 @@ def compare_command(first: str, second: str) -> Result:
     """
     from llmb_run.actions.results import compare
 
-    return compare(first=first, second=second)
+    return compare(**settings)

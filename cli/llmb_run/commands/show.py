@@ -14,7 +14,7 @@ from llmb_run.app import Command
 @click.command(cls=Command)
 @options.optional_run
 @options.flag("--script", help="Print the batch script as it was submitted.")
-def show_command(run: str | None, script: bool) -> Result:
+def show_command(**settings: Any) -> Result:
     """Show one run: state, place, plan, result, and what went wrong.
 
     \b
@@ -24,7 +24,7 @@ def show_command(run: str | None, script: bool) -> Result:
     """
     from llmb_run.actions.show import show
 
-    return show(run=run, script=script)
+    return show(**settings)
 
 
 @click.command(cls=Command)
@@ -34,7 +34,7 @@ def show_command(run: str | None, script: bool) -> Result:
     "--slow",
     help="Show instead which rank the others waited for, and how the run differs from the fastest of the same work.",
 )
-def why_command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
+def why_command(**settings: Any) -> Result:
     """Say why runs failed: the first cause, its rank and node, and what to do.
 
     \b
@@ -50,4 +50,4 @@ def why_command(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     """
     from llmb_run.actions.why import why
 
-    return why(runs=runs, slow=slow, **filters)
+    return why(**settings)

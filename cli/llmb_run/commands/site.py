@@ -36,7 +36,7 @@ def list_baselines() -> Result:
 @baseline_command.command("set", cls=Command)
 @options.runs
 @options.filters
-def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
+def set_baseline(**settings: Any) -> Result:
     """Make runs the reference of their configuration.
 
     \b
@@ -47,12 +47,12 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
     """
     from llmb_run.actions.site import set_baseline
 
-    return set_baseline(runs=runs, **filters)
+    return set_baseline(**settings)
 
 
 @baseline_command.command("remove", cls=Command)
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, help="Keys, as the list shows them.")
-def remove_baseline(keys: tuple[str, ...]) -> Result:
+def remove_baseline(**settings: Any) -> Result:
     """Forget baselines.
 
     \b
@@ -60,7 +60,7 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
     """
     from llmb_run.actions.site import remove_baseline
 
-    return remove_baseline(keys=keys)
+    return remove_baseline(**settings)
 
 
 @click.group(no_args_is_help=True, context_settings=CONTEXT)
@@ -92,7 +92,7 @@ def list_nodes() -> Result:
     type=click.FloatRange(min=0.01),
     help="For how many days; without it, until they are removed.",
 )
-def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
+def add_nodes(**settings: Any) -> Result:
     """Keep later jobs off nodes.
 
     \b
@@ -100,12 +100,12 @@ def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     """
     from llmb_run.actions.site import add_nodes
 
-    return add_nodes(hosts=hosts, reason=reason, days=days)
+    return add_nodes(**settings)
 
 
 @exclude_command.command("remove", cls=Command)
 @_hosts
-def remove_nodes(hosts: str) -> Result:
+def remove_nodes(**settings: Any) -> Result:
     """Use nodes again: take them off the list, and forget what runs have shown of them.
 
     \b
@@ -113,7 +113,7 @@ def remove_nodes(hosts: str) -> Result:
     """
     from llmb_run.actions.site import remove_nodes
 
-    return remove_nodes(hosts=hosts)
+    return remove_nodes(**settings)
 
 
 @click.command(cls=Command)

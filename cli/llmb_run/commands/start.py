@@ -80,7 +80,7 @@ def sweep_command(**settings: Any) -> Result:
 @options.skip_unsupported
 @options.dry_run
 @options.detach
-def bulk_command(file: Path, **settings: Any) -> Result:
+def bulk_command(**settings: Any) -> Result:
     """Start the jobs of a task file.
 
     \b
@@ -91,4 +91,4 @@ def bulk_command(file: Path, **settings: Any) -> Result:
     """
     from llmb_run.actions.start import bulk
 
-    return bulk(file=file, **settings)
+    return bulk(**settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from llmb_common.command.outcome import Result
@@ -11,7 +13,7 @@ from llmb_run.app import Command
 
 @click.command(cls=Command, as_json=False)
 @options.runs
-def watch_command(runs: tuple[str, ...]) -> Result:
+def watch_command(**settings: Any) -> Result:
     """Watch runs live: state, step, time left, reason for waiting.
 
     \b
@@ -21,4 +23,4 @@ def watch_command(runs: tuple[str, ...]) -> Result:
     """
     from llmb_run.actions.watch import watch
 
-    return watch(runs=runs)
+    return watch(**settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from llmb_common.command.outcome import Result
@@ -14,7 +16,7 @@ from llmb_run.app import Command
 @options.sizes
 @options.gpu_type
 @options.flag("--installed", help="Only workloads of this installation.")
-def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
+def list_command(**settings: Any) -> Result:
     """Show workloads with their sizes, dtypes and numbers of GPUs.
 
     \b
@@ -22,4 +24,4 @@ def list_command(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str
     """
     from llmb_run.actions.workloads import list_workloads
 
-    return list_workloads(workload=workload, size=size, gpu_type=gpu_type, installed=installed)
+    return list_workloads(**settings)
