@@ -43,7 +43,7 @@ class Line:
         """Why its runs with a node are slow, by what the newest of them recorded."""
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
-        texts = [found.text for run in newest for found in run.findings if found.severity == "problem"]
+        texts = [text for run in newest for text in run.problems]
         share = self.slow_node.share if self.slow_node else 0.0
         return why_slow(node, [text for text in texts if names_one(text, [node])], share)
 

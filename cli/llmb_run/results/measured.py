@@ -333,6 +333,11 @@ class MeasuredRun:
         unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
         return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
+    @property
+    def problems(self) -> list[str]:
+        """Those of ``findings`` that speak against the result, in words."""
+        return [finding.text for finding in self.findings if finding.severity == "problem"]
+
     def forget(self) -> None:
         """Let go of what can be read again, and of the lines that tell why it failed: too much of thousands of runs."""
         for name in _READ_AGAIN:

@@ -73,14 +73,9 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
         return
     with_it = f"the {counted(node.slow, 'run')} with {any_of(node.nodes)} take {seconds_of(node.seconds)} s a step"
     text = f"{line.name}: {with_it}, the {node.others} without it {seconds_of(node.others_seconds)} s"
-    problems = dict.fromkeys(
-        printable(finding.text)
-        for run in runs
-        for finding in run.findings
-        if finding.severity == "problem" and names_one(finding.text, node.nodes)
-    )
+    problems = [problem for run in runs for problem in run.problems if names_one(problem, node.nodes)]
     if problems:
-        text += f": {'; '.join(problems)}"
+        text += f": {'; '.join(dict.fromkeys(map(printable, problems)))}"
     if set(node.nodes) <= excluded:
         yield Note(_REMARK, f"{text} (already excluded)")
     else:
@@ -122,9 +117,9 @@ def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable
     problems: dict[str, list[str]] = {}
     for run in runs:
         name = run.run_id or printable(run.timing.files.name)
-        for finding in run.findings:
-            if finding.severity == "problem" and not names_one(finding.text, told):
-                problems.setdefault(printable(finding.text), []).append(name)
+        for text in run.problems:
+            if not names_one(text, told):
+                problems.setdefault(printable(text), []).append(name)
         for text in run.remarks:
             yield Note(_RUN, f"{name}: {printable(text)}")
     for text, names in problems.items():
