@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from llmb_common.command.printable import first_few, printable
 from llmb_common.results.configuration import deviations, told_apart
 from llmb_common.results.odd_runs import SlowNode, culprit
 from llmb_run.results.groups import Group, recorded
-from llmb_run.results.measured import MeasuredRun, Outcome
+from llmb_run.results.measured import MeasuredRun, Outcome, mean_step_seconds
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST, word_of
 
 _MOST_ASKED = 5
@@ -50,10 +49,7 @@ class Line:
     @property
     def seconds(self) -> float | None:
         """Mean step time: of a configuration the one that is compared; of a log what it shows."""
-        if self.group:
-            return self.group.shown_seconds
-        times = [run.step_seconds for run in self.runs if run.step_seconds]
-        return statistics.fmean(times) if times else None
+        return self.group.shown_seconds if self.group else mean_step_seconds(self.runs)
 
     @property
     def difference(self) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -368,6 +369,12 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
         found = reasons(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
         run.__dict__["why"] = found.get(run.run_id)
+
+
+def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
+    """The mean of the step times that people are shown of ``runs``; None where none has one."""
+    times = [run.step_seconds for run in runs if run.step_seconds]
+    return statistics.fmean(times) if times else None
 
 
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
