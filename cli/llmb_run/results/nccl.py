@@ -14,7 +14,7 @@ import msgspec
 from llmb_common.command.printable import csv_cell, printable, size
 from llmb_common.errors import RequestError
 from llmb_common.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
-from llmb_common.fabric.published import looked_up, published_bandwidths
+from llmb_common.fabric.published import PublishedBandwidth, looked_up, published_bandwidths
 from llmb_common.machine.files import read_some
 from llmb_common.platform.gpus import type_of
 from llmb_run.terminal import table
@@ -117,7 +117,7 @@ def _as_text(word: str, test: NcclTest) -> str:
     heads = ["size", "out of place: us", "busbw GB/s", "wrong", "in place: us", "busbw GB/s", "wrong"]
     rows = [[_size(item.bytes), *_cells(item.out_of_place), *_cells(item.in_place)] for item in test.sizes]
     text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()) + table(heads, rows, heads)
-    return text + "".join(f"{line}\n" for line in _published(test))
+    return text + "".join(f"{line}\n" for line in _published_lines(test))
 
 
 def _cells(column: Column | None) -> list[str]:
@@ -135,9 +135,13 @@ def _size(count: int) -> str:
     return size(count)
 
 
-def _published(test: NcclTest) -> list[str]:
+def _published(test: NcclTest) -> Sequence[PublishedBandwidth]:
     """What others have published of the same GPUs on as many nodes."""
-    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+    return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+
+
+def _published_lines(test: NcclTest) -> list[str]:
+    found = _published(test)
     if not found:
         return []
     lines = [f"published for the same number of GPUs and nodes (looked up {looked_up()}):"]
@@ -168,11 +172,10 @@ def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[obje
 
 
 def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
-    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
     return {
         "file": word,
         "answer": answer(test),
         "good": test.good,
         **msgspec.to_builtins(test),
-        "published": [msgspec.to_builtins(item) for item in found],
+        "published": [msgspec.to_builtins(item) for item in _published(test)],
     }
