@@ -71,7 +71,7 @@ def results(
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
     if are_nccl_tests(runs):
-        return nccl_results(runs, output)
+        return _in_form(output, *nccl_results(runs))
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
         return _alarm(output, workspace, runs, filters, measured)

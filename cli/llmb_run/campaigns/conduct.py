@@ -57,7 +57,7 @@ def attempt_of(
     status = item.timing.status
     if status.measured and item.not_training:
         return SuiteAttempt(failure=item.unfit)
-    problems = [finding.text for finding in item.findings if finding.severity == "problem"]
+    problems = item.problems
     counts = status.measured and (trained_counts or status.state == "Success")
     if timed and counts and item.steps.time is not None:
         return SuiteAttempt(item.steps.time)

@@ -14,8 +14,8 @@ import msgspec
 from llmb_common.command.printable import counted, first_few
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.groups import Board
-from llmb_run.results.lines import why_slow
-from llmb_run.results.words import WORST_FIRST
+from llmb_run.results.lines import exclusion, relative_speed, why_slow
+from llmb_run.results.words import WORST_FIRST, standing
 
 Word: TypeAlias = Literal["PASS", "FAIL", "OPEN", "FASTEST"]
 
@@ -39,9 +39,6 @@ _SAID = {
     "pass": ("passes", "pass"),
 }
 """Of one configuration and of several, by the word that ``results`` has for it."""
-
-_DAYS = 7
-"""For how long a slow node is excluded."""
 
 _STALLS_SHOWN = 0.005
 """Of the step time: what less cost is not worth a line."""
@@ -98,11 +95,12 @@ class Deciding(NamedTuple):
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
     """The positions of ``groups``, the worst verdict first, and among equal ones what is furthest beyond its
     reference."""
-    return sorted(range(len(groups)), key=lambda at: _order(groups[at]))
 
+    def order(at: int) -> tuple[int, bool, float]:
+        group = groups[at]
+        return standing(group["word"], group["difference"], indication=bool(group["indication"]))
 
-def _order(group: Mapping[str, Any]) -> tuple[int, bool, float]:
-    return WORST_FIRST.index(group["word"]), bool(group["indication"]), -(group["difference"] or 0)
+    return sorted(range(len(groups)), key=order)
 
 
 def conclude(
@@ -216,10 +214,10 @@ def _sentence(
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
         return f"{name} {_without_difference(kind, group, counts)}."
-    said = f"{name} is {_apart(group['difference'])} {_held_against(group)}"
+    said = f"{name} is {relative_speed(group['difference'])} {_held_against(group)}"
     if deciding.without is not None:
         alone = deciding.without / group["reference"]["seconds"] - 1
-        return f"{said}; without {first_few(_names(slow))} it is {_apart(alone)} that."
+        return f"{said}; without {first_few(_names(slow))} it is {relative_speed(alone)} that."
     if kind == "pass":
         return f"{said}."
     if kind == "fail":
@@ -238,12 +236,6 @@ def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> 
     if kind == "no reference":
         return f"{said}: no published result and no baseline of this site"
     return f"{said}: {group['verdict_text']}" if kind == "not compared" else said
-
-
-def _apart(difference: float) -> str:
-    if abs(difference) < 0.0005:
-        return "as fast as"
-    return f"{abs(difference):.1%} {'slower' if difference > 0 else 'faster'} than"
 
 
 def _held_against(group: Mapping[str, Any]) -> str:
@@ -292,8 +284,7 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
         text = f"Take {' and '.join(names)} out: one of them is slow; they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."
-    nodes = ",".join(line.host for line in slow)
-    words = ["exclude", "add", nodes, "--days", str(_DAYS), "--reason", reason]
+    words = exclusion([line.host for line in slow], reason)
     return plain(text), f"llmb-run {shlex.join(words)}"
 
 

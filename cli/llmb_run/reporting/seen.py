@@ -116,7 +116,7 @@ def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
         driver=sys.intern(account.driver),
         cuda=sys.intern(account.cuda),
         nccl=sys.intern(account.nccl),
-        problems=words.texts(finding.text for finding in item.findings if finding.severity == "problem"),
+        problems=words.texts(item.problems),
         host=sys.intern(str(record.manifest.get("host") or "")),
         owner=sys.intern(_owner(record.paths.folder)),
         queue=f"{scheduler.queue_word} {scheduler.queue}" if scheduler and scheduler.queue else "",

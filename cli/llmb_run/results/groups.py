@@ -34,7 +34,7 @@ from llmb_run.columns import (
     less_one,
     seconds_of,
 )
-from llmb_run.results.measured import MeasuredRun, Outcome, explain
+from llmb_run.results.measured import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.results.words import word_of
 from llmb_run.workspace import Workspace
@@ -78,8 +78,7 @@ class Group:
         """Mean step time, stalls included: the one that is compared; without a reference of what each run shows."""
         if self.runs and self.verdict and self.verdict.reference and self.verdict.decision:
             return self.verdict.reference.seconds * self.verdict.decision.ratio
-        times = [run.step_seconds for run in self.runs if run.step_seconds]
-        return statistics.fmean(times) if times else None
+        return mean_step_seconds(self.runs)
 
     @property
     def mean(self) -> float | None:
@@ -242,8 +241,7 @@ class RankedConfiguration:
     @property
     def seconds(self) -> float | None:
         """Mean step time of its runs, as people are shown it; None where there is none."""
-        times = [run.step_seconds for run in self.group.members if run.good and run.step_seconds]
-        return statistics.fmean(times) if times else None
+        return mean_step_seconds(run for run in self.group.members if run.good)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,17 @@ from llmb_common.command.printable import first_few, printable
 from llmb_common.results.configuration import deviations, told_apart
 from llmb_common.results.odd_runs import SlowNode, culprit
 from llmb_run.results.groups import Group, recorded
-from llmb_run.results.measured import MeasuredRun, Outcome
-from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST, word_of
+from llmb_run.results.measured import MeasuredRun, Outcome, mean_step_seconds
+from llmb_run.results.words import WITHOUT_A_TIME, standing, word_of
 
 _MOST_ASKED = 5
 """Runs with a slow node whose records are read for the reason."""
+
+_DAYS = 7
+"""For how long a slow node is excluded."""
+
+_SHOWN_SHARE = 0.0005
+"""A share that is printed as 0.0 %."""
 
 
 @dataclass(frozen=True)
@@ -43,17 +48,14 @@ class Line:
         """Why its runs with a node are slow, by what the newest of them recorded."""
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
-        texts = [found.text for run in newest for found in run.findings if found.severity == "problem"]
+        texts = [text for run in newest for text in run.problems]
         share = self.slow_node.share if self.slow_node else 0.0
         return why_slow(node, [text for text in texts if names_one(text, [node])], share)
 
     @property
     def seconds(self) -> float | None:
         """Mean step time: of a configuration the one that is compared; of a log what it shows."""
-        if self.group:
-            return self.group.shown_seconds
-        times = [run.step_seconds for run in self.runs if run.step_seconds]
-        return statistics.fmean(times) if times else None
+        return self.group.shown_seconds if self.group else mean_step_seconds(self.runs)
 
     @property
     def difference(self) -> float | None:
@@ -80,9 +82,8 @@ class Line:
         return f"{len(self.runs)}{told}"
 
 
-def _urgency(line: Line) -> tuple[bool, int, bool, float]:
-    worse = -(line.difference or 0.0)
-    return line.slow_node is None, WORST_FIRST.index(line.word.lower()), line.indication, worse
+def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
+    return line.slow_node is None, standing(line.word.lower(), line.difference, indication=line.indication)
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
@@ -154,6 +155,18 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
     if findings:
         return printable(findings[0]).replace(f"{node} ", "").replace(node, node.partition(".")[0])
     return f"runs with it are {share:.1%} slower than those without it"
+
+
+def exclusion(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
+    """The words of the command, after ``llmb-run``, that keeps later jobs off slow nodes."""
+    return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
+
+
+def relative_speed(share: float) -> str:
+    """``4.1% slower than``: how a step time compares, by its difference as a share."""
+    if abs(share) < _SHOWN_SHARE:
+        return "as fast as"
+    return f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than"
 
 
 def any_of(nodes: Sequence[str]) -> str:

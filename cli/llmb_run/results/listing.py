@@ -20,6 +20,7 @@ from llmb_run import columns
 from llmb_run.columns import Column, Form
 from llmb_run.columns import chosen as chosen_columns
 from llmb_run.results.groups import GROUP, Group, group, recorded
+from llmb_run.results.lines import exclusion
 from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.results.run_columns import RUN, as_dicts
 from llmb_run.results.summary import Summary
@@ -61,8 +62,7 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
             reason = slowed[0].why_slow(nodes[0])
-            words = ("exclude", "add", nodes[0], "--days", "7", "--reason", reason)
-            return Step(-1, words, "keeps later jobs off it", f"Take {nodes[0]} out: {reason}.")
+            return Step(-1, exclusion(nodes, reason), "keeps later jobs off it", f"Take {nodes[0]} out: {reason}.")
     nothing = Step(9, ("list",), "lists what can be run")
     steps = [_step(item)._replace(of=item) for item in groups]
     first = min(steps, key=lambda step: step.urgency, default=nothing)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -333,6 +334,11 @@ class MeasuredRun:
         unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
         return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
+    @property
+    def problems(self) -> list[str]:
+        """Those of ``findings`` that speak against the result, in words."""
+        return [finding.text for finding in self.findings if finding.severity == "problem"]
+
     def forget(self) -> None:
         """Let go of what can be read again, and of the lines that tell why it failed: too much of thousands of runs."""
         for name in _READ_AGAIN:
@@ -363,6 +369,12 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
         found = reasons(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
         run.__dict__["why"] = found.get(run.run_id)
+
+
+def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
+    """The mean of the step times that people are shown of ``runs``; None where none has one."""
+    times = [run.step_seconds for run in runs if run.step_seconds]
+    return statistics.fmean(times) if times else None
 
 
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:

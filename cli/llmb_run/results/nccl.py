@@ -5,21 +5,18 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result, envelope
 from llmb_common.command.printable import csv_cell, printable, size
 from llmb_common.errors import RequestError
 from llmb_common.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
-from llmb_common.fabric.published import looked_up, published_bandwidths
+from llmb_common.fabric.published import PublishedBandwidth, looked_up, published_bandwidths
 from llmb_common.machine.files import read_some
 from llmb_common.platform.gpus import type_of
-from llmb_run import terminal
 from llmb_run.terminal import table
 
 _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
@@ -64,19 +61,19 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
         raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy="check the file") from error
 
 
-def nccl_results(words: Sequence[str], output: str) -> Result:
-    """What the files say, as ``table``, ``csv`` or ``json``. Exit status 1 if a test is not good."""
+def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
+    """What the files say, as data, table and CSV, and the exit status: 1 if a test is not good.
+
+    Raises:
+        RequestError: a file cannot be read
+    """
     tests = [(word, test) for word in words for test in read_nccl_tests(Path(word))]
-    result = Result(
-        {"nccl_tests": [_as_dict(word, test) for word, test in tests]},
-        status=0 if tests and all(test.good for _, test in tests) else 1,
+    return (
+        lambda: {"nccl_tests": [_as_dict(word, test) for word, test in tests]},
+        lambda: "\n".join(_as_text(word, test) for word, test in tests),
+        partial(_as_csv, tests),
+        0 if tests and all(test.good for _, test in tests) else 1,
     )
-    texts: dict[str, Callable[[], str]] = {
-        "table": lambda: "\n".join(_as_text(word, test) for word, test in tests),
-        "csv": partial(_as_csv, tests),
-        "json": lambda: envelope("results", result, terminal.notices) + "\n",
-    }
-    return replace(result, text=texts[output])
 
 
 def answer(test: NcclTest) -> str:
@@ -120,7 +117,7 @@ def _as_text(word: str, test: NcclTest) -> str:
     heads = ["size", "out of place: us", "busbw GB/s", "wrong", "in place: us", "busbw GB/s", "wrong"]
     rows = [[_size(item.bytes), *_cells(item.out_of_place), *_cells(item.in_place)] for item in test.sizes]
     text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()) + table(heads, rows, heads)
-    return text + "".join(f"{line}\n" for line in _published(test))
+    return text + "".join(f"{line}\n" for line in _published_lines(test))
 
 
 def _cells(column: Column | None) -> list[str]:
@@ -138,9 +135,13 @@ def _size(count: int) -> str:
     return size(count)
 
 
-def _published(test: NcclTest) -> list[str]:
+def _published(test: NcclTest) -> Sequence[PublishedBandwidth]:
     """What others have published of the same GPUs on as many nodes."""
-    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+    return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
+
+
+def _published_lines(test: NcclTest) -> list[str]:
+    found = _published(test)
     if not found:
         return []
     lines = [f"published for the same number of GPUs and nodes (looked up {looked_up()}):"]
@@ -171,11 +172,10 @@ def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[obje
 
 
 def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
-    found = published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
     return {
         "file": word,
         "answer": answer(test),
         "good": test.good,
         **msgspec.to_builtins(test),
-        "published": [msgspec.to_builtins(item) for item in found],
+        "published": [msgspec.to_builtins(item) for item in _published(test)],
     }

@@ -37,7 +37,7 @@ def notes_on(
         runs = [run for run in line.runs if id(run) in known]
         notes += _notes_on_node(line, runs, excluded)
         if line.group:
-            notes += [Note(_REMARK, f"{line.name}: {text}") for text in _other_remarks(line)]
+            notes += [Note(_REMARK, f"{line.name}: {text}") for text in _other_remarks(line, line.group)]
             if line.group.verdict:
                 notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
     notes += _notes_on_outcomes(lines, known)
@@ -50,20 +50,17 @@ def notes_on(
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
     """What a reader must know of runs that were judged together."""
-    return [
-        f"{item.title}: {text}"
-        for item in items
-        if item.verdict and item.verdict.decision
-        for text in item.verdict.remarks
-    ]
+    return [f"{item.title}: {text}" for item in items for text in _remarks(item)]
 
 
-def _other_remarks(line: Line) -> list[str]:
+def _remarks(item: Group) -> Sequence[str]:
+    return item.verdict.remarks if item.verdict and item.verdict.decision else ()
+
+
+def _other_remarks(line: Line, group: Group) -> list[str]:
     """Of its runs together, but for what the note on its slow node says."""
-    assert line.group is not None
-    remarks = [text.removeprefix(f"{line.group.title}: ") for text in group_remarks([line.group])]
     told = line.slow_node.nodes if line.slow_node else ()
-    return [text for text in remarks if not names_one(text, told)]
+    return [text for text in _remarks(group) if not names_one(text, told)]
 
 
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
@@ -73,14 +70,9 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
         return
     with_it = f"the {counted(node.slow, 'run')} with {any_of(node.nodes)} take {seconds_of(node.seconds)} s a step"
     text = f"{line.name}: {with_it}, the {node.others} without it {seconds_of(node.others_seconds)} s"
-    problems = dict.fromkeys(
-        printable(finding.text)
-        for run in runs
-        for finding in run.findings
-        if finding.severity == "problem" and names_one(finding.text, node.nodes)
-    )
+    problems = [problem for run in runs for problem in run.problems if names_one(problem, node.nodes)]
     if problems:
-        text += f": {'; '.join(problems)}"
+        text += f": {'; '.join(dict.fromkeys(map(printable, problems)))}"
     if set(node.nodes) <= excluded:
         yield Note(_REMARK, f"{text} (already excluded)")
     else:
@@ -122,9 +114,9 @@ def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable
     problems: dict[str, list[str]] = {}
     for run in runs:
         name = run.run_id or printable(run.timing.files.name)
-        for finding in run.findings:
-            if finding.severity == "problem" and not names_one(finding.text, told):
-                problems.setdefault(printable(finding.text), []).append(name)
+        for text in run.problems:
+            if not names_one(text, told):
+                problems.setdefault(printable(text), []).append(name)
         for text in run.remarks:
             yield Note(_RUN, f"{name}: {printable(text)}")
     for text, names in problems.items():

@@ -315,6 +315,5 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
     """Print the remarks of measured runs as notices."""
     for run in runs:
-        problems = (finding.text for finding in run.findings if finding.severity == "problem")
-        for text in (*run.remarks, *problems):
+        for text in (*run.remarks, *run.problems):
             notice(f"{printable(run.timing.files.name)}: {printable(text)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from llmb_common.timing.tables import shorten
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import Line, any_of, lines_of, names_of, shared_by, without
+from llmb_run.results.lines import Line, any_of, lines_of, names_of, relative_speed, shared_by, without
 from llmb_run.results.measured import MeasuredRun
 from llmb_run.results.notes import Note, notes_on
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
@@ -25,8 +25,6 @@ SCREEN = 15
 MOST_NOTES = 3
 _MOST_ROWS = 7
 _LONGEST_NAME = 48
-_SHOWN_SHARE = 0.0005
-"""A share that is printed as 0.0 %."""
 
 
 def _interval(line: Line) -> str:
@@ -71,10 +69,11 @@ class Summary:
     looked_at: Sequence[MeasuredRun]
     width: int
     install: Path | None = None
-    excluded: frozenset[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.excluded = excluded_of(self.install)
+    @cached_property
+    def excluded(self) -> frozenset[str]:
+        """Nodes that later jobs are kept off already."""
+        return excluded_of(self.install)
 
     @cached_property
     def names(self) -> list[str]:
@@ -126,7 +125,7 @@ class Summary:
         if len(self.lines) == 1:
             (line,) = self.lines
             share = line.difference
-            against = "" if share is None else f", {_apart(share)} the reference"
+            against = "" if share is None else f", {relative_speed(share).replace('%', ' %')} the reference"
             said.append(f"{line.word}{'*' * line.indication}{against}")
         else:
             order = [word.upper() for word in WORST_FIRST]
@@ -172,9 +171,3 @@ def excluded_of(install: Path | None) -> frozenset[str]:
 def _table(lines: Sequence[Line], width: int) -> list[str]:
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()
-
-
-def _apart(share: float) -> str:
-    if abs(share) < _SHOWN_SHARE:
-        return "as fast as"
-    return f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than".replace("%", " %", 1)

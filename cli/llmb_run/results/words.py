@@ -19,6 +19,12 @@ WORST_FIRST = (
 """Every word, in the order in which a reader wants to know of them."""
 
 
+def standing(word: str, difference: float | None, *, indication: bool) -> tuple[int, bool, float]:
+    """What configurations are sorted by, the worst first: the word, and among equal ones what is furthest beyond its
+    reference, an ``indication`` last."""
+    return WORST_FIRST.index(word), indication, -(difference or 0.0)
+
+
 def word_of(verdict: Verdict | None, outcomes: Counter[Outcome], judged: int, in_reference: int) -> str:
     """One of ``WORST_FIRST``: the verdict, or else what became of the runs.
 

@@ -28,6 +28,7 @@ _FEWEST = 4
 
 _ALARM = 0.01
 _TRIALS = 499
+_SEED = 1
 _WORK = 1_000_000
 """Runs times their nodes times trials that are worth a word: half a second."""
 
@@ -61,7 +62,7 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
         only = _only(slow, fast)
         if only and _chance(runs, len(slow)) <= _ALARM:
             return _of(tuple(sorted(only)), slow, fast)
-    found = _slower_with(tuple(runs), _TRIALS, 1)
+    found = _slower_with(tuple(runs), _TRIALS)
     if found is None:
         return None
     node, had = found
@@ -130,9 +131,9 @@ def _nodes(run: StepTime) -> frozenset[str]:
     return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
 
 
-def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) -> str:
+def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     """The node with which runs are slower than without it, in words; empty where chance would do as much."""
-    found = _slower_with(tuple(runs), trials, seed)
+    found = _slower_with(tuple(runs), trials)
     if found is None:
         return ""
     node, had = found
@@ -142,10 +143,9 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS, seed: int = 1) ->
     return f"the {with_it} than those without (chance alone: at most {_ALARM:.0%})"
 
 
-@functools.lru_cache(
-    maxsize=256
-)  # a verdict's remarks and the summary ask for the same runs, of which there may be many
-def _slower_with(runs: tuple[StepTime, ...], trials: int, seed: int) -> tuple[str, Collection[int]] | None:
+# A verdict's remarks and the summary ask for the same runs, of which there may be many.
+@functools.lru_cache(maxsize=256)
+def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
     """The node with which runs are slower than without it, where shuffling the runs hardly ever does as much, and the
     positions of the runs that had it.
 
@@ -173,7 +173,7 @@ def _slower_with(runs: tuple[StepTime, ...], trials: int, seed: int) -> tuple[st
         return max((t(values, had), had) for had in patterns)
 
     seen, had = largest(apart)
-    source = random.Random(seed)
+    source = random.Random(_SEED)
     beyond = 1
     for _ in range(trials):
         source.shuffle(apart)
