@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Flag, auto
@@ -162,16 +163,16 @@ def fitting(
     fit. With ``least``, the last column is cut where the others leave it at least so much.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
-    lines: list[str] = []
     for key in ("", *dispensable):
         shown = [column for column in shown if column.key != key]
-        lines = table(shown, rows).splitlines()
-        whole = lines if least is None else table(shown[:-1], rows).splitlines()
+        # A table folds itself for a terminal, and then nothing would be too wide.
+        whole = table(shown if least is None else shown[:-1], rows, sys.maxsize).splitlines()
         if max(map(len, whole), default=0) + (2 + least if least else 0) <= width:
             break
-    if least is not None:
-        lines = [line if len(line) <= width else f"{line[: width - 3]}..." for line in lines]
-    return "".join(f"{line}\n" for line in lines)
+    if least is None:
+        return table(shown, rows)
+    lines = table(shown, rows, sys.maxsize).splitlines()
+    return "".join(f"{line if len(line) <= width else f'{line[: width - 3]}...'}\n" for line in lines)
 
 
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:

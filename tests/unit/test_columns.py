@@ -52,6 +52,17 @@ def test_a_figure_is_in_every_form_that_its_column_names() -> None:
     assert columns.cells(columns.of_json(RUNS), Form.MARKDOWN, ROWS)[0] == ["run", "step s"]
 
 
+@pytest.mark.parametrize("least", [None, 4])
+def test_columns_leave_a_narrow_table_on_a_terminal_as_in_a_pipe(monkeypatch: pytest.MonkeyPatch, least: int) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    row = {"name": "a" * 30, "long": "b" * 20, "word": "PASS"}
+    shown: list[Column[dict[str, str]]] = [Column(key, item(key), Form.TABLE, head=key) for key in row]
+    piped = columns.fitting(shown, [row], ("long",), 40, least=least)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    assert columns.fitting(shown, [row], ("long",), 40, least=least) == piped
+    assert piped.splitlines()[1] == f"{'a' * 30}  PASS"
+
+
 def test_an_optional_column_appears_with_its_first_value() -> None:
     assert columns.cells(RUNS, Form.TABLE, [*ROWS, {"watts": 697.4}])[0] == ["run", "step s", "power W"]
 
