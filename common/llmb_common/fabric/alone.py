@@ -9,7 +9,7 @@ from typing import NamedTuple
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.measurement import FabricMeasurement
 from llmb_common.fabric.spread import Usual, usual
-from llmb_common.fabric.verdict import FabricFinding, Measure
+from llmb_common.fabric.verdict import FabricFinding, Level, Measure
 from llmb_common.fabric.words import MEASURES, MeasureName, figure, nodes_text, remedy, slower
 
 DEVIATIONS = 5.0
@@ -89,7 +89,7 @@ def _findings(
     many = is_a_kind(len(slow), len({value.host for value in values}))
     for host, found in slow.items():
         worst = min(found, key=lambda value: value.figure)
-        level = expected.level(host, fails=expected.fails(worst.figure, median, least))
+        level: Level = "fail" if expected.fails(worst.figure, median, least) else "warn"
         if many and level != "fail":
             kind.append(host)
             continue

@@ -52,7 +52,7 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
             findings.append(_no_figure(host, witnesses))
         else:
             slow[host] = _mean(figures)
-    levels = {host: _level(host, group, expected) for host, group in slow.items()}
+    levels = {host: _level(group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
     everybody = {host for group in known.groups for host in group.nodes}
     if not is_a_kind(len(warned), len(everybody)):
@@ -87,11 +87,6 @@ def _is_little(group: GroupSpeed) -> bool:
 def _median(group: GroupSpeed) -> float:
     """What is usual among its like."""
     return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
-
-
-def _level(host: str, group: GroupSpeed, expected: Expectation) -> Level:
-    least = expected.least("groups", len(group.nodes))
-    return expected.level(host, fails=expected.fails(group.busbw_gbps or 0.0, _median(group), least))
 
 
 def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
@@ -168,7 +163,7 @@ def _said(group: GroupSpeed) -> str:
 def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     return FabricFinding(
         kind="slow-path",
-        level=_of_group(group, expected),
+        level=_level(group, expected),
         hosts=group.nodes,
         what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
         deviations=group.deviations,
@@ -176,8 +171,8 @@ def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     )
 
 
-def _of_group(group: GroupSpeed, expected: Expectation) -> Level:
-    """Of a group, none of whose nodes is to blame by itself."""
+def _level(group: GroupSpeed, expected: Expectation) -> Level:
+    """How much it counts that a group is slow."""
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
@@ -199,7 +194,7 @@ def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> Fabr
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
     return FabricFinding(
         kind="unknown",
-        level=_of_group(group, expected),
+        level=_level(group, expected),
         hosts=group.nodes,
         what=f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
         deviations=group.deviations,
