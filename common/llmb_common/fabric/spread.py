@@ -38,10 +38,6 @@ class Usual(msgspec.Struct, frozen=True):
             return None
         return (self.median - value) / self.deviation
 
-    def loss(self, value: float) -> float:
-        """How far below the median ``value`` is, as a share of it."""
-        return 1 - value / self.median
-
 
 def usual(
     values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
