@@ -84,6 +84,7 @@ def _findings(
         if is_slow or expected.fails(value.figure, median, least):
             slow.setdefault(value.host, []).append(value)
     usual_figure = own.median if own else median
+    finding_kind = "slow-within" if name == "within" else "slow-gpu"
     findings = []
     kind: list[str] = []
     many = is_a_kind(len(slow), len({value.host for value in values}))
@@ -95,13 +96,13 @@ def _findings(
             continue
         findings.append(
             FabricFinding(
-                kind="slow-within" if name == "within" else "slow-gpu",
+                kind=finding_kind,
                 level=level,
                 hosts=(host,),
                 what=f"{host}: {_where(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
                 f" {slower(worst.figure, usual_figure)}",
                 deviations=own.deviations(worst.figure) if own else None,
-                remedy=remedy("slow-within" if name == "within" else "slow-gpu", [host]),
+                remedy=remedy(finding_kind, [host]),
             )
         )
     if kind:
