@@ -10,8 +10,9 @@ import msgspec
 
 from llmb_common.fabric.alone import DEVIATIONS
 from llmb_common.fabric.measurement import FabricMeasurement
-from llmb_common.fabric.spread import FLOOR, SPREAD_FROM, Usual, robust_deviation, usual
+from llmb_common.fabric.spread import FLOOR, SPREAD_FROM, Usual, usual
 from llmb_common.fabric.words import MEASURES, MeasureName, figure, nodes_text, percent
+from llmb_common.timing.statistics import robust_deviation
 
 Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 
