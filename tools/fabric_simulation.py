@@ -174,12 +174,15 @@ def measure(
 
 def named(verdict: FabricVerdict) -> set[str]:
     """Nodes, and switches, that are blamed each by itself; those of a path, both."""
-    blamed = {finding for finding in verdict.findings if finding.level != "note" and finding.kind != "unknown"}
-    return {
-        "switch" if finding.kind == "slow-switch" else host
-        for finding in blamed
-        for host in (finding.hosts[:1] if finding.kind == "slow-switch" else finding.hosts)
-    }
+    blamed: set[str] = set()
+    for finding in verdict.findings:
+        if finding.level == "note" or finding.kind == "unknown":
+            continue
+        if finding.kind == "slow-switch":
+            blamed.add("switch")
+        else:
+            blamed.update(finding.hosts)
+    return blamed
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def test_the_largest_size_that_both_have_among_as_many_ranks() -> None:
 
 def test_compare_of_files(cli: Cli, tmp_path: Path) -> None:
     one, other = tmp_path / "monday.json", tmp_path / "friday.json"
-    one.write_bytes(day(1).to_json())
+    one.write_text(json.dumps(msgspec.to_builtins(day(1))))
     printed = {"data": {"fabric": {"measurement": msgspec.to_builtins(day(2, n7=0.05))}}}
     other.write_text(json.dumps(printed))
     done = cli("compare", str(one), str(other))

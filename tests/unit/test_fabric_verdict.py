@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.decoding.structs import json_text
 from llmb_common.errors import RecordError
 from llmb_common.fabric.blame import ASKED, MOST_ROUNDS, next_round
 from llmb_common.fabric.grouping import first_groups
@@ -78,7 +79,7 @@ def test_a_measurement_is_the_same_after_it_was_written() -> None:
     found = fleet(
         [group(["n1", "n2"])], whole=group(["n1", "n2"], None, error="hung", hung_ranks=(3,)), missing={"n3": "died"}
     )
-    assert measurement_from_json(found.to_json()) == found
+    assert measurement_from_json(json_text(msgspec.to_builtins(found))) == found
 
 
 @pytest.mark.parametrize("text", [b"{}", b"[]", b"{", b'{"device": "cuda", "schema": 2}', b'{"device": "tpu"}'])
@@ -165,14 +166,13 @@ def test_asked_once_is_not_enough_to_be_named() -> None:
     assert [members[0] for members in next_round(early, judge(early)) if "n7" in members] == ["n7"]
 
 
-def test_a_slow_node_fails_by_the_sites_expectation_or_by_training_only() -> None:
+def test_a_slow_node_fails_by_the_sites_expectation_only() -> None:
     found, _ = measure(Simulated(hosts_of(64), REAL, {"n7": 0.05}), random.Random(1))
     assert judge(found).excludable == []
     expected = HealthSettings(four_nodes_all_reduce_gb_per_s=330.0, tolerance_percent=3)
     assert judge(found, expectation=expected).excludable == ["n7"]
     assert judge(found, expectation=HealthSettings(four_nodes_all_reduce_gb_per_s=330.0)).excludable == []
     assert judge(found, expectation=HealthSettings(all_reduce_gb_per_s=330.0, tolerance_percent=3)).excludable == []
-    assert judge(found, slow_in_training={"n7", "n8"}).excludable == ["n7"]
 
 
 @pytest.mark.parametrize("count", [3, 5, 8, 11, 12, 24])

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.measurement import FabricMeasurement
 from llmb_common.fabric.spread import Usual, usual
-from llmb_common.fabric.verdict import FabricFinding, Measure
+from llmb_common.fabric.verdict import FabricFinding, Level, Measure
 from llmb_common.fabric.words import MEASURES, MeasureName, figure, nodes_text, remedy, slower
 
 DEVIATIONS = 5.0
@@ -84,24 +84,25 @@ def _findings(
         if is_slow or expected.fails(value.figure, median, least):
             slow.setdefault(value.host, []).append(value)
     usual_figure = own.median if own else median
+    finding_kind = "slow-within" if name == "within" else "slow-gpu"
     findings = []
     kind: list[str] = []
     many = is_a_kind(len(slow), len({value.host for value in values}))
     for host, found in slow.items():
         worst = min(found, key=lambda value: value.figure)
-        level = expected.level(host, fails=expected.fails(worst.figure, median, least))
+        level: Level = "fail" if expected.fails(worst.figure, median, least) else "warn"
         if many and level != "fail":
             kind.append(host)
             continue
         findings.append(
             FabricFinding(
-                kind="slow-within" if name == "within" else "slow-gpu",
+                kind=finding_kind,
                 level=level,
                 hosts=(host,),
                 what=f"{host}: {_where(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
                 f" {slower(worst.figure, usual_figure)}",
                 deviations=own.deviations(worst.figure) if own else None,
-                remedy=remedy("slow-within" if name == "within" else "slow-gpu", [host]),
+                remedy=remedy(finding_kind, [host]),
             )
         )
     if kind:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from llmb_common.fabric.grouping import SMALL, group_size, natural
+from llmb_common.fabric.grouping import SMALL, by_domain, group_size, natural
 from llmb_common.fabric.measurement import FabricMeasurement
 from llmb_common.fabric.verdict import FabricVerdict, GroupSpeed
 
@@ -64,6 +64,8 @@ class Witnesses:
         """The first round that counts against a node: those with partners that were chosen for it."""
         self.cleared = {host for group in self.groups if not group.slow for host in group.nodes}
         """Nodes of a fast group: whatever they are in, they slow down nobody."""
+        self.fast = {frozenset(group.nodes) for group in self.groups if not group.slow}
+        """Groups, by their nodes, that were fast at least once."""
         self._of: dict[str, list[GroupSpeed]] = {}
         for group in self.groups:
             for host in group.nodes:
@@ -92,11 +94,10 @@ class Witnesses:
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
         """Slow groups in which no node is ``named``, and which were not fast another time."""
         causes = {*named, *self.hung}
-        fast = {frozenset(group.nodes) for group in self.groups if not group.slow}
         return [
             group
             for group in self.groups
-            if group.slow and causes.isdisjoint(group.nodes) and frozenset(group.nodes) not in fast
+            if group.slow and causes.isdisjoint(group.nodes) and frozenset(group.nodes) not in self.fast
         ]
 
     def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
@@ -150,10 +151,7 @@ class _Round:
 
     def _regroup(self) -> None:
         """The rest in other groups than before: how much healthy ones differ is better known then, at no cost."""
-        domains: dict[str, list[str]] = {}
-        for host in natural(self._free):
-            domains.setdefault(self._topology.get(host, ""), []).append(host)
-        for hosts in domains.values():
+        for hosts in by_domain(self._free, self._topology).values():
             count = len(hosts) // self._size
             for at in range(count):
                 self._take(hosts[at::count][: self._size])
@@ -203,7 +201,7 @@ class _Round:
             self._take([first, *rest[: self._size - 1]])
 
 
-def spans(group: Sequence[str], topology: dict[str, str]) -> bool:
+def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
     """Whether a group crosses switches, as far as they are known."""
     return len({topology.get(host, "") for host in group}) > 1
 
@@ -234,11 +232,9 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     named = known.named()
     domains = _domains(named, known, topology)
     in_domains = {host for hosts in domains.values() for host in hosts}
-    left = known.unexplained(named)
-    fast = {frozenset(group.nodes) for group in known.groups if not group.slow}
     together: dict[frozenset[str], GroupSpeed] = {}
     unknown: dict[frozenset[str], GroupSpeed] = {}
-    for group in left:
+    for group in known.unexplained(named):
         nodes = frozenset(group.nodes)
         figures = known.figures_of(nodes)
         if is_slow(figures):
@@ -251,7 +247,7 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
         nodes=tuple(host for host in named if host not in in_domains),
         domains=domains,
         together=tuple(together.values()),
-        once=tuple(group for group in known.groups if is_slow([group]) and frozenset(group.nodes) in fast),
+        once=tuple(group for group in known.groups if is_slow([group]) and frozenset(group.nodes) in known.fast),
         unknown=tuple(unknown.values()),
     )
 

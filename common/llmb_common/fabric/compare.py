@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common.fabric.alone import DEVIATIONS
 from llmb_common.fabric.measurement import FabricMeasurement
-from llmb_common.fabric.spread import FLOOR, SPREAD_FROM, Usual, robust_deviation, usual
+from llmb_common.fabric.spread import FLOOR, SPREAD_FROM, Usual, usual
 from llmb_common.fabric.words import MEASURES, MeasureName, figure, nodes_text, percent
+from llmb_common.timing.statistics import robust_deviation
 
-DEVIATIONS = 5.0
-"""From which one changed unlike the others: as of what is measured alone, for nobody asks again."""
+Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +37,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
     """``answer`` is the line to print first."""
 
-    answer: Literal["slower", "faster", "no difference", "nothing in common"]
+    answer: Comparison
     lines: tuple[str, ...]
     changes: tuple[Changed, ...] = ()
     only_first: tuple[str, ...] = ()
@@ -120,7 +121,7 @@ def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str,
     middle = statistics.median(values)
     own: Usual | None = None
     if len(values) >= SPREAD_FROM:
-        own = usual(values, times=DEVIATIONS, ratio=1.0)
+        own = usual(values, times=DEVIATIONS, ratio=1.0)  # nobody asks again
     # The error of a median of many that differ by so much; of few nothing is known but the floor.
     error = 1.25 * robust_deviation(values) / len(values) ** 0.5 if own else 0.0
     return Changed(
@@ -134,7 +135,7 @@ def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str,
     )
 
 
-def _answer(changes: list[Changed]) -> Literal["slower", "faster", "no difference", "nothing in common"]:
+def _answer(changes: list[Changed]) -> Comparison:
     if not changes:
         return "nothing in common"
     real = [change for change in changes if change.is_real]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from llmb_common.fabric.verdict import Level
 from llmb_common.fabric.words import MEASURES, MeasureName
 from llmb_common.site.cluster import HealthSettings
 
@@ -13,11 +10,10 @@ CPU_RATIO = 0.25
 
 
 class Expectation:
-    """What the site says in ``health`` of its ``cluster_config.yaml``, and on which nodes training was slower too."""
+    """What the site says in ``health`` of its ``cluster_config.yaml``."""
 
-    def __init__(self, settings: HealthSettings, device: str, slow_in_training: Collection[str] = ()) -> None:
+    def __init__(self, settings: HealthSettings, device: str) -> None:
         self._settings = settings
-        self._slow_in_training = frozenset(slow_in_training)
         self.by_ratio = device == "cpu"
         """Whether the spread of values says nothing here."""
 
@@ -44,7 +40,3 @@ class Expectation:
     def fails(self, value: float, median: float, least: float | None) -> bool:
         """Whether it is the node's own fault that ``value`` is less than expected: most give what is."""
         return least is not None and value < least <= median
-
-    def level(self, host: str, *, fails: bool) -> Level:
-        """Of a node that is slow."""
-        return "fail" if fails or host in self._slow_in_training else "warn"

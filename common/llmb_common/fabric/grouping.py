@@ -40,17 +40,22 @@ def followed(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str
 
 def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tuple[list[list[str]], list[list[str]]]:
     """Groups within one domain each, and groups of nodes whose domains are smaller than a group."""
-    domains: dict[str, list[str]] = {}
-    for host in natural(hosts):
-        domains.setdefault(topology.get(host, ""), []).append(host)
     within: list[list[str]] = []
     scattered: list[str] = []
-    for _, members in sorted(domains.items(), key=lambda item: _key(item[0])):
+    for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _key(item[0])):
         if len(members) < size:
             scattered += members
         else:
             within += _cut(members, size)
     return within, _cut(scattered, size)
+
+
+def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
+    """The hosts of each domain, in natural order; of the domain ``""`` those of which it is not known."""
+    domains: dict[str, list[str]] = {}
+    for host in natural(hosts):
+        domains.setdefault(topology.get(host, ""), []).append(host)
+    return domains
 
 
 def group_size(count: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from llmb_common.command.printable import counted, first_few, printable
 from llmb_common.fabric.alone import alone_findings, measure
@@ -23,15 +23,14 @@ def judge(
     measurement: FabricMeasurement,
     topology: Mapping[str, str] | None = None,
     expectation: HealthSettings | None = None,
-    slow_in_training: Collection[str] = (),
 ) -> FabricVerdict:
     """What a measurement says of the fabric and of its nodes.
 
     ``topology`` has the switch, segment or NVL72 domain of hosts. A slow node is warned of; it fails by the site's
-    ``expectation`` only, or where training was slower on it too (``slow_in_training``). Nodes that give no figure fail.
+    ``expectation`` only. Nodes that give no figure fail.
     """
     domains = followed(measurement.hosts, topology or {})
-    expected = Expectation(expectation or HealthSettings(), measurement.device, slow_in_training)
+    expected = Expectation(expectation or HealthSettings(), measurement.device)
     measures, findings = alone_findings(measurement, expected)
     groups, of_groups = group_speeds(measurement, domains, expected)
     whole = _whole(measurement, expected)

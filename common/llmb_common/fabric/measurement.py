@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.decoding.structs import from_json, json_text
+from llmb_common.decoding.structs import from_json
 from llmb_common.errors import RecordError
 
 SCHEMA = 1
@@ -104,10 +104,6 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     missing: dict[str, str] = {}  # msgspec copies it
     """Nodes that were to take part and did not, with the reason."""
 
-    def to_json(self) -> bytes:
-        """The text of a file, which ``measurement_from_json`` reads."""
-        return json_text(msgspec.to_builtins(self))
-
     @property
     def hosts(self) -> list[str]:
         """Every node that gave a figure, or tried to, in the order in which they first occur."""
@@ -119,7 +115,7 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measurement_from_json(content: bytes, what: str = "the measurement") -> FabricMeasurement:
-    """What ``FabricMeasurement.to_json`` wrote. ``what`` it is, in the message.
+    """The measurement that JSON text holds. ``what`` it is, in the message.
 
     Raises:
         RecordError: it is damaged, or of another version

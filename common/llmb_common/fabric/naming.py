@@ -36,8 +36,7 @@ def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
         kind="hung",
         level="fail",
         hosts=(host,),
-        what=f"{host} hung in an all-reduce with {nodes_text([node for node in group.nodes if node != host])},"
-        f" which did not: {printable(group.why)[:200]}",
+        what=f"{host} hung in an all-reduce with {_others(host, group)}, which did not: {printable(group.why)[:200]}",
         remedy=remedy("hung", [host]),
     )
 
@@ -52,7 +51,7 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
             findings.append(_no_figure(host, witnesses))
         else:
             slow[host] = _mean(figures)
-    levels = {host: _level(host, group, expected) for host, group in slow.items()}
+    levels = {host: _level(group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
     everybody = {host for group in known.groups for host in group.nodes}
     if not is_a_kind(len(warned), len(everybody)):
@@ -62,8 +61,7 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
         _slow_node(host, group, known.against(host), levels[host]) for host, group in slow.items() if host not in warned
     ]
     if warned:
-        figures = [slow[host] for host in warned]
-        middle = sorted(figures, key=lambda group: group.busbw_gbps or 0.0)[len(figures) // 2]
+        middle = _middle([slow[host] for host in warned])
         findings.append(two_kinds("groups", warned, middle.busbw_gbps or 0.0, _median(middle)))
     return findings
 
@@ -80,6 +78,11 @@ def _mean(groups: Sequence[GroupSpeed]) -> GroupSpeed:
     )
 
 
+def _middle(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+    """The group whose figure is the median, the faster one of two."""
+    return sorted(groups, key=lambda group: group.busbw_gbps or 0.0)[len(groups) // 2]
+
+
 def _is_little(group: GroupSpeed) -> bool:
     return group.deviations is not None and group.deviations < DEVIATIONS
 
@@ -89,41 +92,39 @@ def _median(group: GroupSpeed) -> float:
     return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
 
 
-def _level(host: str, group: GroupSpeed, expected: Expectation) -> Level:
-    least = expected.least("groups", len(group.nodes))
-    return expected.level(host, fails=expected.fails(group.busbw_gbps or 0.0, _median(group), least))
-
-
 def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
-    partners = [nodes_text([node for node in one.nodes if node != host]) for one in witnesses]
     return FabricFinding(
         kind="slow-node",
         level=level,
         hosts=(host,),
-        what=f"{host} slows down every partner: {figure(group.busbw_gbps or 0.0, 'GB/s')},"
-        f" {slower(group.busbw_gbps or 0.0, _median(group))} (with {', and with '.join(partners)})",
+        what=f"{host} slows down every partner: {_said(group)} (with {_partners(host, witnesses)})",
         deviations=group.deviations,
         remedy=remedy("slow-node", [host]),
     )
 
 
 def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
-    partners = [nodes_text([node for node in group.nodes if node != host]) for group in witnesses]
     return FabricFinding(
         kind="no-figure",
         level="fail",
         hosts=(host,),
-        what=f"{host} fails with every partner ({', and with '.join(partners)}): {printable(witnesses[0].why)[:200]}",
+        what=f"{host} fails with every partner ({_partners(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
         remedy=remedy("no-figure", [host]),
     )
 
 
+def _partners(host: str, witnesses: Sequence[GroupSpeed]) -> str:
+    """``n[1-3], and with n[4-6]``."""
+    return ", and with ".join(_others(host, group) for group in witnesses)
+
+
+def _others(host: str, group: GroupSpeed) -> str:
+    return nodes_text([node for node in group.nodes if node != host])
+
+
 def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     groups = [group for host in hosts for group in known.against(host) if group.busbw_gbps is not None]
-    said = "no figures"
-    if groups:
-        middle = sorted(groups, key=lambda group: group.busbw_gbps or 0.0)[len(groups) // 2]
-        said = f"{figure(middle.busbw_gbps or 0.0, 'GB/s')}, {slower(middle.busbw_gbps or 0.0, _median(middle))}"
+    said = _said(_middle(groups)) if groups else "no figures"
     return FabricFinding(
         kind="slow-switch",
         level="warn" if groups else "fail",
@@ -168,7 +169,7 @@ def _said(group: GroupSpeed) -> str:
 def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     return FabricFinding(
         kind="slow-path",
-        level=_of_group(group, expected),
+        level=_level(group, expected),
         hosts=group.nodes,
         what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
         deviations=group.deviations,
@@ -176,8 +177,8 @@ def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     )
 
 
-def _of_group(group: GroupSpeed, expected: Expectation) -> Level:
-    """Of a group, none of whose nodes is to blame by itself."""
+def _level(group: GroupSpeed, expected: Expectation) -> Level:
+    """How much it counts that a group is slow."""
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
@@ -199,7 +200,7 @@ def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> Fabr
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
     return FabricFinding(
         kind="unknown",
-        level=_of_group(group, expected),
+        level=_level(group, expected),
         hosts=group.nodes,
         what=f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
         deviations=group.deviations,

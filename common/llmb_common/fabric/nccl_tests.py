@@ -37,8 +37,12 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def best(self) -> Column | None:
         """The faster of the two."""
-        known = [column for column in (self.out_of_place, self.in_place) if column is not None]
-        return max(known, key=lambda column: column.busbw_gbps, default=None)
+        return max(self.columns, key=lambda column: column.busbw_gbps, default=None)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Those that are there."""
+        return [column for column in (self.out_of_place, self.in_place) if column is not None]
 
 
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,17 +88,12 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def wrong(self) -> list[SizeResult]:
         """Sizes with wrong values."""
-        return [
-            size
-            for size in self.sizes
-            if any(column is not None and column.wrong for column in (size.out_of_place, size.in_place))
-        ]
+        return [size for size in self.sizes if any(column.wrong for column in size.columns)]
 
     @property
     def checked(self) -> bool:
         """Whether wrong values would have been counted: not with ``-c 0``, and not before 2.13."""
-        columns = [column for size in self.sizes for column in (size.out_of_place, size.in_place) if column is not None]
-        return any(column.wrong is not None for column in columns)
+        return any(column.wrong is not None for size in self.sizes for column in size.columns)
 
     @property
     def good(self) -> bool:

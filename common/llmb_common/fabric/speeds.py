@@ -37,18 +37,17 @@ def group_speeds(
     measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
 ) -> tuple[list[GroupSpeed], list[Measure]]:
     """Every group of every round by what is usual among its like, and what is usual, the commonest size first."""
-    domains = dict(topology)
-    reference = _References(measured, domains, expected)
+    reference = _References(measured, topology, expected)
     found: list[GroupSpeed] = []
     for number, groups in enumerate(measured.rounds):
         for group in groups:
-            kind = _kind(group, domains)
+            kind = _kind(group, topology)
             found.append(_speed(group, number, reference.of(kind), reference.asked_from(kind)))
     return found, reference.measures()
 
 
-def _kind(group: GroupMeasurement, domains: dict[str, str]) -> _Kind:
-    return _Kind(len(group.nodes), spans(group.nodes, domains))
+def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
+    return _Kind(len(group.nodes), spans(group.nodes, topology))
 
 
 def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
@@ -72,20 +71,16 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
 
 def _hung(group: GroupMeasurement) -> tuple[str, ...]:
     """The nodes of the ranks that hung, where those of others did not: where all did, it may be any of them."""
-    hosts = {
-        group.nodes[rank // group.gpus_per_node]
-        for rank in group.hung_ranks
-        if 0 <= rank < len(group.nodes) * group.gpus_per_node
-    }
-    return tuple(host for host in group.nodes if host in hosts) if len(hosts) < len(group.nodes) else ()
+    hung = group.hung_nodes
+    return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
 
 
 class _References:
     """What is usual of each kind of groups."""
 
-    def __init__(self, measured: FabricMeasurement, domains: dict[str, str], expected: Expectation) -> None:
+    def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._expected = expected
-        self._domains = domains
+        self._topology = topology
         hosts = {host for groups in measured.rounds for group in groups for host in group.nodes}
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
         self._first = self._by_kind(measured.rounds[:1])
@@ -106,7 +101,7 @@ class _References:
         for groups in rounds:
             for group in groups:
                 if group.busbw_gbps is not None:
-                    found.setdefault(_kind(group, self._domains), []).append(group)
+                    found.setdefault(_kind(group, self._topology), []).append(group)
         return found
 
     def of(self, kind: _Kind) -> Usual | None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from llmb_common.timing.statistics import robust_deviation
+
 FLOOR = 0.005
 """Of the median: healthy fleets may scatter by less, as 66 B200 nodes did (0.07 %), and less is worth nobody's day."""
 
@@ -38,10 +40,6 @@ class Usual(msgspec.Struct, frozen=True):
             return None
         return (self.median - value) / self.deviation
 
-    def loss(self, value: float) -> float:
-        """How far below the median ``value`` is, as a share of it."""
-        return 1 - value / self.median
-
 
 def usual(
     values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
@@ -68,12 +66,6 @@ def usual(
         limit = max(limit, (upper[-1] + lower[0]) / 2)  # all of the slower kind are asked, not only the worst of them
     kind = (len(lower), statistics.median(lower)) if lower else None
     return Usual(median, limit, len(values), deviation, seen, kind)
-
-
-def robust_deviation(values: Sequence[float]) -> float:
-    """The standard deviation by the median distance from the median, which a few odd values do not widen."""
-    median = statistics.median(values)
-    return 1.4826 * statistics.median(abs(value - median) for value in values)
 
 
 def _of_few(count: int) -> float:

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from llmb_common.fabric.words import MeasureName, Unit
+
 Level = Literal["fail", "warn", "note"]
 """``fail``: a job would stop or its result be less than the site expects. ``warn``: slower than the others, which need
 not cost a training job anything. ``note``: worth knowing."""
@@ -52,9 +54,9 @@ class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One measurement over all that gave it: GPUs, nodes, or groups of one size."""
 
-    name: Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
+    name: MeasureName
     word: str
-    unit: Literal["TFLOPS", "GB/s"]
+    unit: Unit
     nodes: int
     """In a group; of GPUs 1."""
     count: int

@@ -9,6 +9,7 @@ from llmb_common.command.printable import printable
 from llmb_common.runs.hostlist import compress
 
 MeasureName = Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
+Unit = Literal["TFLOPS", "GB/s"]
 
 
 class MeasureWord(NamedTuple):
@@ -16,7 +17,7 @@ class MeasureWord(NamedTuple):
     expects (``setting`` of its ``health``) below which one fails, where it does not say its own tolerance."""
 
     word: str
-    unit: Literal["TFLOPS", "GB/s"]
+    unit: Unit
     slow: float
     fails: float
     setting: str = ""

@@ -11,6 +11,7 @@ from llmb_common.nodes import gpu_run
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.rule import Fleet, Found, against_median
 from llmb_common.platform.gpus import GPUS, type_of
+from llmb_common.timing.statistics import robust_deviation
 
 SLOW_CLOCK = 0.9
 """Under load a GPU's clock below this share of the median GPU's: all others wait for it."""
@@ -63,8 +64,8 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 
 def _deviation(clocks: Sequence[float], median: float) -> float:
     """The standard deviation of healthy GPUs' clocks: of these, and of usual ones where they are few."""
-    # Of the median's distances: the slow ones themselves do not widen it. Few GPUs say little of how much they differ.
-    seen = 1.4826 * statistics.median(abs(mhz - median) for mhz in clocks)
+    # The slow ones themselves do not widen it. Few GPUs say little of how much they differ.
+    seen = robust_deviation(clocks)
     usual = USUAL_DEVIATION * median
     weight = len(clocks) / (len(clocks) + _WORTH)
     return math.sqrt(weight * seen**2 + (1 - weight) * usual**2)

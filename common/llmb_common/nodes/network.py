@@ -129,9 +129,8 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
 
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:
     """Of ports of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
-    slower. Of two that differ the faster one is right."""
-    rates = Counter(port.rate_gbps for port in ports if port.state == ACTIVE and port.rate_gbps)
-    return max(rates, key=lambda rate: (rates[rate], rate), default=None)
+    slower."""
+    return usual_value(port.rate_gbps or None for port in ports if port.state == ACTIVE)
 
 
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
@@ -151,7 +150,7 @@ def missing_ports(fleet: Fleet) -> Iterator[Found]:
     counts = {node.host: len(_serving(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
-        if isinstance(usual, int) and 0 < count < usual:
+        if usual is not None and 0 < count < usual:
             yield Found(host, f"{count} adapters of the kind that serves GPUs; usual here: {usual}")
 
 

@@ -7,11 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.gpu_run import GpuRun, runs_of
 from llmb_common.nodes.needs import Needs
+
+T = TypeVar("T")
 
 Weight = Literal["fail", "warn", "unknown"]
 """Before a job. ``fail``: it would stop there, or its result be wrong. ``warn``: worth a look. ``unknown``: it was not
@@ -131,14 +133,14 @@ ACTIVE = "ACTIVE"
 """The state of a port that carries data."""
 
 
-def usual_value(values: Iterable[object]) -> object:
+def usual_value(values: Iterable[T | None]) -> T | None:
     """What most have; None where nobody says anything.
 
     Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
     """
     counts = Counter(value for value in values if value is not None)
 
-    def rank(value: object) -> tuple[int, float]:
+    def rank(value: T) -> tuple[int, float]:
         is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
         return counts[value], is_better
 

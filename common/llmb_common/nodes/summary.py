@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.printable import printable
+from llmb_common.command.printable import counted, printable
 from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
 from llmb_common.nodes.findings import NodeFinding, find
 from llmb_common.nodes.gpu_run import GpuRun, held_clock, runs_of
@@ -66,7 +66,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
         if not self.nodes:
             return []
         versions = [("driver", self.driver), ("CUDA", self.cuda), ("NCCL", self.nccl), ("kernel", self.kernel)]
-        hosts = f"{self.nodes} node{'s' if self.nodes > 1 else ''}"
+        hosts = counted(self.nodes, "node")
         power = f", {self.power_w:.0f} W each under load" if self.power_w else ""
         network = [f"network {self.network}"] if self.network else []
         joined = [("NVLink", self.nvlink), ("fabric", self.fabric), ("channels", self.channels)]

@@ -41,12 +41,6 @@ class Gpu:
     """What nvidia-smi prints as the name."""
     memory_bandwidth: float = 0.0
     """Bytes/s, as the data sheets say; 0: no published result says what follows from it."""
-    nvlink: float = 0.0
-    """Bytes/s of one GPU, in one direction."""
-    network: float = 0.0
-    """Bytes/s of the adapter beside one GPU in the reference architectures, in one direction."""
-    faster: float = 1.0
-    """Than a GPU with the same peaks, in BF16 and FP8: more power, as published step times show."""
     memory_clock: int | None = None
     """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
     fast_cores: tuple[int, int] | None = None
@@ -61,10 +55,6 @@ class Gpu:
     def nvlink_gpus(self) -> int:
         """GPUs that NVLink joins."""
         return self.per_node * self.nvlink_nodes
-
-    def sustained(self, dtype: str) -> float:
-        """TFLOP/s to hold step times against: the peak, of ``faster`` GPUs more."""
-        return self.peaks[dtype] * (1 if dtype == "nvfp4" else self.faster)
 
 
 def _read() -> dict[str, Gpu]:

@@ -74,8 +74,18 @@ def summarize(values: Sequence[float]) -> Summary | None:
     count = len(ordered)
     mean = math.fsum(ordered) / count
     variance = math.fsum((value - mean) ** 2 for value in ordered) / (count - 1) if count > 1 else 0.0
-    median = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    return Summary(count, mean, math.sqrt(variance), median)
+    return Summary(count, mean, math.sqrt(variance), _median(ordered))
+
+
+def robust_deviation(values: Sequence[float]) -> float:
+    """The standard deviation by the median distance from the median, which a few odd values do not widen."""
+    median = _median(sorted(values))
+    return 1.4826 * _median(sorted(abs(value - median) for value in values))
+
+
+def _median(ordered: Sequence[float]) -> float:
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
 
 _TINY = 1e-300
