@@ -405,8 +405,10 @@ def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs) -> None:
     assert "check free space and permissions of that folder" in caught.value.remedy
 
 
-def test_runs_outside_the_installation_outlive_the_index(runs: Runs, tmp_path: Path) -> None:
-    record = runs.make(workload_folder=str(tmp_path / "elsewhere"))
+@pytest.mark.parametrize("elsewhere", ["elsewhere", "other/site/elsewhere"])
+def test_runs_outside_the_installation_outlive_the_index(runs: Runs, tmp_path: Path, elsewhere: str) -> None:
+    (tmp_path / "other" / ".llmb").mkdir(parents=True)  # another installation, in which none of the runs is
+    record = runs.make(workload_folder=str(tmp_path / elsewhere))
     assert rebuild(runs.install) == 1
     assert runs.find() == [record.paths.run_id]
     database.index_file(runs.install).unlink()

@@ -114,8 +114,9 @@ def _installation_of(record: RunRecord) -> Path:
 
     In a copy of an installation, plans still name the original.
     """
-    around = record.paths.experiments.parents[2]
-    return around if (around / ".llmb").is_dir() else Path(record.plan.install)
+    workloads, around = record.paths.experiments.parents[1:3]
+    is_inside = workloads.name == "workloads" and (around / ".llmb").is_dir()
+    return around if is_inside else Path(record.plan.install)
 
 
 def rebuild(install: Path) -> int:

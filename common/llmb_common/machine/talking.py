@@ -88,7 +88,10 @@ class Conversation:
         with selectors.DefaultSelector() as selector:
             if not self._from_errors.closed:
                 selector.register(self._from_errors, selectors.EVENT_READ)
-            while not self._from_errors.closed and selector.select(max(0.0, deadline - time.monotonic())):
+            while not self._from_errors.closed:
+                left = deadline - time.monotonic()
+                if left < 0 or not selector.select(left):
+                    return
                 self._take_errors()
 
     def _take_errors(self) -> None:
