@@ -61,8 +61,7 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
         return False
     if case.function is None:
         return captures_iterations(case.recipe.family)
-    settings = case.function.settings
-    return "full_iteration" in str([settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")])
+    return case.function.captures_iterations
 
 
 def _graph(case: Case, plan: JobPlan) -> bool:
