@@ -78,6 +78,11 @@ class Case(PlanningInput):
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
+    def saves(self) -> bool:
+        """Whether the run saves, or goes on from what was saved."""
+        return self.request.checkpoint or self.resumes
+
+    @property
     def precision(self) -> str:
         """The FP8 scaling, or the dtype where it is not FP8."""
         if self.dtype != "fp8":

@@ -171,7 +171,8 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     storage = storage_of(
         plan.fp8_recipe or plan.dtype,
         hopper=gpus.generation_of(plan.gpu_type) == "hopper",
-        precision_aware=(settings.get("precision_aware", False) or aware) and not _saves(case),
+        # Saving goes without the precision-aware optimizer.
+        precision_aware=(settings.get("precision_aware", False) or aware) and not case.saves,
         fsdp=plan.fsdp,
         newer=is_newer(plan.engine),
         settings=settings,
@@ -201,18 +202,13 @@ def _chunks(case: Case, settings: Mapping[str, Any], layout: Layout, layers: int
     return known or chunks_of(settings, layout, layers)
 
 
-def _saves(case: Case) -> bool:
-    """Whether the job saves, which goes without the precision-aware optimizer."""
-    return bool(case.request.checkpoint) or case.resumes
-
-
 def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving.
 
     None for a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
     its publisher has run.
     """
-    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or _saves(case))
+    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
         return None
     if measured.knowledge != "not validated":
