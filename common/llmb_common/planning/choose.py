@@ -147,9 +147,9 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
             said = say("GPU_TYPE", said)
         types = _gpu_types(recipe, model.size)
         named = ", ".join(types)
-        near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
         if gpu_type != CPU:
             remedy = f"it has configurations for {named}"
+            near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
             if near is not None:
                 apart = differences(gpu_type, near)
                 remedy += f"; the nearest is {near}" + (f", where {gpu_type} has {apart}" if apart else "")
