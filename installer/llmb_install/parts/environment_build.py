@@ -87,9 +87,9 @@ class Build:
         except Unavailable as problem:
             raise no_uv(problem) from problem
 
-    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None, **more: str) -> command.Finished:
-        """Run a program with this machine's settings for packages. ``more``: further variables."""
-        env = {**child_environment(), **self.settings.variables, **more}
+    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
+        """Run a program with this machine's settings for packages."""
+        env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
@@ -99,10 +99,10 @@ class Build:
         if done.status != 0:
             raise failure(self, what, done, remedy)
 
-    def install(self, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
+    def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
         """Have uv install what ``arguments`` name, ``total`` packages if that is known."""
         argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
-        return self.run(argv, UvProgress(self.step, what, total), **env)
+        return self.run(argv, UvProgress(self.step, what, total))
 
 
 def not_had(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
@@ -303,11 +303,11 @@ def cpu_torch_remedy() -> str:
     )
 
 
-def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> None:
+def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
     """Install what ``arguments`` name."""
     build.step.update(f"installing {what}")
     build.require(
-        build.install(arguments, what, total, **env),
+        build.install(arguments, what, total),
         f"{what} could not be installed",
         "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
         "what is already downloaded is not downloaded again",
