@@ -23,8 +23,7 @@ from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
 from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, hub_environment, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
-from llmb_install.parts.files import CATALOGUES as CATALOGUES
-from llmb_install.parts.files import WorkloadFolders, answers_file, commands, read_settings
+from llmb_install.parts.files import CATALOGUES, WorkloadFolders, answers_file, commands, read_settings
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Artefact, Small, read_receipt

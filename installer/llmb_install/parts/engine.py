@@ -18,10 +18,10 @@ from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.parts import uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.environment_build import (
-    CPU_TORCH_INDEX,
     cache_name,
     child_environment,
     cpu_torch_remedy,
+    further_indexes,
     not_had,
 )
 from llmb_install.parts.package_index import Sources
@@ -120,8 +120,7 @@ class CpuEngine(Environment):
         build = re.compile(rf"torch-{re.escape(pinned[1])}-{tag}-{tag}-.*linux.*_{platform.machine()}\.whl")
         told = settings(child_environment())
         try:
-            more = () if told.options else (CPU_TORCH_INDEX,)
-            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, more)
+            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, further_indexes("torch", told))
         except Unavailable as problem:
             what = f"PyTorch {pinned[1]} for Python {uv.spelt(version)} cannot be had"
             return not_had(what, problem, cpu_torch_remedy())

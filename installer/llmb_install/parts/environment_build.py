@@ -18,6 +18,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
 from llmb_install.parts import uv
+from llmb_install.parts.fetching import hashes
 from llmb_install.parts.package_files import add_clone, link_packages
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, settings
@@ -185,7 +186,7 @@ def _refusal(build: Build, output: str) -> Unavailable | None:
     package = named[1]
     file = re.search(r"[^\s/`]+(?:\.whl|\.tar\.gz)\b", said)
     wanted = urllib.parse.unquote(file[0]) if file else ""
-    more = (CPU_TORCH_INDEX,) if package == "torch" and not build.settings.options else ()
+    more = further_indexes(package, build.settings)
     sources = Sources(build.settings)
     try:
         if wanted or "No solution found" in said:
@@ -197,11 +198,6 @@ def _refusal(build: Build, output: str) -> Unavailable | None:
     if "end of file" in said:
         return broken_off(links[0].location, f"file of {package}")
     return sources.refusal
-
-
-def hashes(lock: str) -> set[str]:
-    """The SHA-256 of every file that a lock names."""
-    return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 HASHED = ("--require-hashes", "--no-deps")
@@ -239,6 +235,11 @@ def extract(lock: Path, name: str, folder: Path) -> Path | None:
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, where uv looks if told of that backend."""
+
+
+def further_indexes(package: str, told: IndexSettings) -> tuple[str, ...]:
+    """Where else than the machine's indexes ``package`` is looked for; nowhere where pip is told to use none."""
+    return (CPU_TORCH_INDEX,) if package == "torch" and not told.options else ()
 
 
 def _install(build: Build) -> None:
