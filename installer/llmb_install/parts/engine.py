@@ -215,6 +215,10 @@ class Tool(Environment):
     def show(self) -> str:
         return f"environment {self.link} with LLMB from {self.editable}"
 
+    def is_usable(self) -> bool:
+        """As of any environment; whether it is complete has looked at every file already."""
+        return self.is_complete() and self._smoke_problem() is None
+
     def _is_built(self) -> bool:
         """Also whether every file is what was installed: a tenth of a second's work."""
         return super()._is_built() and self._damage() is None
