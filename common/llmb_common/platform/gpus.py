@@ -5,9 +5,8 @@ Standard library only: the installer reads the table before anything is installe
 Sources. Peaks, memory, GPUs per node and CPUs: NVIDIA DGX Cloud Benchmarking (github.com/NVIDIA/dgxc-benchmarking),
 release 26.06.01, README.md, "Peak Theoretical Throughput" and the reference architectures below it; the peaks are those
 that its expected results are divided by. H200, which it does not have: NVIDIA's H200 datasheet (the H100's compute with
-141 GB). Rates of memory, NVLink and network: the data sheets of H100, H200, DGX B200, DGX B300, GB200 NVL72 and GB300
-NVL72 (ConnectX-7 up to the B200s, ConnectX-8 from the B300s on). Product names: the list of supported chips in the
-README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
+141 GB). Rates of memory: the data sheets of H100, H200, DGX B200, DGX B300, GB200 NVL72 and GB300 NVL72. Product names:
+the list of supported chips in the README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
 """
 
 from __future__ import annotations
@@ -40,13 +39,7 @@ class Gpu:
     products: tuple[str, ...]
     """What nvidia-smi prints as the name."""
     memory_bandwidth: float = 0.0
-    """Bytes/s, as the data sheets say; 0: no published result says what follows from it."""
-    nvlink: float = 0.0
-    """Bytes/s of one GPU, in one direction."""
-    network: float = 0.0
-    """Bytes/s of the adapter beside one GPU in the reference architectures, in one direction."""
-    faster: float = 1.0
-    """Than a GPU with the same peaks, in BF16 and FP8: more power, as published step times show."""
+    """Bytes/s, as the data sheets say; 0: not known."""
     memory_clock: int | None = None
     """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
     fast_cores: tuple[int, int] | None = None
@@ -61,10 +54,6 @@ class Gpu:
     def nvlink_gpus(self) -> int:
         """GPUs that NVLink joins."""
         return self.per_node * self.nvlink_nodes
-
-    def sustained(self, dtype: str) -> float:
-        """TFLOP/s to hold step times against: the peak, of ``faster`` GPUs more."""
-        return self.peaks[dtype] * (1 if dtype == "nvfp4" else self.faster)
 
 
 def _read() -> dict[str, Gpu]:
