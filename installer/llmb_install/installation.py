@@ -23,8 +23,7 @@ from llmb_install.parts.charts import Charts
 from llmb_install.parts.credentials import Secrets, secret_files
 from llmb_install.parts.engine import KINDS, CpuEngine, cpu_engine, hub_environment, own_engine, tool_environment
 from llmb_install.parts.environment import Environment
-from llmb_install.parts.files import CATALOGUES as CATALOGUES
-from llmb_install.parts.files import WorkloadFolders, answers_file, commands, read_settings
+from llmb_install.parts.files import CATALOGUES, WorkloadFolders, answers_file, commands, read_settings
 from llmb_install.parts.hugging_face import ModelFiles
 from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Artefact, Small, read_receipt
@@ -39,7 +38,10 @@ class Installation:
         self.answers = answers
         self.secrets = secrets or Secrets()
         self.path = Path(answers.install_path)
-        self.recipes = {name: recipe for name, recipe in load_recipes(clone).items() if name in answers.workloads}
+        known = load_recipes(clone)
+        self.recipes = {name: recipe for name, recipe in known.items() if name in answers.workloads}
+        self._base = next(iter(known.values())).listed_variants[0]
+        """The variant that adopted catalogues are read with: any will do."""
 
     def gone_workloads(self) -> dict[str, str]:
         """Installed workloads of which the clone has no recipe, each with what to do; empty where it has all."""
@@ -109,11 +111,11 @@ class Installation:
         return [self._adopted(name, release, config) for name, release in config.releases.items()]
 
     def _adopted(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
-        base = next(iter(load_recipes(self.clone).values())).listed_variants[0]
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
         def look() -> str | None:
-            return adopted.problem_with(self.path / CATALOGUES, name, release, image, base) or self._changed(release)
+            folder = self.path / CATALOGUES
+            return adopted.problem_with(folder, name, release, image, self._base) or self._changed(release)
 
         return Small(f"release {name}", f"look at the release {name}", look, look)
 

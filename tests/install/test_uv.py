@@ -30,7 +30,7 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_it_has_what_the_lock_says_byte_code_for_all_and_files_of_its_own(tmp_path: Path, lock: Path) -> None:
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",), kind="uv")
+    made = Environment(tmp_path / "venvs" / "made", sys.executable, lock, smoke=("click",), kind="uv")
     with Reporter(tmp_path / "logs") as reporter:
         assert made.ensure(reporter)
     assert [name for name in installed_packages(made.folder) if name.startswith("click-")]
@@ -42,13 +42,13 @@ def test_it_has_what_the_lock_says_byte_code_for_all_and_files_of_its_own(tmp_pa
     assert list(module.parent.glob("__pycache__/testing.*.pyc"))
     assert module.stat().st_nlink == 1
     assert not list(tmp_path.glob("cache*")), "a home folder may have a quota"
-    assert not list(tmp_path.glob(".uv-*"))
+    assert not list(tmp_path.glob("venvs/.uv-*"))
     assert not (made.folder / ".lock").exists()
 
 
 def test_another_content_than_the_locks_is_refused(tmp_path: Path, lock: Path) -> None:
     lock.write_text(re.sub(r"sha256:[0-9a-f]{8}", "sha256:00000000", lock.read_text()))
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",), kind="uv")
+    made = Environment(tmp_path / "venvs" / "made", sys.executable, lock, smoke=("click",), kind="uv")
     with Reporter(tmp_path / "logs") as reporter, pytest.raises(EnvironmentLacks, match=r"(?i)hash"):
         made.ensure(reporter)
     assert not made.is_complete()
@@ -79,7 +79,7 @@ def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, mo
     for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "LLMB_BUNDLE", "PIP_CONFIG_FILE", "PIP_NO_INDEX"):
         monkeypatch.setenv(name, "https://127.0.0.1:1" if "INDEX" in name else "")
     bundles.use(folder, clone)
-    made = Environment(tmp_path / "made", sys.executable, lock, smoke=("click",))
+    made = Environment(tmp_path / "venvs" / "made", sys.executable, lock, smoke=("click",))
     with Reporter(tmp_path / "logs") as reporter:
         assert made.ensure(reporter)
     assert [name for name in installed_packages(made.folder) if name.startswith("click-")]

@@ -43,7 +43,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     folder = tmp_path_factory.mktemp('it\'s a "folder"')
     lock = folder / "lock.txt"
     lock.write_text(locked(tiny_wheel(folder)))
-    environment = Environment(folder / "venv", sys.executable, lock, smoke=("json", "tiny"))
+    environment = Environment(folder / "venvs" / "venv", sys.executable, lock, smoke=("json", "tiny"))
     assert environment.ensure(Reporter(None))
     return environment
 
@@ -88,7 +88,7 @@ def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -
 def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(locked(tiny_wheel(tmp_path)))
-    made = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    made = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, smoke=("tiny",))
     assert made.ensure(Reporter(None))
     damaged = made.folder
     shutil.rmtree(next(damaged.glob("lib/python3.*/site-packages/tiny")))
@@ -136,13 +136,13 @@ def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:1/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setattr(uv, "on_path", lambda: None)
-    made = Environment(tmp_path / "venv", sys.executable, lock, ())
+    made = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, ())
     reason = "the package index http://localhost:1/simple cannot be reached: Connection refused"
     with pytest.raises(EnvironmentLacks, match=reason):
         require_ready([made])
     with Reporter(None) as reporter, pytest.raises(EnvironmentLacks, match=reason):
         made.ensure(reporter)
-    assert not list(tmp_path.glob("venv-*")), "a failed build leaves nothing"
+    assert not list(tmp_path.glob("venvs/venv-*")), "a failed build leaves nothing"
 
 
 def test_a_missing_interpreter_is_detected(built: Environment) -> None:
@@ -258,7 +258,7 @@ def test_a_file_with_another_content_is_not_installed(tmp_path: Path, case: str)
     if case == "changed":
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("more.py", "print('not what was locked')")
-    environment = Environment(tmp_path / "venv", sys.executable, lock, smoke=("tiny",))
+    environment = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, smoke=("tiny",))
     if case == "right":
         assert environment.ensure(Reporter(None))
         return

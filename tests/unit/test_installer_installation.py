@@ -13,6 +13,7 @@ from llmb_common.command.words import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig, engine_values
 from llmb_install.parts import engine as engine_module
+from llmb_install.parts import environment_build
 from llmb_install.parts.credentials import (
     Secrets,
     closed_files,
@@ -351,7 +352,7 @@ def test_a_python_that_uv_fetches_is_taken(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool) -> None:
-    monkeypatch.setattr(engine_module, "CPU_TORCH_INDEX", tmp_path.as_uri())
+    monkeypatch.setattr(environment_build, "CPU_TORCH_INDEX", tmp_path.as_uri())
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
     monkeypatch.setattr(engine_module.uv, "on_path", lambda: None)

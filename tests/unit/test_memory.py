@@ -34,16 +34,14 @@ def measured(row: dict[str, Any]) -> MemoryInput:
     size = row["model"].removeprefix("llama3_")
     groups = {"70b": 8, "405b": 16}[size]  # of the measured model, not the released one
     architecture = replace(RECIPES["llama3.1"].model(size).listed, layers=row["layers"], query_groups=groups)
-    return MemoryInput(
-        body=body_of(architecture, layers_of(architecture)), layout=layout_of(row), sequence_length=row["sequence"]
-    )
+    return MemoryInput(body=body_of(architecture, layers_of(architecture)), layout=layout_of(row))
 
 
 def layout_of(row: dict[str, Any]) -> Layout:
     columns = {name: row[name] for name in ("tp", "pp", "cp", "ep")}
     shards = 8 // (row["tp"] * row["pp"] * row["cp"])
     columns["etp"] = 1 if row["ep"] else None
-    return Layout(seq_len=8192, gpus=8, mbs=1, gbs=row["microbatches"] * shards, **columns)
+    return Layout(seq_len=row["sequence"], gpus=8, mbs=1, gbs=row["microbatches"] * shards, **columns)
 
 
 def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:
@@ -95,7 +93,7 @@ def test_experts_with_latent_attention_are_predicted_from_their_catalogue() -> N
         function = deepseek(int(row["model"][-1]))
         body = body_of(function.architecture, function.layers)
         assert body is not None
-        stages = stages_memory(MemoryInput(body=body, layout=layout_of(row), sequence_length=4096))
+        stages = stages_memory(MemoryInput(body=body, layout=layout_of(row)))
         found += errors(stages, row["allocated_gib"])
     check("experts, bf16", found)
 
@@ -119,8 +117,8 @@ def test_interleaved_stages_in_fp8_are_predicted_as_well_as_it_is_documented() -
     architecture, found = RECIPES["llama3.1"].model("70b").listed, []
     body = body_of(architecture, layers_of(architecture))
     for row in PEAKS["llama3_70b_fp8cs_32_h100"]["rows"]:
-        layout = Layout(seq_len=8192, gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
-        stages = stages_memory(MemoryInput(body=body, layout=layout, sequence_length=4096, storage=storage))
+        layout = Layout(seq_len=4096, gpus=32, tp=row["tp"], pp=row["pp"], vp=row["vp"], mbs=1, gbs=32)
+        stages = stages_memory(MemoryInput(body=body, layout=layout, storage=storage))
         found.append(round(100 * (max(stage.total for stage in stages) / row["allocated_gib"] - 1), 1))
     check("dense, fp8 (cs), VP", found)
 
@@ -278,9 +276,9 @@ def stage(
     architecture: Architecture = MODEL, storage: Storage | None = None, index: int = -1, **columns: Any
 ) -> StageMemory:
     """A stage, the last unless said otherwise, of a job on 8 GPUs."""
-    layout = Layout(**{"seq_len": 8192, "gpus": 8, "mbs": 1, "gbs": 64, **columns})
+    layout = Layout(**{"seq_len": T, "gpus": 8, "mbs": 1, "gbs": 64, **columns})
     body = body_of(architecture, layers_of(architecture))
-    return stages_memory(MemoryInput(body=body, layout=layout, sequence_length=T, storage=storage or Storage()))[index]
+    return stages_memory(MemoryInput(body=body, layout=layout, storage=storage or Storage()))[index]
 
 
 def test_weights_their_gradients_and_their_state() -> None:
@@ -394,9 +392,9 @@ def body(name: str) -> Body:
 
 def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
     deepseek = body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config")
-    layout = Layout(seq_len=8192, gpus=256, pp=2, ep=32, etp=1, mbs=1, gbs=4096)
+    layout = Layout(seq_len=4096, gpus=256, pp=2, ep=32, etp=1, mbs=1, gbs=4096)
     with_head, without = (
-        stages_memory(MemoryInput(body=model, layout=layout, sequence_length=4096))[-1]
+        stages_memory(MemoryInput(body=model, layout=layout))[-1]
         for model in (deepseek, replace(deepseek, heads=(), further=0))
     )
     assert with_head.logits == pytest.approx(2 * without.logits)
@@ -408,8 +406,7 @@ def test_heads_for_further_tokens_are_on_the_last_stage() -> None:
 def test_what_is_computed_again_is_not_kept(module: str) -> None:
     job = MemoryInput(
         body=body("deepseek_v3_pretrain_256gpu_gb300_fp8mx_config"),
-        layout=Layout(seq_len=8192, gpus=256, pp=4, ep=64, etp=1, mbs=1, gbs=4096),
-        sequence_length=4096,
+        layout=Layout(seq_len=4096, gpus=256, pp=4, ep=64, etp=1, mbs=1, gbs=4096),
     )
     kept = stages_memory(job)[0].activations
     assert stages_memory(replace(job, recomputed=frozenset({module})))[0].activations < kept
@@ -419,8 +416,7 @@ def test_what_is_computed_again_is_not_kept(module: str) -> None:
 def test_what_is_sent_to_the_host_is_not_kept(module: str) -> None:
     job = MemoryInput(
         body=body("qwen3_30b_a3b_pretrain_16gpu_h100_bf16_config"),
-        layout=Layout(seq_len=8192, gpus=16, ep=16, etp=1, mbs=1, gbs=1024),
-        sequence_length=4096,
+        layout=Layout(seq_len=4096, gpus=16, ep=16, etp=1, mbs=1, gbs=1024),
     )
     kept = stages_memory(job)[0].activations
     assert stages_memory(replace(job, offloaded=frozenset({module})))[0].activations < kept

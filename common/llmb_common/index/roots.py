@@ -43,7 +43,12 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
     """Every folder that may be a run's. Raises as ``roots``."""
-    experiments = (folder for root in roots(install, more).values() for folder in subfolders(root))
+    return run_folders_in(roots(install, more).values())
+
+
+def run_folders_in(found: Iterable[str]) -> set[str]:
+    """Every folder that may be a run's in the folders of experiments that were ``found``."""
+    experiments = (folder for root in found for folder in subfolders(root))
     return {folder for experiment in experiments for folder in subfolders(experiment)}
 
 

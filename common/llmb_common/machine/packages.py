@@ -59,5 +59,9 @@ def _problem(path: Path, expected: str) -> str:
         return f"cannot be read ({error.strerror})"
     except ValueError:
         return ""  # a hash that this Python does not know
-    found = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-    return "" if found == value.rstrip("=") else "has changed"
+    return "" if record_hash(digest.digest()) == value.rstrip("=") else "has changed"
+
+
+def record_hash(digest: bytes) -> str:
+    """A hash as a ``RECORD`` has it, without its algorithm."""
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -78,6 +78,11 @@ class Case(PlanningInput):
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
+    def saves(self) -> bool:
+        """Whether the run saves, or goes on from what was saved."""
+        return self.request.checkpoint or self.resumes
+
+    @property
     def precision(self) -> str:
         """The FP8 scaling, or the dtype where it is not FP8."""
         if self.dtype != "fp8":
@@ -142,9 +147,9 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
             said = say("GPU_TYPE", said)
         types = _gpu_types(recipe, model.size)
         named = ", ".join(types)
-        near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
         if gpu_type != CPU:
             remedy = f"it has configurations for {named}"
+            near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
             if near is not None:
                 apart = differences(gpu_type, near)
                 remedy += f"; the nearest is {near}" + (f", where {gpu_type} has {apart}" if apart else "")

@@ -30,14 +30,10 @@ def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
 
 
-def _saves(case: Case, plan: JobPlan) -> bool:
-    return plan.checkpoint.enabled or case.resumes
-
-
 def _plain(case: Case, plan: JobPlan) -> bool:
     """Whether saving takes anything away from the job."""
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
-    return _saves(case, plan) and (aware or _gathers_early(case, plan))
+    return case.saves and (aware or _gathers_early(case, plan))
 
 
 def _interleaved(plan: JobPlan) -> bool:
@@ -61,17 +57,16 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
         return False
     if case.function is None:
         return captures_iterations(case.recipe.family)
-    settings = case.function.settings
-    return "full_iteration" in str([settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")])
+    return case.function.captures_iterations
 
 
 def _graph(case: Case, plan: JobPlan) -> bool:
-    return _captured_whole(case, plan) and _gathers_early(case, plan) and not _saves(case, plan)
+    return _captured_whole(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
 def _not_interleaved(case: Case, plan: JobPlan) -> bool:
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
-    return own and not _interleaved(plan) and not _saves(case, plan)
+    return own and not _interleaved(plan) and not case.saves
 
 
 def _changed_queues(case: Case, plan: JobPlan) -> bool:

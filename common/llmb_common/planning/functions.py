@@ -56,8 +56,7 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     """What does not go together, each with its remedy."""
     settings, own = function.settings, function.columns
-    said = str([settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")])
-    graphs = c.cuda_graph and "full_iteration" not in said
+    graphs = c.cuda_graph and not function.captures_iterations
     overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
     if c.fsdp != own.fsdp:
         yield from sharding_problems(function, c)

@@ -7,9 +7,9 @@ Formulas, their measured errors and how these came about: docs/benchmarks.md. Th
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from msgspec import structs
 
@@ -171,7 +171,8 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     storage = storage_of(
         plan.fp8_recipe or plan.dtype,
         hopper=gpus.generation_of(plan.gpu_type) == "hopper",
-        precision_aware=(settings.get("precision_aware", False) or aware) and not _saves(case),
+        # Saving goes without the precision-aware optimizer.
+        precision_aware=(settings.get("precision_aware", False) or aware) and not case.saves,
         fsdp=plan.fsdp,
         newer=is_newer(plan.engine),
         settings=settings,
@@ -184,9 +185,8 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     return MemoryInput(
         body=body,
         layout=layout,
-        sequence_length=plan.seq_len,
         storage=storage,
-        counts=_chunks(case, settings, plan.layout, len(body.layers)),
+        counts=_placed(case, layout) or chunks_of(settings, layout, len(body.layers)),
         early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
         recomputed=frozenset(settings.get("recompute_modules", ())),
         offloaded=frozenset(settings.get("offload_modules", ())),
@@ -195,15 +195,9 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     )
 
 
-def _chunks(case: Case, settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
-    """Layers of each chunk, where Bridge has a layout for PP and VP or the settings say them; None: evenly."""
-    known = case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
-    return known or chunks_of(settings, layout, layers)
-
-
-def _saves(case: Case) -> bool:
-    """Whether the job saves, which goes without the precision-aware optimizer."""
-    return bool(case.request.checkpoint) or case.resumes
+def _placed(case: Case, layout: Layout) -> tuple[int, ...] | None:
+    """Layers of each chunk, where Bridge has a layout for PP and VP; else None."""
+    return case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
 
 
 def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
@@ -212,7 +206,7 @@ def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: 
     None for a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
     its publisher has run.
     """
-    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or _saves(case))
+    documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
         return None
     if measured.knowledge != "not validated":
@@ -279,8 +273,7 @@ def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
             check_columns(replace(case, request=asked), layout)
         except RequestError:
             continue
-        counts = case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
-        changed = structs.replace(job, layout=layout, counts=counts or job.counts)
+        changed = structs.replace(job, layout=layout, counts=_placed(case, layout) or job.counts)
         saved = estimate.peak - max(stage.total for stage in stages_memory(changed))
         enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)

@@ -101,7 +101,6 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
 
     body: Body
     layout: Layout
-    sequence_length: int
     storage: Storage = Storage()
     counts: tuple[int, ...] | None = None
     early: int = 0
@@ -114,7 +113,7 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
     @property
     def tokens(self) -> float:
         """Tokens of a micro-batch on a rank, before TP divides them."""
-        return self.sequence_length * self.layout.mbs / self.layout.cp
+        return self.layout.seq_len * self.layout.mbs / self.layout.cp
 
 
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:

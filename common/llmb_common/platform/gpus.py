@@ -5,9 +5,8 @@ Standard library only: the installer reads the table before anything is installe
 Sources. Peaks, memory, GPUs per node and CPUs: NVIDIA DGX Cloud Benchmarking (github.com/NVIDIA/dgxc-benchmarking),
 release 26.06.01, README.md, "Peak Theoretical Throughput" and the reference architectures below it; the peaks are those
 that its expected results are divided by. H200, which it does not have: NVIDIA's H200 datasheet (the H100's compute with
-141 GB). Rates of memory, NVLink and network: the data sheets of H100, H200, DGX B200, DGX B300, GB200 NVL72 and GB300
-NVL72 (ConnectX-7 up to the B200s, ConnectX-8 from the B300s on). Product names: the list of supported chips in the
-README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
+141 GB). Rates of memory: the data sheets of H100, H200, DGX B200, DGX B300, GB200 NVL72 and GB300 NVL72. Product names:
+the list of supported chips in the README of NVIDIA's Linux driver; B300 as nvidia-smi prints it on driver 580.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class Gpu:
     products: tuple[str, ...]
     """What nvidia-smi prints as the name."""
     memory_bandwidth: float = 0.0
-    """Bytes/s, as the data sheets say; 0: no published result says what follows from it."""
+    """Bytes/s, as the data sheets say; 0: not known."""
     memory_clock: int | None = None
     """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
     fast_cores: tuple[int, int] | None = None

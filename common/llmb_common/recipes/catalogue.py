@@ -87,6 +87,12 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     hugging_face: str | None = None
 
+    @property
+    def captures_iterations(self) -> bool:
+        """Whether its CUDA graphs, if it has any, capture whole iterations, and not single modules."""
+        said = [self.settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")]
+        return "full_iteration" in str(said)
+
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
         """The layers of each chunk at PP and VP; None where no layout says so."""
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)

@@ -152,14 +152,15 @@ def plan_command(
 def _accepted(recipe: Recipe) -> Iterator[Configuration]:
     """The configurations that the recipe's image has, without the numbers of GPUs at which Megatron refuses them."""
     index = recipe.catalogue.index if recipe.catalogue is not None else ()
+    base = recipe.listed_variants[0].name
     refused = {
-        (entry.model, entry.gpu, entry.precision, entry.variant(recipe.listed_variants[0].name), entry.gpus)
+        (entry.model, entry.gpu, entry.dtype, entry.fp8_recipe, entry.variant(base), entry.gpus)
         for entry in index
         if recipe.refusal(entry.name) is not None
     }
     for one in recipe.configurations:
-        precision = f"fp8{one.fp8_recipe}" if one.dtype == "fp8" else one.dtype
-        kept = [gpus for gpus in one.scales if (one.size, one.gpu, precision, one.variant, gpus) not in refused]
+        what = (one.size, one.gpu, one.dtype, one.fp8_recipe, one.variant)
+        kept = [gpus for gpus in one.scales if (*what, gpus) not in refused]
         if kept and one.release is None:
             yield one._replace(scales=tuple(kept))
 

@@ -30,9 +30,10 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.manifest import pack_code, training_code
 from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import required_answers
-from llmb_install.installation import CATALOGUES, Installation, write_site_config
+from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts import adopted, credentials
 from llmb_install.parts.credentials import secret_files
+from llmb_install.parts.files import CATALOGUES
 from llmb_install.working.artefact import make_missing
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import write

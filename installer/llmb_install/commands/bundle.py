@@ -36,7 +36,8 @@ from llmb_install.answers.questions import expand_workloads
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
-from llmb_install.parts.environment_build import CPU_TORCH_INDEX, child_environment, hashes, lock_requirements, not_had
+from llmb_install.parts.environment_build import child_environment, further_indexes, lock_requirements, not_had
+from llmb_install.parts.fetching import hashes
 from llmb_install.parts.image import Image
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import settings
@@ -173,7 +174,7 @@ def _fetch_wheels(
             locked = hashes(text)
             for requirement in _requirements(text, target):
                 package, fits = requirement.name, target._replace(python=newer.get(requirement.name, target.python))
-                more = () if told.options or package != "torch" else (CPU_TORCH_INDEX,)
+                more = further_indexes(package, told)
                 known = [name for name in there if there[name] in locked and name.endswith(".whl")]
                 try:
                     name = _best(known, requirement, fits)

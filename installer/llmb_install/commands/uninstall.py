@@ -17,7 +17,7 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import tell
 from llmb_common.decoding.strict_yaml import NotFlatError, load_flat
 from llmb_common.errors import LLMBError, RecordError, RequestError
-from llmb_common.index.roots import list_file
+from llmb_common.index.roots import list_file, run_folders_in
 from llmb_common.machine.files import read_json
 from llmb_common.platform.run_states import is_live
 from llmb_install.arguments import runs_remain
@@ -78,13 +78,11 @@ def _unfinished_on_record(install: Path) -> list[str]:
     Records that cannot be read are left out: a damaged installation can be removed too.
     """
     found = {}
-    for folder in _experiments(install):
-        for file in folder.glob("*/*/run.json"):
-            is_run = not any(path.name.startswith(".") for path in (file.parent, file.parent.parent))
-            with contextlib.suppress(RecordError, AttributeError):
-                record = read_json(file) if is_run else {}
-                if is_live(record.get("state", "FAILED")):
-                    found[str(record["run_id"])] = f"{record['run_id']} ({record['workload']}, {record['state']})"
+    for folder in run_folders_in(map(str, _experiments(install))):
+        with contextlib.suppress(RecordError, AttributeError):
+            record = read_json(Path(folder) / "run.json")
+            if is_live(record.get("state", "FAILED")):
+                found[str(record["run_id"])] = f"{record['run_id']} ({record['workload']}, {record['state']})"
     return sorted(found.values())
 
 

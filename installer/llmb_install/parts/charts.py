@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_install.parts import environment_build
 from llmb_install.parts.engine import Tool
-from llmb_install.parts.environment_build import not_had
+from llmb_install.parts.environment_build import child_environment, not_had
 from llmb_install.parts.fetching import fetch
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import settings
@@ -57,7 +56,7 @@ class Charts(Artefact):
 
     def lacks(self) -> list[EnvironmentLacks]:
         try:
-            Sources(settings(environment_build.child_environment())).links("vl-convert-python", _is_for_here)
+            Sources(settings(child_environment())).links("vl-convert-python", _is_for_here)
         except Unavailable as problem:
             if not may_know_better(problem):
                 return [_not_had(problem)]
@@ -83,7 +82,7 @@ class Charts(Artefact):
             maker, script = folder / "packages", folder / self.path.name
             try:
                 step.update("fetching vl-convert-python")
-                fetch(self.lock, _is_for_here, maker, settings(environment_build.child_environment()))
+                fetch(self.lock, _is_for_here, maker, settings(child_environment()))
                 step.update("writing the script")
                 python = str(self.tool.folder / "bin" / "python")
                 done = command.run([python, "-I", "-c", _PROGRAM, str(maker), str(script)], reporter)

@@ -18,10 +18,10 @@ from llmb_common.platform.engines import DEFAULT_ENGINE
 from llmb_install.parts import uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.environment_build import (
-    CPU_TORCH_INDEX,
     cache_name,
     child_environment,
     cpu_torch_remedy,
+    further_indexes,
     not_had,
 )
 from llmb_install.parts.package_index import Sources
@@ -120,8 +120,7 @@ class CpuEngine(Environment):
         build = re.compile(rf"torch-{re.escape(pinned[1])}-{tag}-{tag}-.*linux.*_{platform.machine()}\.whl")
         told = settings(child_environment())
         try:
-            more = () if told.options else (CPU_TORCH_INDEX,)
-            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, more)
+            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, further_indexes("torch", told))
         except Unavailable as problem:
             what = f"PyTorch {pinned[1]} for Python {uv.spelt(version)} cannot be had"
             return not_had(what, problem, cpu_torch_remedy())
@@ -215,6 +214,10 @@ class Tool(Environment):
 
     def show(self) -> str:
         return f"environment {self.link} with LLMB from {self.editable}"
+
+    def is_usable(self) -> bool:
+        """As of any environment; whether it is complete has looked at every file already."""
+        return self.is_complete() and self._smoke_problem() is None
 
     def _is_built(self) -> bool:
         """Also whether every file is what was installed: a tenth of a second's work."""

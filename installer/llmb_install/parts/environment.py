@@ -111,8 +111,7 @@ class Environment(Content, Artefact):
     def is_usable(self) -> bool:
         """Whether it is complete, every file is what was installed, and it imports: for those who rely on it now.
 
-        A second's work for the tool's environment, which alone is asked. That it imports would not be enough: a package
-        that has lost its ``__init__.py`` still does, as a namespace.
+        That it imports would not be enough: a package that has lost its ``__init__.py`` still does, as a namespace.
         """
         return self.is_complete() and self._damage() is None and self._smoke_problem() is None
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from llmb_common.errors import EnvironmentLacks
 from llmb_common.machine.processes import ask
 from llmb_install.parts import uv
+from llmb_install.parts.fetching import hashes
 from llmb_install.parts.package_files import add_clone, link_packages
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, settings
@@ -87,9 +88,9 @@ class Build:
         except Unavailable as problem:
             raise no_uv(problem) from problem
 
-    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None, **more: str) -> command.Finished:
-        """Run a program with this machine's settings for packages. ``more``: further variables."""
-        env = {**child_environment(), **self.settings.variables, **more}
+    def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
+        """Run a program with this machine's settings for packages."""
+        env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
@@ -99,10 +100,10 @@ class Build:
         if done.status != 0:
             raise failure(self, what, done, remedy)
 
-    def install(self, arguments: list[str], what: str, total: int = 0, **env: str) -> command.Finished:
+    def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
         """Have uv install what ``arguments`` name, ``total`` packages if that is known."""
         argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
-        return self.run(argv, UvProgress(self.step, what, total), **env)
+        return self.run(argv, UvProgress(self.step, what, total))
 
 
 def not_had(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
@@ -185,7 +186,7 @@ def _refusal(build: Build, output: str) -> Unavailable | None:
     package = named[1]
     file = re.search(r"[^\s/`]+(?:\.whl|\.tar\.gz)\b", said)
     wanted = urllib.parse.unquote(file[0]) if file else ""
-    more = (CPU_TORCH_INDEX,) if package == "torch" and not build.settings.options else ()
+    more = further_indexes(package, build.settings)
     sources = Sources(build.settings)
     try:
         if wanted or "No solution found" in said:
@@ -197,11 +198,6 @@ def _refusal(build: Build, output: str) -> Unavailable | None:
     if "end of file" in said:
         return broken_off(links[0].location, f"file of {package}")
     return sources.refusal
-
-
-def hashes(lock: str) -> set[str]:
-    """The SHA-256 of every file that a lock names."""
-    return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 HASHED = ("--require-hashes", "--no-deps")
@@ -239,6 +235,11 @@ def extract(lock: Path, name: str, folder: Path) -> Path | None:
 
 CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, where uv looks if told of that backend."""
+
+
+def further_indexes(package: str, told: IndexSettings) -> tuple[str, ...]:
+    """Where else than the machine's indexes ``package`` is looked for; nowhere where pip is told to use none."""
+    return (CPU_TORCH_INDEX,) if package == "torch" and not told.options else ()
 
 
 def _install(build: Build) -> None:
@@ -303,11 +304,11 @@ def cpu_torch_remedy() -> str:
     )
 
 
-def _add(build: Build, arguments: list[str], what: str, total: int = 0, **env: str) -> None:
+def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
     """Install what ``arguments`` name."""
     build.step.update(f"installing {what}")
     build.require(
-        build.install(arguments, what, total, **env),
+        build.install(arguments, what, total),
         f"{what} could not be installed",
         "check the network, the proxy and the index settings of pip or uv, then run the same command again; "
         "what is already downloaded is not downloaded again",

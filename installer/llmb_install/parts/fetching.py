@@ -14,7 +14,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Callable, List
+from typing import Callable, List, Set
 
 from llmb_install.parts.package_index import ANSWER_SECONDS, Sources
 from llmb_install.parts.pip_settings import IndexSettings
@@ -25,6 +25,11 @@ _SECONDS = 600
 def has_pip() -> bool:
     """Whether the Python that runs this has pip."""
     return importlib.util.find_spec("pip") is not None
+
+
+def hashes(lock: str) -> Set[str]:
+    """The SHA-256 of every file that the text of a lock names."""
+    return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexSettings) -> None:
@@ -47,7 +52,7 @@ def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexS
         return
     text = lock.read_text("utf-8")
     (package,) = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
-    content = Sources(told).fetch(package, accepts, re.findall(r"sha256:([0-9a-f]{64})", text))
+    content = Sources(told).fetch(package, accepts, hashes(text))
     with zipfile.ZipFile(io.BytesIO(content)) as wheel:
         wheel.extractall(str(folder))
 

@@ -7,7 +7,6 @@ Standard library only, as ``environment_build``, which calls this.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import csv
 import hashlib
@@ -19,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from llmb_common import __version__
-from llmb_common.machine.packages import damaged_files
+from llmb_common.machine.packages import damaged_files, record_hash
 
 _METADATA = ".dist-info"
 
@@ -30,7 +29,7 @@ def add_clone(environment: Path, clone: Path) -> None:
     # Python reads this file as the locale's encoding, which may not have the letters of a path.
     folders = [os.fsencode(clone / name) for name in ("common", "cli", "installer")]
     line = f"import os, sys; sys.path.extend(map(os.fsdecode, {folders}))\n".encode("ascii")
-    digest = base64.urlsafe_b64encode(hashlib.sha256(line).digest()).rstrip(b"=").decode()
+    digest = record_hash(hashlib.sha256(line).digest())
     metadata = packages / f"llmb-{__version__}{_METADATA}"
     metadata.mkdir()
     (packages / "llmb.pth").write_bytes(line)

@@ -150,12 +150,11 @@ class Reporter:
                 self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
+        shown = folded(self._masked(text), self._stream)
         if self._live is not None:
-            self._live.console.print(
-                folded(self._masked(text), self._stream), soft_wrap=True, markup=False, emoji=False
-            )
+            self._live.console.print(shown, soft_wrap=True, markup=False, emoji=False)
         else:
-            self._stream.write(folded(self._masked(text), self._stream) + "\n")
+            self._stream.write(shown + "\n")
         self._stream.flush()
 
     def _write_log(self, line: str) -> None:
