@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from llmb_common.command.printable import counted
-from llmb_common.fabric.measurement import FabricMeasurement, bus_factor
-from llmb_common.fabric.verdict import Measure
+from llmb_common.base.printable import counted
 from llmb_common.health.verdicts import Fabric
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
+from llmb_common.nodes.fabric.verdict import Measure
 from llmb_run.terminal import table
 
 _HEADS = ["measured", "of", "median", "lowest", "scatter", "slow below", "algorithm bandwidth"]

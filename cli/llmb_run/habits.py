@@ -105,7 +105,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
     """
     from llmb_common.executors.slurm.options import is_option, option_name
-    from llmb_common.request.variables import COLUMNS, VARIABLES
+    from llmb_common.planning.request.variables import COLUMNS, VARIABLES
 
     short = option.lstrip("-")
     name = option_name(option).lower()

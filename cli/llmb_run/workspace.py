@@ -8,16 +8,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmb_common.command.words import check_argument
-from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.machine.files import user_path
+from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.base.files import user_path
+from llmb_common.base.words import check_argument
+from llmb_common.planning.site import FILE_NAME
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.site import FILE_NAME
 from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed
-    from llmb_common.site.cluster import ClusterConfig
+    from llmb_common.planning.site.cluster import ClusterConfig
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
@@ -32,7 +32,7 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     here = here or Path.cwd()
     if not os.path.lexists(here / FILE_NAME):
         return None
-    from llmb_common.machine.files import why_not_trusted
+    from llmb_common.base.files import why_not_trusted
 
     if problem := why_not_trusted(here, FILE_NAME):
         notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")
@@ -99,7 +99,7 @@ class Workspace:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
-        from llmb_common.site.cluster import load_cluster_config
+        from llmb_common.planning.site.cluster import load_cluster_config
 
         return load_cluster_config(self.install_or_none, notice)
 

@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llmb_common.errors import Interrupted
+from llmb_common.base.errors import Interrupted
 from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.summary import NodeSummary
 from llmb_common.results.sequential import SuiteAttempt

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.base.errors import EnvironmentLacks, RequestError
+from llmb_common.base.hostlist import expand
 from llmb_common.causes.answer import Cause, Diagnosis
-from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.runs.finding import Attempt
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import bad_nodes, excluded_nodes
 from llmb_common.submission.bad_nodes import BadNode, keep_off, nodes_to_leave_out, shown_bad

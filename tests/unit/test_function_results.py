@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.results.verdict import figures, judge_result, window_of
-from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import analyse
+from llmb_common.runs.timing.log_files import find_runs
+from llmb_common.runs.timing.runs import analyse
 from llmb_run import columns
 from llmb_run.results.measured import reference_lines
 from llmb_run.results.measuring import measure_run

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.outcome import Result
-from llmb_common.index.runs import row_of
+from llmb_common.base.outcome import Result
+from llmb_common.runs.index.runs import row_of
 from llmb_run.columns import run_as_json
 from llmb_run.results.one_line import with_figures
 from llmb_run.workspace import Workspace

@@ -9,8 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.index.database import LogFigures, keep_figures
-from llmb_common.index.search import note
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
 from llmb_common.planning.outlook import cost_line, in_short, known_from, likely_seconds, step_seconds, time_lines
 from llmb_common.planning.own_runs import OwnTime
@@ -18,6 +16,8 @@ from llmb_common.planning.published import differences, published_results, publi
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_common.runs.index.database import LogFigures, keep_figures
+from llmb_common.runs.index.search import note
 from llmb_common.runs.record import load_record
 from llmb_common.submission.launch import measured_here
 from support.plans import LAPTOP, ROOT, plan

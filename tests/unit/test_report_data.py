@@ -20,7 +20,7 @@ from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
-from llmb_common.timing.records import Iteration
+from llmb_common.runs.timing.records import Iteration
 from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, of_campaign, of_tuning, plain, worst_first
 from llmb_run.reporting.forms import markdown, page
 from llmb_run.reporting.history import shown_histories

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_install import arguments
 from llmb_run.app import VerbCommand, app
 from llmb_run.results import measuring

@@ -16,12 +16,12 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.base.errors import LLMBError, RequestError
+from llmb_common.base.files import sha256_of, write_atomic, write_json
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_plain
 from llmb_common.health.ask import Health
-from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import (

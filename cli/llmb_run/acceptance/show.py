@@ -18,16 +18,16 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import CheckFailed, RecordError
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.verdict import FabricVerdict
-from llmb_common.machine.files import read_json, read_plain
+from llmb_common.base.errors import CheckFailed, RecordError
+from llmb_common.base.files import read_json, read_plain
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_plain
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.results.references import published_references
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of

@@ -41,10 +41,10 @@ from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import ConfigError, did_you_mean
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import container_release, release_order
+from llmb_common.base import gpus
+from llmb_common.base.engines import container_release, release_order
+from llmb_common.base.errors import ConfigError, did_you_mean
+from llmb_common.base.strict_yaml import read_text
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult

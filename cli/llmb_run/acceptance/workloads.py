@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.printable import counted
-from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
+from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of

@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
 from llmb_common.runs.record import load_record
 from llmb_run.acceptance.run import accept
 from llmb_run.acceptance.show import show_campaign

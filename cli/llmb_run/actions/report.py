@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, size
-from llmb_common.errors import RequestError
-from llmb_common.machine.files import check_output, write_output
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import check_output, write_output
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, size
 from llmb_run.app import refuse_beside_json
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build

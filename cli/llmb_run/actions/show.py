@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, printable
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import RecordError
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.errors import RecordError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, printable
+from llmb_common.base.run_states import is_live
+from llmb_common.base.strict_yaml import read_text
 from llmb_common.runs.account import as_plain
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.manifest import image_line

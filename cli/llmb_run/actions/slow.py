@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
-from llmb_common.index.runs import RunFilter, RunRow
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.runs.index.runs import RunFilter, RunRow
 from llmb_common.runs.stragglers import FILE, straggler_in
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.results.measuring import measure

@@ -9,9 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, first_few
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, first_few
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, ranged, step_seconds
 from llmb_run.results.one_line import with_figures

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable, unfiltered
-from llmb_common.index.runs import RunFilter, row_of
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import printable, unfiltered
+from llmb_common.runs.index.runs import RunFilter, row_of
 from llmb_common.submission.observe import stuck_error
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, ask_again, look_at

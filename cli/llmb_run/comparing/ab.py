@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work

@@ -21,7 +21,7 @@ from llmb_common.results.configuration import title_of
 from llmb_common.results.history import History, histories
 from llmb_common.results.level import level
 from llmb_common.results.scaling import ScalingLine
-from llmb_common.timing.runs import NO_FAILURE
+from llmb_common.runs.timing.runs import NO_FAILURE
 from llmb_run import columns
 from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, named, worst_first
 from llmb_run.reporting.differences import MOST_TITLES, Differing, differing

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import counted, printable
+from llmb_common.base.printable import counted, printable
 from llmb_run.reporting.seen import SeenRun
 from llmb_run.workspace import Workspace
 

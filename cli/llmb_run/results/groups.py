@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from llmb_common.command.printable import counted, wrapped
+from llmb_common.base.printable import counted, wrapped
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import look
@@ -19,7 +19,7 @@ from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.statistics import Window
+from llmb_common.runs.timing.window import Window
 from llmb_run.columns import (
     ALL,
     DATA,

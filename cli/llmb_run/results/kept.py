@@ -19,10 +19,19 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
 
-from llmb_common import causes, results, timing
-from llmb_common.decoding.structs import from_json
-from llmb_common.errors import LLMBError, attempt
-from llmb_common.index.database import (
+from llmb_common import base, causes, results
+from llmb_common.base.errors import LLMBError, attempt
+from llmb_common.base.files import sha256_of_tree
+from llmb_common.base.run_states import is_live
+from llmb_common.base.structs import from_json
+from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
+from llmb_common.results.scatter import PastRun
+from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.training import training_sense
+from llmb_common.results.verdict import window_of
+from llmb_common.runs import timing
+from llmb_common.runs.account import account_of
+from llmb_common.runs.index.database import (
     LogFigures,
     Reason,
     keep_figures,
@@ -31,20 +40,12 @@ from llmb_common.index.database import (
     kept_reasons,
     past_figures,
 )
-from llmb_common.index.runs import RunRow, row_of
-from llmb_common.machine.files import sha256_of_tree
-from llmb_common.platform.run_states import is_live
-from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
-from llmb_common.results.scatter import PastRun
-from llmb_common.results.steps import MeasuredSteps, steps_of
-from llmb_common.results.training import training_sense
-from llmb_common.results.verdict import window_of
-from llmb_common.runs.account import account_of
+from llmb_common.runs.index.runs import RunRow, row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
-from llmb_common.timing.iterations import IterationsOnDisk
-from llmb_common.timing.log_files import RunFiles, find_runs
-from llmb_common.timing.runs import RecordedState, RunTiming, Status, analyse
-from llmb_common.timing.statistics import Window
+from llmb_common.runs.timing.iterations import IterationsOnDisk
+from llmb_common.runs.timing.log_files import RunFiles, find_runs
+from llmb_common.runs.timing.runs import RecordedState, RunTiming, Status, analyse
+from llmb_common.runs.timing.window import Window
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis
@@ -248,7 +249,7 @@ def _hash_of(pattern: str, *packages: ModuleType) -> str:
 
 
 def _code() -> str:
-    return _hash_of("*.py", timing, results)
+    return _hash_of("*.py", base, timing, results)
 
 
 def reasons(

@@ -11,19 +11,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.printable import tell
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.index.runs import RunRow, row_of
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.printable import tell
+from llmb_common.base.run_states import is_live
 from llmb_common.results.configuration import image_marks
 from llmb_common.results.scatter import PastRun, PastRuns
 from llmb_common.results.steps import steps_of
 from llmb_common.results.training import unlike_repeats
+from llmb_common.runs.index.runs import RunRow, row_of
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.timing.log_files import RunFiles, find_runs, log_stem
-from llmb_common.timing.runs import analyse, no_garbage
-from llmb_common.timing.statistics import Window
-from llmb_common.timing.tables import STYLES
+from llmb_common.runs.timing.log_files import RunFiles, find_runs, log_stem
+from llmb_common.runs.timing.runs import analyse, no_garbage
+from llmb_common.runs.timing.tables import STYLES
+from llmb_common.runs.timing.window import Window
 from llmb_run.results.kept import KeptFigures, KeptLog, LogSummary, past_runs
 from llmb_run.results.measured import Judge, MeasuredRun
 from llmb_run.selecting import none_matches, run_filter, select_rows

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import columns_of_terminal, printable
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import columns_of_terminal, printable
+from llmb_common.base.run_states import is_live
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import boards, group, ranking_text

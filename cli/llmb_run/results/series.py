@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from llmb_common.command.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories, observed
 from llmb_common.results.level import CONFIDENCE

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmb_common.command.printable import counted, first_few, wrapped
-from llmb_common.errors import RecordError
+from llmb_common.base.errors import RecordError
+from llmb_common.base.printable import counted, first_few, wrapped
+from llmb_common.runs.timing.tables import shorten
 from llmb_common.submission.excluded_nodes import exclusions
-from llmb_common.timing.tables import shorten
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group

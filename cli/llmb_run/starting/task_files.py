@@ -50,9 +50,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from llmb_common.decoding.strict_yaml import convert, load_text, read_text
-from llmb_common.errors import ConfigError, located
-from llmb_common.request.values import settings_of
+from llmb_common.base.errors import ConfigError, located
+from llmb_common.base.strict_yaml import convert, load_text, read_text
+from llmb_common.planning.request.values import settings_of
 from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
 from llmb_run.starting.planner import combined
 from llmb_run.starting.requests import JobSpec

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
-from llmb_common.index.runs import RunFilter
-from llmb_common.machine.files import read_json, write_atomic
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import read_json, write_atomic
+from llmb_common.base.outcome import Result
 from llmb_common.results.references import set_baselines
+from llmb_common.runs.index.runs import RunFilter
 from llmb_run.campaigns.campaign import (
     ANEW,
     Arm,

@@ -17,12 +17,12 @@ from itertools import combinations as chosen_of
 
 import msgspec
 
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.printable import counted
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.recipes.rows import Row
-from llmb_common.request.variables import COLUMNS
 from llmb_run.starting.command_line import as_said
 from llmb_run.starting.requests import PlannedJob, Refused, plan_each
 from llmb_run.starting.sweeps import changed, once_each
