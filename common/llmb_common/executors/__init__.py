@@ -174,12 +174,11 @@ class Executor(JobScript):
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
         """Start the run, which is on record as SUBMITTING; its record, saved, with the job's id where there is one.
 
-        A job that no scheduler keeps is followed to its end, unless ``detach``.
+        A job that no scheduler keeps is followed to its end, unless ``detach``: its record says how it ended.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled.
             SchedulerError: the job was refused and does not exist; the caller removes the run.
-            CheckFailed: a run that was followed failed.
         """
 
     def apart(self, plans: Sequence[JobPlan]) -> str:

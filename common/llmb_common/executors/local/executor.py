@@ -16,7 +16,6 @@ from dataclasses import replace
 
 from llmb_common.base.errors import (
     AnswerLost,
-    CheckFailed,
     EnvironmentLacks,
     Interrupted,
     LLMBError,
@@ -38,7 +37,6 @@ from llmb_common.base.processes import (
 )
 from llmb_common.base.sessions import noted
 from llmb_common.base.talking import Conversation, talk
-from llmb_common.causes.diagnosis import diagnose
 from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.local.script import TorchrunScript
@@ -132,13 +130,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
     if status == 0:
         return update_record(paths.folder, lambda found: with_job_facts(found.with_state(COMPLETED)))
     detail = "; ".join(filter(None, (f"exit code {status}", read_events(paths.events).problem)))
-    record = update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
-    found = diagnose(record)
-    remedy = f"{found.cause.remedy}; " if found.cause and found.cause.sure != "possible" else ""
-    raise CheckFailed(
-        f"the run failed with exit code {status}: {found.said}",
-        remedy=f"{remedy}llmb-run why {paths.run_id}, or the whole log: {paths.log}",
-    )
+    return update_record(paths.folder, lambda found: with_job_facts(found.with_state(FAILED, detail)))
 
 
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
