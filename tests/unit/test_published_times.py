@@ -16,10 +16,10 @@ from llmb_common.planning.published import differences, published_results, publi
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_common.results.own_runs import measured_here
 from llmb_common.runs.index.database import LogFigures, keep_figures
 from llmb_common.runs.index.search import note
 from llmb_common.runs.record import load_record
-from llmb_common.submission.launch import measured_here
 from support.plans import LAPTOP, ROOT, plan
 from support.runs import make_run
 
