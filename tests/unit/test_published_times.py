@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
-from llmb_common.planning.outlook import cost_line, in_short, known_from, likely_seconds, step_seconds, time_lines
+from llmb_common.planning.outlook import known_from, likely_seconds, step_seconds
+from llmb_common.planning.outlook_lines import cost_line, in_short, time_lines
 from llmb_common.planning.own_runs import OwnTime
 from llmb_common.planning.published import differences, published_results, published_time
 from llmb_common.recipes.loading import load_recipe

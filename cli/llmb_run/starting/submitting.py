@@ -20,7 +20,7 @@ from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import in_short
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.results.configuration import apart
 from llmb_common.runs.extras import extras_of

@@ -142,6 +142,13 @@ def span_seconds(text: str) -> int | None:
     return None
 
 
+def limit_seconds(time_limit: str) -> int:
+    """Seconds of the time limit of a plan or a row."""
+    seconds = span_seconds(time_limit)
+    assert seconds is not None, "both are valid"
+    return seconds
+
+
 def clock(seconds: int) -> str:
     """``HH:MM:SS``, or ``D-HH:MM:SS`` of a thousand hours and more, as ``span_seconds`` reads it."""
     minutes, second = divmod(seconds, 60)

@@ -29,7 +29,6 @@ from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.known_issues import known_issues
 from llmb_common.planning.memory import check_memory, estimate_of
-from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.own_runs import Look, OwnRuns
 from llmb_common.planning.published import published_result, published_time
 from llmb_common.planning.request.read import Request
@@ -48,6 +47,7 @@ from llmb_common.planning.switches import (
     steps_for,
 )
 from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
+from llmb_common.planning.time_limit import check_time_limit
 from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters

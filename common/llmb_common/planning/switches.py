@@ -13,7 +13,7 @@ from llmb_common.base.gpus import GPUS, generation_of
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.planning.outlook import save_seconds
+from llmb_common.planning.time_limit import save_seconds
 from llmb_common.recipes.rows import Measurement
 
 

@@ -21,7 +21,7 @@ from llmb_common.base.gpus import CPU
 from llmb_common.base.outcome import guarded
 from llmb_common.base.printable import exact, tell
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import in_short
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.request.read import Request, read_request
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames

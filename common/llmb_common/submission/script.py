@@ -14,10 +14,10 @@ from shlex import quote
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import shell_part
-from llmb_common.base.words import line_problem
+from llmb_common.base.words import limit_seconds, line_problem
 from llmb_common.executors import Ranks, script_for
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.planning.outlook import START_SECONDS, limit_seconds
+from llmb_common.planning.outlook import START_SECONDS
 from llmb_common.runs.paths import RunPaths
 from llmb_common.submission.supervisor import supervisor_sha256
 

@@ -18,7 +18,7 @@ from llmb_common.base.files import require_trusted
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import counted
 from llmb_common.base.processes import ask
-from llmb_common.base.words import clock
+from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
@@ -30,7 +30,6 @@ from llmb_common.executors.slurm.submit import apart, start, start_together
 from llmb_common.executors.slurm.topology import topology
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import limit_seconds
 
 
 class SlurmExecutor(SlurmScript, Executor):

@@ -17,9 +17,8 @@ import msgspec
 
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError
-from llmb_common.base.words import clock, is_slurm_name
+from llmb_common.base.words import clock, is_slurm_name, limit_seconds
 from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
-from llmb_common.planning.outlook import limit_seconds
 from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
