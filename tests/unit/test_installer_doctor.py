@@ -38,7 +38,7 @@ NODE = NodeReport(
         folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
     inside=ContainerProbe(
-        parse_values("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
+        parse_values("started=yes root=ext2/ext3 workloads=seen workloads=written gpu=0 gpu=1".split()),
         status=0,
         seconds=43.2,
     ),

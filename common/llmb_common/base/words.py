@@ -7,6 +7,7 @@ library only, because the installer's bootstrap uses it too.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from llmb_common.base.errors import RequestError
 
@@ -169,6 +170,18 @@ def is_node_name(text: str) -> bool:
 
 def is_variable_name(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+
+
+def assigned(text: str) -> tuple[str, str] | None:
+    """The name in ``NAME=VALUE``, without spaces around it, and the value as it is; None where nothing is assigned."""
+    name, equals, value = text.partition("=")
+    return (name.strip(), value) if equals else None
+
+
+def assignments(texts: Iterable[str]) -> dict[str, str]:
+    """What each of ``texts`` assigns, without spaces around it: the last value of each name. Others are left out."""
+    found = filter(None, map(assigned, texts))
+    return {name: value.strip() for name, value in found}
 
 
 def job_variable_problem(name: str, value: str) -> str:

@@ -430,9 +430,9 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
             )
         return request.gpus
     if not machine.traits.this_machine:
-        written = request.unread.get("JOB_TOTAL_GPUS")
-        meant = request.say("JOB_TOTAL_GPUS", (written or "").partition("=")[2])
-        instead = f" ({written} is: did you mean {meant}?)" if written else ""
+        name, value = request.unread.get("JOB_TOTAL_GPUS", ("", ""))
+        meant = request.say("JOB_TOTAL_GPUS", value)
+        instead = f" ({name}={value} is: did you mean {meant}?)" if name else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
         raise RequestError(missing, remedy=f"the recipe has {_scales(rows)}", field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:

@@ -264,8 +264,8 @@ def ineffective(case: Case) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
     request, cluster, machine = case.request, case.cluster, case.machine
     notices = [
-        f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
-        for meant, written in request.unread.items()
+        f"{name}={value} is not a variable of LLMB (did you mean {meant}={value}?)"
+        for meant, (name, value) in request.unread.items()
     ]
     traits, settings = machine.traits, cluster.scheduler(machine.cluster_type)
     if traits.containers and request.mounts and not settings.containers:

@@ -88,18 +88,19 @@ def _near(name: str, candidates: tuple[str, ...]) -> str:
     return next(iter(difflib.get_close_matches(name, possible, 1, cutoff)), "")
 
 
-def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, str]:
-    """Variables that are probably meant for us and are not read: documented name to what was written instead."""
+def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, tuple[str, str]]:
+    """Variables that are probably meant for us and are not read: of a documented one the name that was written instead,
+    and its value."""
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
         for prefix, values in _PREFIXES.items():
             if meant.startswith(prefix):
                 known.setdefault(meant.removeprefix(prefix), (meant, values))
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, str]] = {}
     for name, (meant, values) in known.items():
         value = variables.get(name, "").strip()
         if name not in documented and not variables.get(meant, "").strip() and re.fullmatch(values, value.lower()):
-            found.setdefault(meant, f"{name}={value}")
+            found.setdefault(meant, (name, value))
     return found
 
 
@@ -165,8 +166,8 @@ class Request:
     ignored: tuple[str, ...] = ()
     """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
     script."""
-    unread: Mapping[str, str] = field(default_factory=dict)
-    """Documented variables that are not set, and the near-miss (``PROFILE=true``) that was set instead."""
+    unread: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Documented variables that are not set, and the near-miss (``PROFILE``, ``true``) that was set instead."""
     say: FieldNames = VARIABLE_NAMES
     """How messages call the fields."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmb_common.base.cluster_types import names
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.files import user_path
-from llmb_common.base.words import clock, is_slurm_name, line_problem, span_seconds
+from llmb_common.base.words import assigned, clock, is_slurm_name, line_problem, span_seconds
 from llmb_common.planning.request.variables import VARIABLES, FieldNames
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
@@ -203,12 +203,13 @@ def pairs(
         RequestError: one is of another ``form``, its name does not fit, or it has no value
     """
     for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not fits(name.strip()):
+        found = assigned(text)
+        if found is None or not fits(found[0]):
             raise RequestError(f"{said} {text!r} is not {form}", remedy=f"for example {example}", code=code)
+        name, value = found
         if not empty and not value.strip():
-            raise RequestError(f"{said}: {name.strip()} has no value", remedy=f"for example {example}", code=code)
-        yield name.strip(), value if empty else value.strip()
+            raise RequestError(f"{said}: {name} has no value", remedy=f"for example {example}", code=code)
+        yield name, value if empty else value.strip()
 
 
 def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, code: str = "") -> None:
