@@ -85,7 +85,7 @@ def verb_instead(verb: str) -> str:
 def workload_instead(command: str, stray: Sequence[str], arguments: Sequence[str]) -> str:
     """The command line ``arguments`` of ``command`` with the first of its ``stray`` words as the workload, and without
     the others; where that word is a model, what plans it."""
-    from llmb_run.workspace import Workspace
+    from llmb_common.planning.workspace import Workspace
 
     workspace = Workspace()
     known = {name for entry in workspace.catalog for name in (entry.recipe.workload, entry.recipe.name)}

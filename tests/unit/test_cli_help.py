@@ -234,4 +234,8 @@ def test_what_commands_take_is_known_without_what_they_do() -> None:
     loaded = set(done.stdout.split())
     assert "llmb_run.commands.start" in loaded
     assert {name for name in loaded if name.startswith(("llmb_run.actions", "llmb_run.results"))} == set()
-    assert {name for name in loaded if name.startswith(("llmb_common.results", "llmb_common.runs.index"))} == set()
+    assert {
+        name
+        for name in loaded
+        if name.startswith(("llmb_common.measured", "llmb_common.results", "llmb_common.runs.index"))
+    } == set()

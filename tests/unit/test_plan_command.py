@@ -187,7 +187,7 @@ def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> Non
 
 
 def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_run.results.kept._COARSE_NS", 0)
+    monkeypatch.setattr("llmb_common.measured.kept._COARSE_NS", 0)
     job = ("plan", "-w", "llama3.1", "-s", "405b", "--dtype", "fp8", "--gpu-type", "gb200", "--scale", "128")
     before = cli(*job, "--json", **SLURM).data
     assert (before["time_from"], before["plan"]["preflight"]["predicted_low"]) == ("published", None)

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.errors import CheckFailed, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import read_text
 from llmb_common.executors import executor_for
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.manifest import make_manifest, training_code
@@ -31,8 +33,7 @@ from llmb_common.submission.supervisor import supervisor_sha256
 from llmb_run.selecting import require_own, select_rows
 from llmb_run.starting.planner import check_apart, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.terminal import notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import table
 
 _COMPARED = {
     "llmb": "version of LLMB",

@@ -15,9 +15,9 @@ from llmb_common.planning.outlook_lines import cost_line, fits_line, time_lines
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources
+from llmb_common.planning.workspace import Workspace
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job, say_warnings
 from llmb_run.terminal import labelled
-from llmb_run.workspace import Workspace
 
 _BAR = 52
 """Columns of a bar."""

@@ -13,7 +13,10 @@ from llmb_common.base.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.base.hostlist import expand
 from llmb_common.base.run_states import is_live
 from llmb_common.causes.diagnosis import diagnose
+from llmb_common.measured.measure import beside_repeats, measure_run
+from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.runs.timing.job_events import read_events
@@ -24,9 +27,6 @@ from llmb_common.submission.observe import cancel, wait
 from llmb_common.submission.single import recover
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.following import Changes
-from llmb_run.results.measured import MeasuredRun
-from llmb_run.results.measuring import beside_repeats, measure_run
-from llmb_run.workspace import Workspace
 
 _FAULTS = {
     "NODE_FAIL": "a node failed",

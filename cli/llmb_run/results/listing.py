@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from llmb_common.base.printable import columns_of_terminal, counted
 from llmb_common.base.run_states import is_live
+from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
 from llmb_common.results.verdict import Verdict
@@ -21,7 +22,6 @@ from llmb_run.columns import Column, Form
 from llmb_run.columns import chosen as chosen_columns
 from llmb_run.results.groups import GROUP, Group, group, recorded
 from llmb_run.results.lines import exclusion
-from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.results.run_columns import RUN, as_dicts
 from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
@@ -22,6 +23,7 @@ from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.index.runs import name_of_round, row_of
@@ -39,8 +41,7 @@ from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob, say_warnings
 from llmb_run.starting.spreading import on_different_nodes
-from llmb_run.terminal import clock, next_command, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import clock, next_command, table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import msgspec
 
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.run_states import is_live
+from llmb_common.measured.kept import LogSummary, reasons, timing_of
 from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.summary import NodeSummary
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.references import (
@@ -43,9 +46,6 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import RecordedState, RunTiming, Status, analyse
 from llmb_common.runs.timing.tables import STYLES, Style
-from llmb_run.results.kept import LogSummary, reasons, timing_of
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis

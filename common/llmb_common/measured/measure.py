@@ -1,4 +1,4 @@
-"""Read runs' logs, take the figures and the verdict: what ``results`` prints."""
+"""Read runs' logs, take the figures and the verdict: what ``llmb-run results`` prints."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.errors import RecordError
+from llmb_common.base.notices import notice
 from llmb_common.base.printable import tell
 from llmb_common.base.run_states import is_live
+from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs
+from llmb_common.measured.run import Judge, MeasuredRun
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import image_marks
 from llmb_common.results.scatter import PastRun, PastRuns
 from llmb_common.results.steps import steps_of
@@ -24,11 +28,6 @@ from llmb_common.runs.timing.log_files import RunFiles, find_runs, log_stem
 from llmb_common.runs.timing.runs import analyse, no_garbage
 from llmb_common.runs.timing.tables import STYLES
 from llmb_common.runs.timing.window import Window
-from llmb_run.results.kept import KeptFigures, KeptLog, LogSummary, past_runs
-from llmb_run.results.measured import Judge, MeasuredRun
-from llmb_run.selecting import none_matches, run_filter, select_rows
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 SILENT_SECONDS = 2.0
 """Seconds that a search may take without a word."""
@@ -82,29 +81,6 @@ def measure(
 
 def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
-
-
-def selected(
-    workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
-) -> list[MeasuredRun]:
-    """The runs that ``runs`` name, or without any all that match the options; at least one.
-
-    Raises:
-        RequestError: there is none
-    """
-    wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
-    names = [word for word in runs if not Path(word).exists()]
-    with no_garbage():
-        if names or not runs:
-            wanted += select_rows(workspace, names, run_filter(workspace, **filters))
-        found = measure(wanted, workspace, window)
-    if not found:
-        said = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
-        raise RequestError(
-            f"{said}: no run and no log" if wanted else none_matches(filters),
-            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
-        )
-    return found
 
 
 def _remark(folder: Path) -> Callable[[], None]:

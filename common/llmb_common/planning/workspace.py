@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
 from llmb_common.base.files import user_path
+from llmb_common.base.notices import notice
 from llmb_common.base.words import check_argument
 from llmb_common.planning.site import FILE_NAME
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
-from llmb_run.terminal import notice
 
 if TYPE_CHECKING:  # imported where they are needed
     from llmb_common.planning.site.cluster import ClusterConfig
