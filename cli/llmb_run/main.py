@@ -6,9 +6,9 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from llmb_common.command.outcome import guarded
-from llmb_common.errors import RequestError
-from llmb_run import terminal
+from llmb_common.base import notices
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import guarded
 
 if TYPE_CHECKING:
     import click
@@ -19,12 +19,12 @@ PROGRAM = "llmb-run"
 def main(arguments: list[str] | None = None) -> int:
     """Run the command in ``arguments`` (default: the process's own); the exit status."""
     words = sys.argv[1:] if arguments is None else arguments
-    terminal.notices.clear()
+    notices.said.clear()
     return guarded(
         lambda: _run(words),
         command=next((word for word in words if not word.startswith("-")), ""),
         as_json="--json" in words,
-        notices=terminal.notices,
+        notices=notices.said,
     )
 
 
@@ -56,8 +56,8 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     """Click's complaint about the command line, with the nearest word that exists and where to look."""
     import click
 
-    from llmb_common.command.removed import refuse_command, refuse_option
-    from llmb_common.errors import did_you_mean
+    from llmb_common.base.errors import did_you_mean
+    from llmb_common.base.removed import refuse_command, refuse_option
     from llmb_run import habits
 
     message, context, instead = error.format_message(), error.ctx, ""

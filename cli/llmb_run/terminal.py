@@ -1,4 +1,4 @@
-"""Texts for people: notices on stderr, tables, lines that fit a terminal, times and spans, words of options."""
+"""Texts for people: tables, lines that fit a terminal, times and spans, words of options."""
 
 from __future__ import annotations
 
@@ -9,17 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import columns, folded, printable, printable_lines, tell, wrapped
-
-notices: list[str] = []
-"""What this command has said so far; the JSON envelope repeats it."""
-
-
-def notice(text: str) -> None:
-    """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
-    if text not in notices:
-        notices.append(text)
-        tell(f"note: {text}")
+from llmb_common.base.printable import columns, folded, printable, printable_lines, wrapped
 
 
 def say(text: str) -> None:

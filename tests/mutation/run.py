@@ -48,7 +48,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder: common/llmb_common/rendering")
+    parser.add_argument("paths", nargs="+", metavar="PATH", help="a file or folder: common/llmb_common/submission")
     parser.add_argument("--sample", type=int, default=40, metavar="N", help="mutants of each path (40); 0: all")
     parser.add_argument("--seed", type=int, default=1, metavar="N", help="which sample (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="mutants at a time")

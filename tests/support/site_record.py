@@ -10,7 +10,7 @@ import pytest
 from llmb_common.results.scatter import PastRun
 from llmb_common.results.steps import StepTime
 
-_READERS = tuple(f"llmb_run.{name}" for name in ("results.measuring", "acceptance.workloads", "results.kept"))
+_READERS = ("llmb_common.measured.measure", "llmb_run.acceptance.workloads", "llmb_common.measured.kept")
 
 
 def past(scatter: float, seed: int = 1) -> list[PastRun]:

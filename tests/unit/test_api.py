@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.submission.launch import main as launch
-from llmb_run.api import measure, plan, submit, wait
+from llmb_run.api import LLMBError, measure, plan, submit, wait
 from support.run_site import RECIPE, ROOT, RunSite, with_small_code
 
 

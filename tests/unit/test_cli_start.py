@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_run import terminal
+from llmb_common.base import notices
 from support.cli import Cli
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -318,14 +318,14 @@ def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
 
 
 def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    terminal.notices.clear()
+    notices.said.clear()
     for text in ("first", "second", "first"):
-        terminal.notice(text)
-    assert terminal.notices == ["first", "second"]
-    terminal.notices.clear()
-    terminal.notice("first")
-    assert (terminal.notices, capsys.readouterr().err) == (["first"], "note: first\nnote: second\nnote: first\n")
-    terminal.notices.clear()
+        notices.notice(text)
+    assert notices.said == ["first", "second"]
+    notices.said.clear()
+    notices.notice("first")
+    assert (notices.said, capsys.readouterr().err) == (["first"], "note: first\nnote: second\nnote: first\n")
+    notices.said.clear()
 
 
 def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:

@@ -12,7 +12,7 @@ import pytest
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import ContainerProbe, NodeReport, parse_values
 from llmb_common.nodes.facts import Adapter, Folder, GpuState, HostFacts, NodeFacts, Snapshot, Software
-from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
+from llmb_common.planning.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.commands.doctor import DoctorCheck, all_checks
 from llmb_install.commands.doctor_facts import Limits, SiteFacts, WorkloadNeeds, ask_a_node
@@ -38,7 +38,7 @@ NODE = NodeReport(
         folders=dict.fromkeys(("installation", "images", "workload"), Folder(there=True)),
     ),
     inside=ContainerProbe(
-        parse_values("started=yes\nroot=ext2/ext3\nworkloads=seen\nworkloads=written\ngpu=0\ngpu=1\n"),
+        parse_values("started=yes root=ext2/ext3 workloads=seen workloads=written gpu=0 gpu=1".split()),
         status=0,
         seconds=43.2,
     ),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.health.one_node import parse_values
-from llmb_common.site.cluster import cluster_config
+from llmb_common.planning.site.cluster import cluster_config
 from llmb_install.commands.doctor_facts import limit_minutes, workloads_here
 from llmb_train.nodes.looks import _unpacked
 
@@ -26,7 +26,7 @@ def probed(tmp_path: Path, tools: dict[str, str], folder: str, seconds: int = 1)
     env = {"PATH": f"{tmp_path}:/usr/bin:/bin", "HOME": str(tmp_path)}
     command = ["bash", str(PROBE), str(seconds), folder]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=True)
-    return parse_values(done.stdout)
+    return parse_values(done.stdout.splitlines())
 
 
 @pytest.mark.parametrize(
@@ -85,5 +85,5 @@ def test_what_the_recipes_ask_for() -> None:
 
 
 def test_what_a_node_says_line_by_line() -> None:
-    assert parse_values("gpu=a\nnothing\nempty=\ngpu= b = c \n") == {"gpu": ["a", "b = c"]}
-    assert parse_values("") == {}
+    assert parse_values(["gpu=a", "nothing", "empty=", "gpu= b = c "]) == {"gpu": ["a", "b = c"]}
+    assert parse_values([]) == {}

@@ -18,14 +18,15 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.base.errors import AnswerLost, EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.base.processes import ProcessId, identify
 from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, NodeRequest, executor_for
 from llmb_common.executors.local import executor
 from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
-from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.submission.observe import failure_of
 from llmb_common.submission.single import create_run
 from support.run_site import RunSite
 
@@ -246,10 +247,11 @@ def test_what_it_wrote_before_is_kept(followed: RunRecord) -> None:
 
 def test_a_failure_is_told_with_exit_code_cause_and_the_log(followed: RunRecord) -> None:
     script(followed, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
-    with pytest.raises(CheckFailed, match=r"the run failed with exit code 7: .*out of memory") as caught:
-        start(followed)
-    assert caught.value.remedy.endswith(f"llmb-run why {followed.paths.run_id}, or the whole log: {followed.paths.log}")
-    after = load_record(followed.paths.folder)
+    after = start(followed)
+    told = failure_of(after)
+    assert re.match(r"the run failed with exit code 7: .*out of memory", told.message)
+    assert told.remedy.endswith(f"llmb-run why {followed.paths.run_id}, or the whole log: {followed.paths.log}")
+    assert load_record(followed.paths.folder) == after
     assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
 
 

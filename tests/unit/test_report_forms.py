@@ -17,12 +17,12 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
+from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.measuring import selected
-from llmb_run.workspace import Workspace
+from llmb_run.results.selected import selected
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log
@@ -192,7 +192,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prefix = tmp_path / "venvs" / "llmb-1"
     prefix.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    monkeypatch.setattr("llmb_run.terminal.notices", [])
+    monkeypatch.setattr("llmb_common.base.notices.said", [])
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.setattr(html_form, "charts_library", charts_library.charts_library.__wrapped__)
     return prefix

@@ -6,14 +6,15 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.files import shell_part
+from llmb_common.base.words import assigned
 from llmb_common.executors import Container, Executor, Held, NodeRequest
 from llmb_common.health.ask import PYTHONS, command, parse_frames
-from llmb_common.machine.files import shell_part
 from llmb_common.nodes.facts import Folder, NodeFacts
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.reading import read_facts
@@ -23,7 +24,7 @@ _NODE_SECONDS = 120
 _IMAGE_SECONDS = 390
 """Pyxis unpacks the image on the node first: some 25 GB."""
 _QUEUE_SECONDS = 60
-_SAID_INSIDE = ("started", "root", "workloads", "gpu", "hung")
+_SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 
 
 @dataclass(frozen=True)
@@ -102,18 +103,19 @@ def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
     answer = held.run(argv, _IMAGE_SECONDS, inside=container)
     seconds = time.monotonic() - begun
-    values = {name: known for name, known in parse_values(answer.output).items() if name in _SAID_INSIDE}
-    rest = [line for line in answer.output.splitlines() if line.partition("=")[0] not in _SAID_INSIDE]
+    said = answer.output.splitlines()
+    own = [line for line in said if line.startswith(_SAID_INSIDE)]
+    rest = [line for line in said if not line.startswith(_SAID_INSIDE)]
     lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
-    return ContainerProbe(values, lines, answer.status, seconds)
+    return ContainerProbe(parse_values(own), lines, answer.status, seconds)
 
 
-def parse_values(text: str) -> dict[str, list[str]]:
+def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
     """``NAME=VALUE`` lines; a name may come more than once."""
     values: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        name, equals, value = line.partition("=")
-        if equals and value:
+    for line in lines:
+        name, value = assigned(line) or ("", "")
+        if value:
             values.setdefault(name, []).append(value.strip())
     return values
 

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
+from llmb_common.planning.request.read import Request
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.nearest import in_library, plan_command, remedy_for
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row, Variant
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
 
 if TYPE_CHECKING:
     from llmb_common.recipes.catalogue import Function, FunctionName
@@ -430,9 +430,9 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
             )
         return request.gpus
     if not machine.traits.this_machine:
-        written = request.unread.get("JOB_TOTAL_GPUS")
-        meant = request.say("JOB_TOTAL_GPUS", (written or "").partition("=")[2])
-        instead = f" ({written} is: did you mean {meant}?)" if written else ""
+        name, value = request.unread.get("JOB_TOTAL_GPUS", ("", ""))
+        meant = request.say("JOB_TOTAL_GPUS", value)
+        instead = f" ({name}={value} is: did you mean {meant}?)" if name else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
         raise RequestError(missing, remedy=f"the recipe has {_scales(rows)}", field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:

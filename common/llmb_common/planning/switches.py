@@ -7,13 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import GPUS, generation_of
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.planning.outlook import save_seconds
-from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_common.platform.gpus import GPUS, generation_of
+from llmb_common.planning.time_limit import save_seconds
 from llmb_common.recipes.rows import Measurement
 
 
@@ -264,8 +264,8 @@ def ineffective(case: Case) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
     request, cluster, machine = case.request, case.cluster, case.machine
     notices = [
-        f"{written} is not a variable of LLMB (did you mean {meant}={written.partition('=')[2]}?)"
-        for meant, written in request.unread.items()
+        f"{name}={value} is not a variable of LLMB (did you mean {meant}={value}?)"
+        for meant, (name, value) in request.unread.items()
     ]
     traits, settings = machine.traits, cluster.scheduler(machine.cluster_type)
     if traits.containers and request.mounts and not settings.containers:

@@ -1,4 +1,4 @@
-"""The command behind every ``launch.sh``: plan, with what this site's runs on record say, then print or submit.
+"""The command behind every ``launch.sh``: plan, then print or submit.
 
 Only the script or the plan goes to stdout; notices and errors go to stderr.
 """
@@ -6,87 +6,32 @@ Only the script or the plan goes to stdout; notices and errors go to stderr.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from msgspec.structs import replace as replaced
 
 from llmb_common import __version__
-from llmb_common.command.outcome import guarded
-from llmb_common.command.printable import exact, tell
-from llmb_common.errors import RequestError
+from llmb_common.base.cluster_types import SLURM
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import CPU
+from llmb_common.base.outcome import guarded
+from llmb_common.base.printable import exact, tell
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import in_short
-from llmb_common.planning.own_runs import Look, OwnRuns, OwnTime
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.plan import make_plan
-from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.gpus import CPU
+from llmb_common.planning.request.read import Request, read_request
+from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
+from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
+from llmb_common.planning.site.machine import look_at_machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import Request, read_request
-from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
+from llmb_common.results.own_runs import measured_here
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.site.machine import look_at_machine
-
-_NEWEST = 40
-"""Runs of a configuration that count: systems change."""
-
-
-def measured_here(install: Path | None) -> Look:
-    """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
-
-    def look(plan: JobPlan) -> OwnRuns:
-        if install is None or not (install / ".llmb" / "index.db").is_file():
-            return OwnRuns()
-        from llmb_common.index.database import past_memory
-        from llmb_common.results.configuration import memory_key
-
-        seconds = _same_seconds(install, plan)
-        return OwnRuns(
-            time=_own_time(seconds) if seconds else None,
-            memory=lambda kind: past_memory(install, memory_key(plan, kind)),
-        )
-
-    return look
-
-
-def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
-    """Seconds of a step in the newest runs of the plan's configuration and software.
-
-    Outside containers a plan names the engine's release and only runs name the packages: those of the newest run count.
-    """
-    from llmb_common.index.database import past_times
-    from llmb_common.results.configuration import configuration_key, software_of_plan
-
-    software = software_of_plan(plan)
-    wanted = f"{configuration_key(plan)} {software or f'Megatron-Bridge {plan.engine}.'}"
-    past = past_times(install, wanted)
-    if not past:
-        return []
-    same = wanted if software else past[0].configuration
-    return [item.step_seconds for item in past if item.configuration == same][:_NEWEST]
-
-
-def _own_time(seconds: Sequence[float]) -> OwnTime:
-    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do.
-
-    These may all be of one day: that many runs know it well says nothing of another.
-    """
-    from llmb_common.results.scatter import STATED
-    from llmb_common.timing.statistics import t_quantile
-
-    logs = [math.log(value) for value in seconds]
-    middle = math.fsum(logs) / len(logs)
-    degrees = STATED.run_degrees + len(logs) - 1
-    squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
-    half = t_quantile(0.05, degrees) * math.sqrt(2 * squares / degrees)
-    return OwnTime(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs))
+from llmb_common.submission.script import render_script
 
 
 def plan_from_variables(

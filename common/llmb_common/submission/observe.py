@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.cluster_types import ClusterType
+from llmb_common.base.errors import AnswerLost, CheckFailed, LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
-from llmb_common.index.search import note
-from llmb_common.platform.cluster_types import ClusterType
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.folders import refusal as ownership_refusal
+from llmb_common.runs.index.search import note
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 
 
 class Observation(NamedTuple):
@@ -62,6 +62,19 @@ def _settle(record: RunRecord, finding: Finding) -> Observation:
             changed = update_record(record.paths.folder, change)
             note(changed)
     return Observation(changed, finding)
+
+
+def failure_of(record: RunRecord) -> CheckFailed:
+    """The error of a run that was followed to its end and failed: its exit code, why, and what to do about it."""
+    from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
+
+    exit_code = record.detail.partition(";")[0]
+    found = diagnose(record)
+    remedy = f"{found.cause.remedy}; " if found.cause and found.cause.sure != "possible" else ""
+    return CheckFailed(
+        f"the run failed with {exit_code}: {found.said}",
+        remedy=f"{remedy}llmb-run why {record.paths.run_id}, or the whole log: {record.paths.log}",
+    )
 
 
 FIRST_DELAY = 0.5

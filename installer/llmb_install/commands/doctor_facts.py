@@ -7,19 +7,20 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.cluster_types import SLURM, traits_of
+from llmb_common.base.engines import image_file_name
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.files import me, user_name
+from llmb_common.base.hostlist import expand
+from llmb_common.base.words import assignments, limit_seconds
 from llmb_common.executors import Container, executor_for
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import NodeReport, ask_one_node
-from llmb_common.machine.files import me, user_name
 from llmb_common.nodes.needs import needs_of_site
-from llmb_common.planning.outlook import limit_seconds, save_seconds
-from llmb_common.platform.cluster_types import SLURM, traits_of
-from llmb_common.platform.engines import image_file_name
-from llmb_common.runs.hostlist import expand
-from llmb_common.site.cluster import ClusterConfig
+from llmb_common.planning.site.cluster import ClusterConfig
+from llmb_common.planning.time_limit import save_seconds
 from llmb_install.answers.answers import load_recipes
 from llmb_install.answers.detect import Site, container_options, detect_site, output
 from llmb_install.working.artefact import free_bytes
@@ -112,8 +113,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     commands = SLURM_COMMANDS if traits.slurm_options else (traits.submits_with,)
     is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
     text = output("scontrol", "show", "config") if is_up else ""
-    pairs = (line.partition("=") for line in text.splitlines() if "=" in line)
-    settings = {name.strip(): value.strip() for name, _, value in pairs}
+    settings = assignments(text.splitlines())
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
     workloads = workloads_here(clone, config)
     images = [image_folder / name for workload in workloads for name in workload.images]
@@ -164,7 +164,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     """What Slurm says of the limits of this site's jobs."""
     slurm: SlurmSettings = config.scheduler(SLURM)
     text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
-    partition = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    partition = assignments(text.split())
     grace = partition.get("GraceTime", "")
     walls, graces = [], [int(grace) if grace.isdigit() else 0]
     if has_accounting:
@@ -197,7 +197,7 @@ def _blocks(text: str) -> tuple[int, ...] | None:
     sizes = []
     for line in text.splitlines():
         if line.startswith("BlockName="):
-            words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            words = assignments(line.split())
             size = words.get("BlockSize", "")
             sizes.append(int(size) if size.isdigit() else len(expand(words.get("Nodes", ""))))
     return tuple(sizes) or None

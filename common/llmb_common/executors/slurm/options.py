@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llmb_common.command.words import is_slurm_name, line_problem
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.words import assigned, is_slurm_name, line_problem
 
 # Options that belong to the job script, and what to use instead.
 _OURS = {
@@ -66,7 +66,8 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
     options: dict[str, str | None] = {}
     for part in _parts(text):
         key = option_name(part)
-        _, equals, value = part.partition("=")
+        given = assigned(part)
+        value = given[1].strip() if given else ""
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
                 f"{where}: {part!r} is not a Slurm option",
@@ -78,18 +79,18 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
             raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
         if written_out := _abbreviated(key):
             raise RequestError(f"{where}: --{key} is an abbreviation", remedy=f"write {' or '.join(written_out)}")
-        if equals and not value.strip():
+        if given and not value:
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
-        if key in _WITH_VALUE and not equals:
+        if key in _WITH_VALUE and not given:
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
         if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
             raise RequestError(
                 f"{where}: {part!r} contains a second option, {second[1]!r}",
                 remedy=f"separate them: {_apart(where, f'{key}={value[: second.start()]}', value[second.start(1) :])}",
             )
-        if key in ("account", "partition") and not is_slurm_name(value.strip()):
+        if key in ("account", "partition") and not is_slurm_name(value):
             raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy="correct it")
-        said = value.strip() if equals else None
+        said = value if given else None
         if key in options and options[key] != said:
             raise RequestError(
                 f"{where}: --{key} is given twice, and sbatch would use the last one",
@@ -145,7 +146,8 @@ def _parts(text: str) -> list[str]:
 
 def option_name(part: str) -> str:
     """The option in ``key=value``, in its long form."""
-    key = part.partition("=")[0].strip().lstrip("-")
+    name, _ = assigned(part) or (part, "")
+    key = name.strip().lstrip("-")
     return _SHORT.get(key, key)
 
 

@@ -1,0 +1,39 @@
+"""The measured runs that a command is about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base.errors import RequestError
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import MeasuredRun
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import RunRow
+from llmb_common.runs.timing.runs import no_garbage
+from llmb_common.runs.timing.window import Window
+from llmb_run.selecting import none_matches, run_filter, select_rows
+
+
+def selected(
+    workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
+) -> list[MeasuredRun]:
+    """The runs that ``runs`` name, or without any all that match the options; at least one.
+
+    Raises:
+        RequestError: there is none
+    """
+    wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
+    names = [word for word in runs if not Path(word).exists()]
+    with no_garbage():
+        if names or not runs:
+            wanted += select_rows(workspace, names, run_filter(workspace, **filters))
+        found = measure(wanted, workspace, window)
+    if not found:
+        said = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
+        raise RequestError(
+            f"{said}: no run and no log" if wanted else none_matches(filters),
+            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
+        )
+    return found

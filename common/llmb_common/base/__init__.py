@@ -1,0 +1,1 @@
+"""What everything else stands on: errors, words, files, processes; tables of GPUs, engines and ways of running jobs."""

@@ -1,0 +1,15 @@
+"""What a command tells its reader beside its result."""
+
+from __future__ import annotations
+
+from llmb_common.base.printable import tell
+
+said: list[str] = []
+"""What this command has said so far; the JSON envelope repeats it."""
+
+
+def notice(text: str) -> None:
+    """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
+    if text not in said:
+        said.append(text)
+        tell(f"note: {text}")

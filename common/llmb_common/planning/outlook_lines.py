@@ -1,0 +1,133 @@
+"""What is said of a planned job before it runs: its memory, time and GPU-hours, each in a line."""
+
+from __future__ import annotations
+
+import math
+
+from llmb_common.base.printable import counted
+from llmb_common.base.words import limit_seconds
+from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, PublishedTime
+from llmb_common.planning.outlook import (
+    Span,
+    by_own_runs,
+    gpu_hours,
+    job_seconds,
+    likely_seconds,
+    most_gpu_hours,
+    step_seconds,
+)
+
+_NO_ESTIMATE = "no estimate: nothing like it has been measured"
+
+
+def time_lines(plan: JobPlan) -> list[str]:
+    """How long a step and the job take and how that is known, or that it is not and what comes nearest."""
+    known, published = plan.preflight, plan.preflight.published
+    lines = []
+    likely, step = likely_seconds(plan), step_seconds(plan)
+    if by_own_runs(plan) and likely is not None and step is not None:
+        seconds, low, high = alike(likely, *step)
+        runs = counted(known.own_runs or 1, "run")
+        # How runs scatter is known of GPUs; CPUs have other work beside.
+        further = f"; 9 of 10 more runs should take {low} to {high}" if plan.device == "cuda" else ""
+        lines.append(f"{seconds} s a step in {runs} of this job here{further}")
+    if published is not None and (published.likeness == "exact" or not lines):
+        lines += _published_lines(published)
+    elif not lines:
+        lines.append(f"{_NO_ESTIMATE}, and nothing was published for this model")
+    whole = job_seconds(plan)
+    if whole is not None:
+        steps = counted(plan.trained_steps, "step")
+        lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
+    return lines
+
+
+def _published_lines(published: PublishedTime) -> list[str]:
+    seconds = f"{alike(published.step_seconds)[0]} s a step"
+    gpus = f"{published.gpus} {published.gpu_type.upper()}"
+    if published.likeness == "exact":
+        without = ", without " + ", ".join(item.name for item in published.differs) if published.differs else ""
+        return [f"published: {seconds}{without} ({gpus}, {published.software})"]
+    if published.likeness == "weak scaling":
+        same = "same layout and work for each GPU"
+        return [f"{seconds} was measured at {published.gpus} GPUs, {same} (published; {published.software})"]
+    differs = ", ".join(map(str, published.differs))
+    return [_NO_ESTIMATE, f"nearest published result: {seconds} on {gpus} ({published.software}): {differs}"]
+
+
+def _minutes(span: Span) -> str:
+    """``9 to 11 minutes``, to the minute."""
+    low, high = (max(1, round(seconds / 60)) for seconds in span)
+    return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
+
+
+def _limit(plan: JobPlan, whole: Span) -> str:
+    """The time limit beside what the job takes; empty where LLMB does not set it."""
+    if plan.scheduler is None or plan.scheduler.own_limit:
+        return ""
+    doubt = ", which may be too short" if whole.high > limit_seconds(plan.time_limit) else ""
+    return f", time limit {plan.time_limit}{doubt}"
+
+
+def cost_line(plan: JobPlan) -> str:
+    """GPU-hours: by the time that is known, else at most; empty where neither can be said."""
+    hours, most = gpu_hours(plan), most_gpu_hours(plan)
+    if hours is not None:
+        source = "runs here" if by_own_runs(plan) else "the published step time"
+        return f"{ranged(hours)} GPU-hours (by {source})"
+    if most is not None:
+        return f"at most {alike(most)[0]} GPU-hours (time limit {plan.time_limit})"
+    return ""
+
+
+_APART = 0.01
+"""Share by which a measured peak differs from the predicted one where both are shown."""
+
+
+def fits_line(memory: MemoryEstimate) -> str:
+    """Whether a job fits, with what it needs: as predicted, and as such jobs were measured where that is known."""
+    answers = {"fits": "yes", "may fit": "maybe", "may not fit": "maybe not", "does not fit": "no"}
+    needs = f"{memory.peak + memory.reserve:.1f}" if _as_predicted(memory) else _peaks(memory, unit="")
+    joint = "" if _as_predicted(memory) else ","
+    return f"{answers[memory.verdict]} ({needs}{joint} of {memory.limit:.0f} GiB a GPU; {memory_known(memory)})"
+
+
+def _peaks(memory: MemoryEstimate, unit: str = " GiB") -> str:
+    measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
+    return f"{memory.peak:.1f}{unit}{measured} and {memory.reserve:.0f} in reserve"
+
+
+def _as_predicted(memory: MemoryEstimate) -> bool:
+    return abs(memory.factor - 1) < _APART
+
+
+def memory_known(memory: MemoryEstimate) -> str:
+    """How well the memory of such jobs is known, and where one like it ran out."""
+    known = f"{memory.kind}: {memory.knowledge}"
+    if not memory.ran_out:
+        return known
+    return f"{known}; a job of this kind ran out of memory with no more predicted: {memory.ran_out}"
+
+
+def in_short(plan: JobPlan) -> list[str]:
+    """Memory, time and GPU-hours, a line each where something is known."""
+    memory, lines = plan.preflight.memory, []
+    if memory is not None:
+        lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
+    if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
+        lines.append(f"time: {'; '.join(time_lines(plan))}")
+    cost = cost_line(plan)
+    if cost:
+        lines.append(f"cost: {cost}")
+    return lines
+
+
+def ranged(span: Span) -> str:
+    """``9.9 to 11.0``, or one number where both are the same."""
+    return " to ".join(dict.fromkeys(alike(*span)))
+
+
+def alike(*values: float) -> list[str]:
+    """With as many decimals as give the largest three digits, or with all before the point: ``1,234``."""
+    decimals = max(0, 2 - math.floor(math.log10(max(values))))
+    return [f"{value:,.{decimals}f}" for value in values]

@@ -1,0 +1,67 @@
+"""The time limit of a job: whether its start, its steps and its save fit into it."""
+
+from __future__ import annotations
+
+import math
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.printable import counted
+from llmb_common.base.words import clock, limit_seconds
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.outlook import likely_seconds, start_seconds, step_seconds
+from llmb_common.planning.request.variables import FieldNames
+from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
+
+SAVE_BASE_SECONDS = 120
+"""Beside the writing itself: the step that is under way, gathering what to write, and the way out."""
+
+SLURM_LONGEST_SIGNAL = 65535
+"""Seconds that ``--signal=B:TERM@N`` can say (sbatch's manual)."""
+
+
+def save_seconds(parameters: int, gb_per_second: float) -> int:
+    """Seconds that writing one checkpoint of ``parameters`` weights takes at 10^9 bytes/s times ``gb_per_second``."""
+    writing = parameters * CHECKPOINT_BYTES_PER_PARAMETER / (gb_per_second * 1e9)
+    return min(SAVE_BASE_SECONDS + math.ceil(writing), SLURM_LONGEST_SIGNAL)
+
+
+def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
+    """A notice where the time limit is too short for the job's start, its steps and its save, as far as that is known.
+
+    Raises:
+        RequestError: the job would be told to save at its very start.
+    """
+    if plan.scheduler is None or plan.scheduler.own_limit:
+        return []
+    saving = plan.checkpoint.save_seconds if plan.checkpoint.enabled else None
+    limit, facts, slow = limit_seconds(plan.time_limit), say("TIME_LIMIT", plan.time_limit), ""
+    ended = "it will be ended before its last step"
+    if saving is not None:
+        facts += f", of which saving the checkpoint may take {_words(saving)}"
+        slow = "; set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
+        ended = "the job will save and stop before the last"
+        if saving >= limit:
+            raise RequestError(
+                f"{facts}: nothing would be trained",
+                remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}{slow}",
+                field="TIME_LIMIT",
+            )
+    left = limit - (saving or 0)
+    steps = plan.trained_steps
+    start = start_seconds(plan)
+    step = step_seconds(plan)
+    likely = likely_seconds(plan)
+    if step is not None and likely is not None and start + steps * likely > left:
+        needed = start + steps * step.high + (saving or 0)
+        enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
+        return [
+            f"{facts}: the time left, {_words(left)}, is too short for {steps} steps of {likely:.3g} s after "
+            f"{_words(start)} to start, and {ended}; {enough} would be enough{slow}"
+        ]
+    if step is None and saving is not None and left < saving:
+        return [f"{facts}: that leaves {_words(left)} to train{slow}"]
+    return []
+
+
+def _words(seconds: int) -> str:
+    return counted(math.ceil(seconds / 60), "minute")

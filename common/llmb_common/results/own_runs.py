@@ -1,0 +1,66 @@
+"""What this site's runs on record say of a planned job: how long a step took, and how much memory.
+
+Each dry run asks, and most sites have no such runs: the index is imported where there is one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from llmb_common.base.statistics import t_quantile
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.own_runs import Look, OwnRuns, OwnTime
+from llmb_common.results.scatter import STATED
+
+_NEWEST = 40
+"""Runs of a configuration that count: systems change."""
+
+
+def measured_here(install: Path | None) -> Look:
+    """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
+
+    def look(plan: JobPlan) -> OwnRuns:
+        if install is None or not (install / ".llmb" / "index.db").is_file():
+            return OwnRuns()
+        from llmb_common.results.configuration import memory_key
+        from llmb_common.runs.index.database import past_memory
+
+        seconds = _same_seconds(install, plan)
+        return OwnRuns(
+            time=_own_time(seconds) if seconds else None,
+            memory=lambda kind: past_memory(install, memory_key(plan, kind)),
+        )
+
+    return look
+
+
+def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
+    """Seconds of a step in the newest runs of the plan's configuration and software.
+
+    Outside containers a plan names the engine's release and only runs name the packages: those of the newest run count.
+    """
+    from llmb_common.results.configuration import configuration_key, software_of_plan
+    from llmb_common.runs.index.database import past_times
+
+    software = software_of_plan(plan)
+    wanted = f"{configuration_key(plan)} {software or f'Megatron-Bridge {plan.engine}.'}"
+    past = past_times(install, wanted)
+    if not past:
+        return []
+    same = wanted if software else past[0].configuration
+    return [item.step_seconds for item in past if item.configuration == same][:_NEWEST]
+
+
+def _own_time(seconds: Sequence[float]) -> OwnTime:
+    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do.
+
+    These may all be of one day: that many runs know it well says nothing of another.
+    """
+    logs = [math.log(value) for value in seconds]
+    middle = math.fsum(logs) / len(logs)
+    degrees = STATED.run_degrees + len(logs) - 1
+    squares = STATED.run_degrees * STATED.total**2 + math.fsum((log - middle) ** 2 for log in logs)
+    half = t_quantile(0.05, degrees) * math.sqrt(2 * squares / degrees)
+    return OwnTime(math.exp(middle), math.exp(middle - half), math.exp(middle + half), len(logs))

@@ -1,0 +1,50 @@
+"""The measured iterations of a log, as the documents give them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmb_common.base.errors import RequestError
+from llmb_common.runs.timing.records import Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured iterations, both ends included, numbered as the log numbers them."""
+
+    first: int
+    last: int
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and self.first <= index <= self.last
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    def after(self, steps: int) -> Window:
+        """This window for a run that continues after so many steps."""
+        return Window(self.first + steps, self.last + steps)
+
+    def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
+        return tuple([item for item in iterations if self.first <= item.index <= self.last])
+
+    def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
+        present = {item.index for item in iterations}
+        return tuple(index for index in range(self.first, self.last + 1) if index not in present)
+
+
+def read_window(text: str) -> Window:
+    """``35-44``, as ``--window`` takes it.
+
+    Raises:
+        RequestError: it is not a range
+    """
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise RequestError(f"--window {text} is not a range", remedy="give the first and the last iteration, as 35-44")
+    return Window(int(match[1]), int(match[2]))
