@@ -69,19 +69,36 @@ def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     Names are columns, variables, settings, ``image`` and ``engine``; of the last two only what adds something. Empty
     where the plans are alike.
     """
-    known = [values_of(plan) for plan in plans]
-    everything = dict.fromkeys(name for values in known for name in values)
-    names = sorted(everything, key=lambda name: name in ("engine", "image"))  # a variable of one plan comes before
-    found = {name: [values.get(name, "-") for values in known] for name in names}
-    found = {name: values for name, values in found.items() if len(set(values)) > 1}
+    values = [values_of(plan) for plan in plans]
+    names = dict.fromkeys(name for plan_values in values for name in plan_values)
+    found: dict[str, list[str]] = {}
+    # Engine and image stand last, also where only one plan has a variable that the others lack.
+    for name in sorted(names, key=lambda name: name in ("engine", "image")):
+        of_each = [plan_values.get(name, "-") for plan_values in values]
+        if len(set(of_each)) > 1:
+            found[name] = of_each
     if "gpus" in found:
         found.pop("gpus_per_node", None)  # on one machine, the same again
-    if len({*found.get("image", [])}) == len({*found.get("engine", [])}) == len({(p.image, p.engine) for p in plans}):
-        found.pop("image" if all(container_release(plan.image) for plan in plans) else "engine")
+    if _image_is_engine(plans, found):
+        all_released = all(container_release(plan.image) for plan in plans)
+        found.pop("image" if all_released else "engine")
     if "image" in found:
-        often = Counter(Path(image).name for image in set(found["image"]))
-        found["image"] = [name if often[name := Path(image).name] == 1 else image for image in found["image"]]
+        found["image"] = _short_names(found["image"])
     return found
+
+
+def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) -> bool:
+    """Whether image and engine both differ, and each image comes with one engine: one of the two says it all."""
+    images = set(differing.get("image", []))
+    engines = set(differing.get("engine", []))
+    pairs = {(plan.image, plan.engine) for plan in plans}
+    return len(images) == len(engines) == len(pairs)
+
+
+def _short_names(images: list[str]) -> list[str]:
+    """The file name of each image; the whole path where another image has the same name."""
+    often = Counter(Path(image).name for image in set(images))
+    return [image if often[Path(image).name] > 1 else Path(image).name for image in images]
 
 
 def apart(plans: Iterable[JobPlan | None]) -> list[str]:
