@@ -26,7 +26,7 @@ CPU_START_SECONDS = 30
 
 
 def start_seconds(plan: JobPlan) -> int:
-    """Seconds from the start of a job to its first step."""
+    """Assumed seconds from the start of a job to its first step."""
     return START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
 
 
@@ -37,7 +37,7 @@ def save_seconds(parameters: int, gb_per_second: float) -> int:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Seconds of the time limit of a plan or a row."""
+    """The time limit of a plan or a row in seconds."""
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
     return seconds
@@ -82,16 +82,18 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
 
 
 def _words(seconds: int) -> str:
+    """Seconds as whole minutes, rounded up: ``7 minutes``."""
     return counted(math.ceil(seconds / 60), "minute")
 
 
 class Span(NamedTuple):
-    """From the quickest to the slowest that is likely."""
+    """A range of seconds, from the quickest to the slowest that is likely."""
 
     low: float
     high: float
 
     def times(self, factor: float) -> Span:
+        """The range with both ends multiplied by ``factor``."""
         return Span(self.low * factor, self.high * factor)
 
 
@@ -101,7 +103,7 @@ def by_own_runs(plan: JobPlan) -> bool:
 
 
 def likely_seconds(plan: JobPlan) -> float | None:
-    """What a step takes most likely. None as ``step_seconds``."""
+    """The likeliest step time in seconds; None where neither own runs nor published results say it."""
     known = plan.preflight
     if by_own_runs(plan):
         return known.predicted_step_seconds
@@ -120,7 +122,7 @@ def step_seconds(plan: JobPlan) -> Span | None:
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
-    """The whole job: start, steps and checkpoints. None as ``step_seconds``."""
+    """Seconds that the whole job takes, with its start and its checkpoints; None where the step time is not known."""
     step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
         return None
@@ -180,6 +182,7 @@ def time_lines(plan: JobPlan) -> list[str]:
 
 
 def _published_lines(published: PublishedTime) -> list[str]:
+    """Lines on the published step time nearest to the plan, worded by how alike its job was."""
     seconds = f"{alike(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
@@ -193,7 +196,7 @@ def _published_lines(published: PublishedTime) -> list[str]:
 
 
 def _minutes(span: Span) -> str:
-    """``9 to 11 minutes``, to the minute."""
+    """A range of seconds in whole minutes: ``9 to 11 minutes``."""
     low, high = (max(1, round(seconds / 60)) for seconds in span)
     return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
 
@@ -230,11 +233,13 @@ def fits_line(memory: MemoryEstimate) -> str:
 
 
 def _peaks(memory: MemoryEstimate, unit: str = " GiB") -> str:
+    """The predicted peak with its reserve, and what such jobs were measured to need where that differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f}{unit}{measured} and {memory.reserve:.0f} in reserve"
 
 
 def _as_predicted(memory: MemoryEstimate) -> bool:
+    """Whether jobs of the kind were measured to need about what was predicted."""
     return abs(memory.factor - 1) < _APART
 
 
@@ -247,7 +252,7 @@ def memory_known(memory: MemoryEstimate) -> str:
 
 
 def in_short(plan: JobPlan) -> list[str]:
-    """Memory, time and GPU-hours, a line each where something is known."""
+    """Up to three lines on the plan: memory, time and GPU-hours, each where something is known of it."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
@@ -260,7 +265,7 @@ def in_short(plan: JobPlan) -> list[str]:
 
 
 def ranged(span: Span) -> str:
-    """``9.9 to 11.0``, or one number where both are the same."""
+    """A range with as many digits as tell its ends apart: ``9.9 to 11.0``; one number where both are the same."""
     return " to ".join(dict.fromkeys(alike(*span)))
 
 
