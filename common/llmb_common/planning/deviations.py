@@ -18,7 +18,9 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
-    """Those of a planned job, in the order of the table; empty where it does all as the runner does."""
+    """What a planned job does otherwise than NVIDIA's runner, in the order of the table; empty where it does nothing
+    so.
+    """
     if plan.device == "cpu":
         return ()
     return tuple(deviation for deviation, applies in TABLE if applies(case, plan))
@@ -31,7 +33,7 @@ def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
 
 
 def _plain(case: Case, plan: JobPlan) -> bool:
-    """Whether the job does without an optimization because it saves checkpoints."""
+    """Whether the job saves checkpoints, so that its optimizer is plain Adam and gathers after its step."""
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
 
@@ -62,7 +64,9 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
 
 
 def _graph(case: Case, plan: JobPlan) -> bool:
-    """Whether the job captures whole iterations and gathers weights early, which it may as it does not save."""
+    """Whether NVIDIA's runner would gather parameters early inside a captured iteration, in a job that does not
+    save.
+    """
     return _captured_whole(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
