@@ -58,6 +58,7 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 
 
 def _shown(found: list[Baseline], install: Path) -> Result:
+    """What the command shows of baselines."""
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
@@ -99,6 +100,7 @@ def remove_nodes(hosts: str) -> Result:
 
 
 def _nodes(found: list[Exclusion]) -> Result:
+    """What the command shows of excluded nodes."""
     if not found:
         notice("no node is excluded")
     rows = [
