@@ -21,11 +21,13 @@ from llmb_train.job import FunctionJob, Job
 from llmb_train.nodes.record import Node
 
 FILE = "waits.json"
-_COLLECTIVES = (
-    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
-    *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base"),
-    *("reduce_scatter_tensor_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    *("alltoall", "alltoall_base", "all_to_all_single", "broadcast", "barrier", "send", "recv"),
+_COLLECTIVES = tuple(
+    (
+        "allreduce allreduce_coalesced allgather _allgather_base allgather_into_tensor_coalesced "
+        "all_gather_single all_gather_single_coalesced reduce_scatter _reduce_scatter_base "
+        "reduce_scatter_tensor_coalesced reduce_scatter_single reduce_scatter_single_coalesced alltoall "
+        "alltoall_base all_to_all_single broadcast barrier send recv"
+    ).split()
 )
 """Methods of a process group, of which each release of PyTorch has some: where a collective runs on the compute stream
 itself, the call is the wait; else the ``wait`` of what it returns is."""

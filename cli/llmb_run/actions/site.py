@@ -64,8 +64,13 @@ def _shown(found: list[Baseline], install: Path) -> Result:
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
     rows = [
         [
-            *(item.key, item.title, item.software, str(len(item.runs))),
-            *(f"{item.seconds:.3f}", f"{100 * error:.1f}", clock(item.added)),
+            item.key,
+            item.title,
+            item.software,
+            str(len(item.runs)),
+            f"{item.seconds:.3f}",
+            f"{100 * error:.1f}",
+            clock(item.added),
         ]
         for item, error in zip(found, errors, strict=True)
     ]

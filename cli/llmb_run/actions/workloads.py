@@ -174,8 +174,12 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
     keys = sorted(
         together,
         key=lambda key: (
-            *(sizes[key.size], types.index(key.gpu), key.dtype),
-            *(key.fp8_recipe or "", key.variant, key.release or ""),
+            sizes[key.size],
+            types.index(key.gpu),
+            key.dtype,
+            key.fp8_recipe or "",
+            key.variant,
+            key.release or "",
         ),
     )
     return [

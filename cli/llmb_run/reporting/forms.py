@@ -39,9 +39,11 @@ from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
 
-_SCRIPTS = (
-    *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
-    *("tuning.js", "steps.js", "history.js", "sweep.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
+_SCRIPTS = tuple(
+    (
+        "dom.js theme.js sorting.js head.js acceptance.js verdicts.js filters.js charts.js tuning.js "
+        "steps.js history.js sweep.js scaling.js runs.js evidence.js page.js"
+    ).split()
 )
 """In the order in which they run."""
 

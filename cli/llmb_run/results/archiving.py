@@ -36,9 +36,7 @@ from llmb_common.runs.record import load_record
 _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
 _PROFILES = "nsys_profile"
 _CODE = "code.zip"
-_UNREADABLE = {
-    *(".nsys-rep", ".qdrep", ".sqlite", ".zip", ".gz", ".zst", ".xz", ".bz2", ".lz4", ".7z", ".pt", ".npz", ".pkl"),
-}
+_UNREADABLE = set(".nsys-rep .qdrep .sqlite .zip .gz .zst .xz .bz2 .lz4 .7z .pt .npz .pkl".split())
 """Compressed and binary files by their names; others are known by the NUL bytes in them."""
 _LOOK = 1 << 16
 _MASK = b"****"

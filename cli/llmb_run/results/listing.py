@@ -267,8 +267,16 @@ _LEAST_MARKS = 22
 """Columns that what differs has at least."""
 
 _DISPENSABLE = (
-    *("name", "days_1t", "log_mfu_percent", "own_tflops_per_gpu", "predicted_memory_gib", "memory_gib"),
-    *("tokens_per_second", "tflops_per_gpu", "mfu_percent", "gpus"),
+    "name",
+    "days_1t",
+    "log_mfu_percent",
+    "own_tflops_per_gpu",
+    "predicted_memory_gib",
+    "memory_gib",
+    "tokens_per_second",
+    "tflops_per_gpu",
+    "mfu_percent",
+    "gpus",
 )
 """Columns of runs that a narrow terminal has no room for, the least important first."""
 

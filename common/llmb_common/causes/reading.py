@@ -32,28 +32,28 @@ _REACH = 2048
 """Bytes of a line before and after the word that gives it away."""
 
 _CORE = (
-    *(b"rror", b"ERROR", b"xception", b"NCCL WARN", b"emory", b"Killed", b"llmb_train: ", b"CANCELLED"),
-    *(b"Xid", b"NVRM", b"kernel: ", b"pass monitored"),
+    b"rror",
+    b"ERROR",
+    b"xception",
+    b"NCCL WARN",
+    b"emory",
+    b"Killed",
+    b"llmb_train: ",
+    b"CANCELLED",
+    b"Xid",
+    b"NVRM",
+    b"kernel: ",
+    b"pass monitored",
 )
-_MORE = (
-    *(b"ailed", b"ailure", b"atal", b"fault", b"ignal", b"SIG", b"oom", b"No s", b"imed out", b"imeout"),
-    *(b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
-    *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
-    *(b"an't ", b"nable to", b"onnection", b"enqueued", b"closed by", b"Assertion", b"lost"),
-    *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion", b"orrupted"),
-    *(
-        b"mlx5_core",
-        b"lockup",
-        b"panic",
-        b"emount",
-        b"not resp",
-        b"stall",
-        b"lost carrier",
-        b"temporarily",
-        b"Too many",
-    ),
-    *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): ", b"what():"),
-    *(b"log settings", b"unrecognized", b"wait contrib"),
+_MORE = tuple(
+    (
+        b"ailed|ailure|atal|fault|ignal|SIG|oom|No s|imed out|imeout|xited|exitcode|not found|nan|aN|denied|"
+        b": line |in use|refused|symbol|bort|dumped|off the bus|xceeded|atchdog|terminate|importing|UNAVAIL|"
+        b"an't |nable to|onnection|enqueued|closed by|Assertion|lost|ibgda|free()|does not|annot |not supp|"
+        b"neither AF|reempt|ompletion|orrupted|mlx5_core|lockup|panic|emount|not resp|stall|lost carrier|"
+        b"temporarily|Too many|No devices|Stale|endpoint|uplicate GPU|double free|alloc(): |what():|"
+        b"log settings|unrecognized|wait contrib"
+    ).split(b"|")
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""

@@ -23,7 +23,17 @@ _COUNTED = _SIZES | {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "LIMIT", "LEN"}
 _UNLESS = {
     "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
     "TOKENS": _COUNTED | {"DROP"},
-    "KEY": {*("PUBLIC", "PRIMARY", "FOREIGN", "SORT", "CACHE", "PARTITION", "ROUTING", "QUERY"), *_SIZES},
+    "KEY": {
+        "PUBLIC",
+        "PRIMARY",
+        "FOREIGN",
+        "SORT",
+        "CACHE",
+        "PARTITION",
+        "ROUTING",
+        "QUERY",
+        *_SIZES,
+    },
     "KEYS": {"PUBLIC", "SORT", "CACHE", "QUERY"} | _COUNTED,
     "AUTH": {"SOCK", "TYPE", "METHOD"},
 }

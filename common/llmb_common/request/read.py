@@ -25,8 +25,13 @@ from llmb_common.request.variables import COLUMNS, OF_SCHEDULERS, PATIENCE, VARI
 
 # Real variables of other programs that look like ours.
 _NOT_TYPOS = {
-    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
-    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
+    "CPU_TYPE",
+    "CHECKPOINT_PATH",
+    "ENABLE_TRACE",
+    "SBATCH_GPUS",
+    "SBATCH_GPUS_PER_TASK",
+    "SBATCH_MEM_PER_NODE",
+    "SBATCH_NO_REQUEUE",
 }
 _OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
 

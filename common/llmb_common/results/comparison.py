@@ -29,9 +29,10 @@ from llmb_common.timing.records import Iteration
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
-EVIDENCE = (
-    *("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network", "channels", "adapters", "gpudirect"),
-    *("nvlink", "fabric", "pcie", "power_limit", "clocks"),
+EVIDENCE = tuple(
+    (
+        "gpus driver cuda kernel cpu nccl network channels adapters gpudirect nvlink fabric pcie power_limit clocks"
+    ).split()
 )
 """Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
 

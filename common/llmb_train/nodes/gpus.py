@@ -74,8 +74,16 @@ _NUMBERS = {
 """Numbers by the places they have had, newest first; the name says the unit."""
 
 _CHANGING = (
-    *("index", "sm_mhz", "utilization", "power_w", "throttle", "pcie_width", "pcie_generation"),
-    *("temperature_c", "temperature_margin_c", "memory_temperature_c"),
+    "index",
+    "sm_mhz",
+    "utilization",
+    "power_w",
+    "throttle",
+    "pcie_width",
+    "pcie_generation",
+    "temperature_c",
+    "temperature_margin_c",
+    "memory_temperature_c",
 )
 """What is kept of a GPU in each of many looks under load."""
 

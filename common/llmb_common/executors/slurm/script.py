@@ -32,7 +32,17 @@ _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
 """SLURM_* is for ranks, file names and NUMA binding; the others can also come from a site's prolog."""
 
 LOCAL_FILE_SYSTEMS = (
-    *("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"),
+    "bcachefs",
+    "btrfs",
+    "ext2/ext3",
+    "f2fs",
+    "jfs",
+    "overlayfs",
+    "ramfs",
+    "reiserfs",
+    "tmpfs",
+    "xfs",
+    "zfs",
 )
 """File systems that nodes do not share, in the words of ``stat -f -c %T`` (coreutils)."""
 
