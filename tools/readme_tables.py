@@ -60,8 +60,14 @@ def _experts(recipe: Recipe, size: str) -> str:
 
 def variants(recipe: Recipe) -> list[str]:
     header = [
-        *("variant", "experiment name", "FP8 scaling", "published with clock boost", "result from", "steps"),
-        *("profiled steps, ranks", "report file"),
+        "variant",
+        "experiment name",
+        "FP8 scaling",
+        "published with clock boost",
+        "result from",
+        "steps",
+        "profiled steps, ranks",
+        "report file",
     ]
     rows = []
     for variant in recipe.variants:

@@ -268,6 +268,11 @@ def _install_completion(context: click.Context) -> None:
 
 
 def _shell() -> str:
+    """The user's shell, where completion knows it.
+
+    Raises:
+        RequestError: it does not
+    """
     name = Path(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
         raise RequestError(
@@ -278,6 +283,7 @@ def _shell() -> str:
 
 
 def _script(context: click.Context, shell: str) -> str:
+    """The completion script for a shell."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
@@ -287,7 +293,7 @@ def _script(context: click.Context, shell: str) -> str:
 
 
 def _instead(name: str, act: Callable[[click.Context], None], text: str) -> Callable[[F], F]:
-    """An option that does ``act`` instead of a command."""
+    """A decorator that adds an option which does ``act`` instead of a command, and ends the program."""
 
     def callback(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
         if wanted:

@@ -24,7 +24,7 @@ Row = TypeVar("Row")
 
 
 class Form(Flag):
-    """The places where a column is shown: flags, to be combined."""
+    """The outputs that have a column; they combine as flags."""
 
     JSON = auto()
     CSV = auto()
@@ -63,10 +63,11 @@ class Column(Generic[Row]):
 
     @property
     def heading(self) -> str:
+        """The heading with the unit, as tables print it."""
         return f"{self.head} {self.unit}".strip()
 
     def cell(self, row: Row) -> str:
-        """The value as people see it; empty where there is none."""
+        """The value of a row as tables print it; empty where there is none."""
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
 
@@ -85,7 +86,7 @@ def at(path: str, then: Callable[[Any], Any] | None = None) -> Callable[[Any], A
 
 
 def less_one(ratio: float) -> float:
-    """A ratio as a difference."""
+    """A ratio as a difference: 1.02 is 0.02."""
     return ratio - 1
 
 
@@ -95,7 +96,7 @@ def item(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def formatted(value: Any, spec: str) -> str:
-    """``value`` by ``spec``, never as -0.0; empty for None."""
+    """A value formatted by ``spec``, never as -0.0; empty for None."""
     if value is None:
         return ""
     if not spec.endswith("%"):
@@ -133,7 +134,7 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
 
 
 def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
-    """The row as JSON."""
+    """A row as JSON values, by the columns' keys."""
     return {column.key: column.value(row) for column in columns if Form.JSON in column.forms}
 
 
@@ -176,7 +177,7 @@ def fitting(
 
 
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
-    """These columns, reading rows that ``as_dict`` has made."""
+    """The columns in a form that reads rows which ``as_dict`` has made."""
     return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]
 
 
@@ -193,6 +194,7 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
+    """A value as a cell of a CSV file; several are joined with semicolons."""
     if isinstance(value, bool):
         return str(value).lower()
     return csv_cell("; ".join(value) if isinstance(value, list) else value)
@@ -220,14 +222,14 @@ class View(Generic[Row]):
     """Sentences above the table."""
 
     def table(self) -> str:
-        """The conclusions and the table, for a terminal."""
+        """The conclusions and the table for a terminal; a sentence where there are no rows."""
         if not self.rows:
             return f"{self.empty}\n"
         said = "".join(f"{line}\n" for line in self.conclusions)
         return f"{said}\n" * bool(said) + table(self.columns, self.rows)
 
     def csv(self) -> str:
-        """The rows as CSV."""
+        """The rows as CSV, with a heading."""
         return csv_of(self.columns, self.rows)
 
 

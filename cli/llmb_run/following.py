@@ -33,14 +33,17 @@ class LiveRun:
 
     @cached_property
     def progress(self) -> Progress:
+        """The progress of the run, by its log."""
         return Progress(self.record.paths.log, self.record.plan.trained_steps)
 
     @property
     def record(self) -> RunRecord:
+        """The record of the run as it was last seen."""
         return self.seen.record
 
     @property
     def live(self) -> bool:
+        """Whether the run has not ended."""
         return is_live(self.record.state)
 
     @property
@@ -59,7 +62,7 @@ class LiveRun:
         return self.progress.seconds_left if self.live and not is_waiting(self.record.state) else None
 
     def remark(self) -> str:
-        """Why it waits, how it ended, or why that is unknown."""
+        """What to say of the run: why it waits, where it runs, how it ended, or why that is unknown."""
         if self.seen.finding.unknown:
             return f"last known: {self.seen.finding.unknown}"
         if is_waiting(self.record.state):
@@ -70,13 +73,14 @@ class LiveRun:
 
     @cached_property
     def _why(self) -> str:
-        """Of a run that has ended, why it failed."""
+        """Why an ended run failed; empty where it did not, or nobody knows."""
         if self.record.state == COMPLETED:
             return ""
         found = reasons(Path(self.record.plan.install), [self.record])
         return "".join(item.short for item in found.values())
 
     def as_dict(self) -> dict[str, Any]:
+        """The run and its progress as JSON values."""
         progress = self.progress
         return {
             **run_as_json(row_of(self.record)),
@@ -108,6 +112,7 @@ class Changes:
         self._states: dict[str, str] = {}
 
     def tell(self, seen: Sequence[Observation]) -> None:
+        """Print a line for each run whose state is not the one told last."""
         for item in seen:
             record = item.record
             if self._states.get(record.paths.run_id) != record.state:
@@ -126,7 +131,7 @@ def look_at(folders: Sequence[Path]) -> list[LiveRun]:
 
 
 def ask_again(runs: Sequence[LiveRun]) -> None:
-    """One question to the scheduler for all runs that live."""
+    """Observe all live runs again, with one question to the scheduler."""
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):
         run.seen = seen

@@ -48,17 +48,17 @@ def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def flag(*names: str, help: str) -> Callable[[F], F]:
-    """A switch: an option without a value."""
+    """A decorator that adds a switch, an option without a value."""
     return click.option(*names, is_flag=True, help=help)
 
 
 def several(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An option that may be repeated; a tuple, empty without it."""
+    """A decorator that adds an option which may be repeated; its value is a tuple, empty without it."""
     return shared(*names, multiple=True, **settings)
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, in the order of the help."""
+    """Several decorators as one, applied so that help lists their options in this order."""
 
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):
@@ -108,10 +108,12 @@ def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
 
 
 def _configurations(context: click.Context) -> list[Configuration]:
+    """The configurations of the workloads that are named so far on the command line, or of all."""
     return [known for recipe in _chosen(context) for known in recipe.configurations]
 
 
 def _scales(context: click.Context) -> list[str]:
+    """The documented numbers of GPUs for what is named so far on the command line."""
     sizes = _said(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
     return [*map(str, sorted({scale for one in known for scale in one.scales}))]
@@ -138,7 +140,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Names of suites that come with LLMB; where none fits, files."""
+    """The names of LLMB's own suites that begin with what is typed; files where none does."""
     from click.shell_completion import CompletionItem
 
     from llmb_run.acceptance import suite
@@ -166,6 +168,7 @@ def _chosen(context: click.Context) -> list[Recipe]:
 
 
 def _recipes() -> list[Recipe]:
+    """The recipes that are known here."""
     from llmb_common.planning.workspace import Workspace
 
     return [entry.recipe for entry in Workspace().catalog]

@@ -76,7 +76,7 @@ def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, 
 
 
 def _cell(text: str, width: int, *, to_right: bool) -> list[str]:
-    """The lines of one cell, each as wide as its column."""
+    """The lines of a cell, each padded to the width of its column."""
     return [line.rjust(width) if to_right else line.ljust(width) for line in wrapped(text, width, ends=_ENDS)]
 
 
@@ -107,7 +107,7 @@ def labelled(name: str, lines: Sequence[str]) -> str:
 
 
 def clock(when: float) -> str:
-    """Local time of day, with the date unless it is today's."""
+    """A Unix time as local time of day, with the date unless it is today's."""
     then, now = time.localtime(when), time.localtime()
     form = "%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, then)

@@ -46,6 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _report(error: TrainError) -> None:
+    """Print an error of this rank, unless another rank prints the same one."""
     # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must say
     # so itself.
     lacking = isinstance(error, EngineError) and not isinstance(error, WrongEngine)
@@ -64,6 +65,7 @@ def _wait_to_be_ended(status: int) -> None:
     """
 
     def end(number: int, frame: object) -> None:
+        """End this rank with the error's status."""
         raise SystemExit(status)
 
     signal.signal(signal.SIGTERM, end)
@@ -125,7 +127,7 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 
 
 def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
-    """Write down how a run that trained has ended."""
+    """Record that the run has trained to its end, and ignore SIGTERM from then on where a checkpoint was saved."""
     if job.checkpoint.save is not None:
         # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -134,7 +136,7 @@ def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
 
 
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
-    """The framework's configuration, and the function of one forward step."""
+    """The framework's configuration for the job, and the function that does one forward step."""
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
 

@@ -21,11 +21,13 @@ from llmb_train.job import FunctionJob, Job
 from llmb_train.nodes.record import Node
 
 FILE = "waits.json"
-_COLLECTIVES = (
-    *("allreduce", "allreduce_coalesced", "allgather", "_allgather_base", "allgather_into_tensor_coalesced"),
-    *("all_gather_single", "all_gather_single_coalesced", "reduce_scatter", "_reduce_scatter_base"),
-    *("reduce_scatter_tensor_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
-    *("alltoall", "alltoall_base", "all_to_all_single", "broadcast", "barrier", "send", "recv"),
+_COLLECTIVES = tuple(
+    (
+        "allreduce allreduce_coalesced allgather _allgather_base allgather_into_tensor_coalesced "
+        "all_gather_single all_gather_single_coalesced reduce_scatter _reduce_scatter_base "
+        "reduce_scatter_tensor_coalesced reduce_scatter_single reduce_scatter_single_coalesced alltoall "
+        "alltoall_base all_to_all_single broadcast barrier send recv"
+    ).split()
 )
 """Methods of a process group, of which each release of PyTorch has some: where a collective runs on the compute stream
 itself, the call is the wait; else the ``wait`` of what it returns is."""
@@ -36,7 +38,7 @@ _PATIENCE = timedelta(seconds=20)
 
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
-    """The callbacks that the job needs, for Megatron-Bridge's ``train``."""
+    """The callbacks that the job needs, in the form that Megatron-Bridge's ``train`` takes."""
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
         found.append(WaitsCallback(job.steps.waits_from, folder))
@@ -131,6 +133,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         temporary.replace(self._folder / FILE)
 
     def _time_all(self) -> None:
+        """Replace PyTorch's collectives by ones that record when they begin and end."""
         group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
         for kind, name in [*((group, name) for name in _COLLECTIVES if name in vars(group)), (work, "wait")]:
             # Not getattr, which gives a function that binds nothing.
@@ -138,7 +141,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             setattr(kind, name, self._timing(getattr(kind, name)))
 
     def _timing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """``original`` as a function that also records when it begins and ends."""
+
         def timed(*words: Any, **more: Any) -> Any:
+            """Call the original and record its times, but for captured graphs and after too many calls."""
             on_gpu = torch.cuda.is_available()
             if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
                 return original(*words, **more)
@@ -152,7 +158,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
 
 def _moment(on_gpu: bool) -> Any:
-    """Seconds, or an event on the compute stream."""
+    """Now, as seconds on a CPU and as an event on the GPU's compute stream."""
     if not on_gpu:
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -161,4 +167,5 @@ def _moment(on_gpu: bool) -> Any:
 
 
 def _seconds(begin: Any, end: Any) -> float:
+    """Seconds between two moments."""
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)

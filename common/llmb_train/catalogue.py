@@ -126,6 +126,7 @@ def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _head(date: str, **more: Any) -> str:
+    """The beginning of a catalogue's JSON, up to its last part."""
     head = {
         "schema": SCHEMA,
         "release": package_version("megatron-bridge"),
@@ -137,6 +138,7 @@ def _head(date: str, **more: Any) -> str:
 
 
 def _line(value: Any) -> str:
+    """A value as JSON on one line, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -255,6 +257,7 @@ def _complete(config: Any) -> None:
 
 
 def _precision(mixed: Any) -> dict[str, Any]:
+    """Those of the precision's settings that are on."""
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
     found = {name: plain(getattr(mixed, name, None)) for name in names}
     return {

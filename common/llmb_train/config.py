@@ -28,14 +28,14 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 @dataclass
 class Provider(GPTModelProvider):  # type: ignore[misc]
-    """``GPTModelProvider`` with the one setting that megatron-core has no field for."""
+    """``GPTModelProvider`` with one more setting, for which megatron-core has no field."""
 
     attention_chunk_size: int | None = None
     """Tokens that attend to each other in layers with rotary embedding (Llama 4); None: the whole sequence."""
 
 
 def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
-    """Layers of this pipeline stage, of Transformer Engine modules."""
+    """The layers of a pipeline stage, made of Transformer Engine's modules."""
     return _block(config, vp_stage, use_transformer_engine=True)
 
 
@@ -45,6 +45,7 @@ def local_block(config: Any, vp_stage: int | None = None) -> Any:
 
 
 def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
+    """The layers of a pipeline stage; those with rotary embedding attend within chunks where the model says so."""
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
     )
@@ -68,6 +69,8 @@ def chunked(attention: type) -> type:
     """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only."""
 
     class ChunkedAttention(attention):  # type: ignore[misc]
+        """Attention in which tokens attend to those of their own chunk only."""
+
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
             """``query``, ``key``, ``value``: [sequence, batch, heads, head dim] -> [sequence, batch, hidden]."""
             sequence, batch = query.shape[:2]
@@ -192,6 +195,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 
 def _training(job: Job, last: int) -> Any:
+    """The section of the configuration on training; ``last`` is the run's last step."""
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
@@ -206,6 +210,7 @@ def _training(job: Job, last: int) -> Any:
 
 
 def _scheduler() -> Any:
+    """The section of the configuration on the learning rate."""
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",
         lr_warmup_iters=2,

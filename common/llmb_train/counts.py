@@ -112,6 +112,7 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 
 
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
+    """The kind of a layer: mixer, MLP, and its weights that TP divides, of routed experts, and that every rank has."""
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
     whole = ((mixer != "") + (mlp != "")) * _norm(model)
@@ -128,6 +129,7 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
 
 
 def _norm(model: Any) -> int:
+    """Weights of a norm."""
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
@@ -141,10 +143,12 @@ def shares_index(model: Any, layer: int) -> bool:
 
 
 def _matrices(model: Any) -> int:
+    """The number of matrices of an MLP."""
     return 3 if model.gated_linear_unit else 2
 
 
 def _mlp(model: Any, columns: int, width: int | None = None) -> int:
+    """Weights of an MLP with ``columns`` inner elements and ``width`` outer ones, the hidden size by default."""
     return int(_matrices(model) * (width or model.hidden_size) * columns)
 
 
@@ -155,14 +159,17 @@ def _grouped(model: Any) -> int:
 
 
 def _head_dim(model: Any) -> int:
+    """Elements of an attention head."""
     return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
 
 
 def _groups(model: Any) -> int:
+    """The number of query groups."""
     return int(model.num_query_groups or model.num_attention_heads)
 
 
 def _latent(model: Any) -> int:
+    """Weights of the matrices of multi-head latent attention."""
     hidden, heads, rank = model.hidden_size, model.num_attention_heads, model.q_lora_rank
     query = heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)
     weights = rank * (hidden + query) if rank else hidden * query
@@ -178,12 +185,14 @@ def _index(model: Any) -> int:
 
 
 def _delta_net(model: Any) -> int:
+    """Weights of the matrices of a gated delta net."""
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
     return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
 
 
 def _mamba(model: Any) -> int:
+    """Weights of the matrices of a Mamba-2 layer."""
     inner = model.mamba_num_heads * model.mamba_head_dim
     groups = model.mamba_num_groups * model.mamba_state_dim
     return int(model.hidden_size * (3 * inner + 2 * groups + model.mamba_num_heads))
@@ -193,6 +202,7 @@ def _mamba(model: Any) -> int:
 
 
 def _attention_weights(model: Any, layer: int) -> int:
+    """All weights of an attention layer, with norms and biases."""
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
         chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
@@ -218,6 +228,7 @@ def _delta_net_weights(model: Any, index: int) -> int:
 
 
 def _mamba_weights(model: Any, index: int) -> int:
+    """All weights of a Mamba-2 layer, with its convolution."""
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
     convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
@@ -252,6 +263,7 @@ def flops_per_token(config: Any) -> float | None:
 
 
 def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
+    """Multiplications that one token needs in the matrix products of a layer."""
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
         return products + _mlp(model, model.ffn_hidden_size)
@@ -272,7 +284,7 @@ def _keys(model: Any, most: int | None = None) -> float:
 
 
 def _window(model: Any, index: int) -> int | None:
-    """The tokens that a layer attends to at most."""
+    """The number of tokens that a layer attends to at most; None: all."""
     window, every = getattr(model, "window_size", None), getattr(model, "window_attn_skip_freq", None)
     if window is None:
         return None
@@ -283,6 +295,7 @@ def _window(model: Any, index: int) -> int | None:
 
 
 def _attention_products(model: Any, index: int) -> float:
+    """Multiplications that one token needs in an attention layer."""
     variant, heads = getattr(model, "experimental_attention_variant", None), model.num_attention_heads
     if variant == "dsv4_hybrid":
         return _compressed_products(model, index)

@@ -115,11 +115,12 @@ class Event:
         return True
 
     def elapsed_time(self, end: Event) -> float:
+        """Milliseconds between two events."""
         return (end.time - self.time) * 1e3
 
 
 def _emulate() -> None:
-    """Answer for ``torch.cuda``. Call before Megatron is imported."""
+    """Make ``torch.cuda`` answer for the CPU; call it before Megatron is imported."""
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
 
@@ -172,15 +173,17 @@ def _emulate() -> None:
 
 
 def _host_memory() -> int:
+    """Bytes of this machine's memory."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _resident() -> int:
-    """Peak resident bytes of this process (Linux counts in KiB)."""
+    """The peak of this process's resident memory in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _is_cuda(device: Any) -> bool:
+    """Whether ``device`` names a CUDA device, by object, text or index."""
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, str):
@@ -189,7 +192,7 @@ def _is_cuda(device: Any) -> bool:
 
 
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-    """Rewrites the device of every torch call while it is active."""
+    """Rewrites the device of every call of torch while it is active, so that CUDA becomes ``device``."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -221,6 +224,7 @@ def _patch_collectives() -> None:
     barrier, all_to_all_single = dist.barrier, dist.all_to_all_single
 
     def numbers(sizes: torch.Tensor | Sequence[int] | None) -> list[int] | None:
+        """Sizes as a list of numbers; None for None."""
         return None if sizes is None else [int(size) for size in sizes]
 
     def with_numbers(
@@ -259,6 +263,7 @@ def _patch_pipeline() -> None:
         prev_pipeline_rank: int,
         next_pipeline_rank: int,
     ) -> dict[str, Any]:
+        """Send to and receive from the neighbouring stages, with a tag for each direction; returns the requests."""
         requests = {}
         if tensor_recv_prev is not None:
             requests["recv_prev"] = dist.irecv(tensor_recv_prev, src=prev_pipeline_rank, group=group, tag=_DOWN)
@@ -277,6 +282,7 @@ def _patch_pipeline() -> None:
 
 
 def _patch_random_state() -> None:
+    """Make megatron-core save and restore the CPU's random state in place of CUDA's."""
     from megatron.core.tensor_parallel import random as core_random
 
     # Both reach into torch._C for the CUDA generator.
@@ -298,6 +304,7 @@ def _patch_results_queue() -> None:
 
     @functools.cache
     def results_queue() -> Any:
+        """A queue between processes whose manager is forked."""
         manager = SyncManager(ctx=multiprocessing.get_context("fork"))
         manager.start()
         return manager.Queue()

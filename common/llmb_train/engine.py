@@ -42,13 +42,13 @@ class Release:
 
     @property
     def configured(self) -> dict[str, str]:
-        """Distribution -> the minor release for which the settings are written."""
+        """For each distribution, the minor release that the settings are written for."""
         core = {"megatron-core": self.core} if self.core is not None else {}
         return {"megatron-bridge": self.bridge, **core}
 
     @property
     def is_newer(self) -> bool:
-        """Whether LLMB knows nothing of it."""
+        """Whether LLMB knows nothing of the release, because it came later."""
         return self not in RELEASES
 
 
@@ -80,7 +80,7 @@ RELEASES = (DOCUMENTED, FUNCTIONS)
 
 
 def minor(version: str) -> str:
-    """``0.6`` of ``0.6.2``."""
+    """The first two numbers of a version: ``0.6`` of ``0.6.2``."""
     return ".".join(version.split(".")[:2])
 
 
@@ -93,11 +93,14 @@ def release_of(version: str | None) -> Release | None:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
+    """The numbers of a release, to be compared."""
     return tuple(map(int, release.split(".")))
 
 
 @dataclass(frozen=True)
 class Engine:
+    """What the ranks train on: the device, and whether Transformer Engine is there."""
+
     device: Device
     transformer_engine: bool
     """False: megatron-core's local layers, which know bf16 only."""
@@ -234,7 +237,7 @@ def says(module: str, name: str) -> bool:
 
 
 def _source_version(package: str) -> str | None:
-    """From ``MAJOR``, ``MINOR``, ``PATCH`` and ``PRE_RELEASE`` in the package's ``package_info.py``."""
+    """The version in a package's ``package_info.py``; None where it has no such file."""
     for folder in _folders(package):
         try:
             text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")

@@ -33,10 +33,14 @@ class TrainError(Exception):
 
 
 class JobError(TrainError):
+    """The job itself is wrong."""
+
     exit_status = 2
 
 
 class EngineError(TrainError):
+    """This machine or its software lacks what the job needs."""
+
     exit_status = 3
 
 
@@ -45,8 +49,12 @@ class WrongEngine(EngineError):
 
 
 class Contradiction(TrainError):
+    """The framework has resolved a setting otherwise than it was planned."""
+
     exit_status = 3
 
 
 class NothingLeft(TrainError):
+    """The loaded checkpoint has reached the last step already; this is no failure."""
+
     exit_status = 0

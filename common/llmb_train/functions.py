@@ -87,7 +87,7 @@ def _call(job: FunctionJob) -> Any:
 
 
 def forward_step(name: str) -> Callable[..., Any]:
-    """The forward step that NVIDIA's runner trains ``name`` with."""
+    """The forward step that NVIDIA's runner trains the function ``name`` with."""
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, type):
@@ -202,7 +202,7 @@ def no_gather_in_optimizer_step(config: Any) -> None:
 
 
 def no_graphs(config: Any) -> None:
-    """Turn off CUDA graphs in a function's configuration."""
+    """Turn CUDA graphs off in a function's configuration."""
     model = config.model
     model.cuda_graph_impl = "none"
     for name in ("cuda_graph_scope", "cuda_graph_modules"):
@@ -212,7 +212,7 @@ def no_graphs(config: Any) -> None:
 
 
 def set_launched(job: FunctionJob, config: Any) -> None:
-    """Set what every run of every function has."""
+    """Set in a function's configuration what NVIDIA's launcher sets in every run."""
     if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
         config.optimizer.use_precision_aware_optimizer = True
     _set_scale(job, config)
@@ -230,7 +230,7 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 
 
 def _set_scale(job: FunctionJob, config: Any) -> None:
-    """What depends on the job's columns and its number of GPUs."""
+    """Set what depends on the job's columns and its number of GPUs."""
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
     model, plan = config.model, job.parallelism
@@ -254,6 +254,7 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
 
 
 def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | None) -> None:
+    """Set what is loaded and saved, and what that excludes."""
     _set(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:
         config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names
@@ -307,5 +308,6 @@ def _set_data(job: FunctionJob, config: Any) -> None:
 
 
 def _set(section: Any, fields: dict[str, Any]) -> None:
+    """Set fields of a section."""
     for name, value in fields.items():
         setattr(section, name, value)

@@ -24,6 +24,7 @@ def shield_managers() -> None:
     start = BaseManager.start
 
     def shielded(self: BaseManager, initializer: Callable[..., object] | None = None, initargs: Any = ()) -> None:
+        """Start a manager whose process SIGTERM does not reach, and that ends with this one."""
         if initializer is None:
             initializer, initargs = end_with, (os.getpid(),)
         # Where a process is spawned, this helper is started first, and would unblock the signal.
@@ -42,6 +43,7 @@ def end_with(parent: int) -> None:
     """Let this process end within a second of the process ``parent``, which has started it."""
 
     def watch() -> None:
+        """End this process as soon as its parent has ended."""
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)

@@ -44,6 +44,8 @@ class Moe:
 
 @dataclass(frozen=True)
 class Architecture:
+    """The model of a job that describes it, in Megatron's numbers."""
+
     layers: int
     hidden: int
     ffn: int
@@ -71,12 +73,16 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Precision:
+    """The dtype and, for FP8, its scaling."""
+
     dtype: Literal["bf16", "fp8", "nvfp4"]
     fp8_recipe: Literal["cs", "ds", "mx", "sc"] | None
 
 
 @dataclass(frozen=True)
 class Parallelism:
+    """How ranks divide the model; null: not divided so."""
+
     tp: int
     pp: int
     vp: int | None
@@ -88,12 +94,16 @@ class Parallelism:
 
 @dataclass(frozen=True)
 class Batch:
+    """The micro batch and the global batch, in sequences."""
+
     mbs: int
     gbs: int
 
 
 @dataclass(frozen=True)
 class Performance:
+    """What makes steps faster or smaller, and how experts get their tokens."""
+
     cuda_graph: bool
     recompute_layers: int
     offload_layers: int
@@ -104,6 +114,8 @@ class Performance:
 
 @dataclass(frozen=True)
 class Steps:
+    """How many steps are trained, and when a run ends before them."""
+
     train: int
     exit_after: int | None
     """End after this many further steps (further than the loaded checkpoint, where there is one)."""
@@ -113,6 +125,8 @@ class Steps:
 
 @dataclass(frozen=True)
 class Profile:
+    """Which steps and ranks are profiled, and by what."""
+
     tool: Literal["nsys", "torch"]
     start: int
     stop: int
@@ -122,6 +136,8 @@ class Profile:
 
 @dataclass(frozen=True)
 class Checkpoint:
+    """Where checkpoints are saved and loaded; null: nowhere."""
+
     save: str | None
     interval: int | None
     """Steps between saves; null: at the end only."""
@@ -129,6 +145,7 @@ class Checkpoint:
 
     @property
     def used(self) -> bool:
+        """Whether the run saves or loads a checkpoint."""
         return self.save is not None or self.load is not None
 
 
@@ -154,7 +171,7 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Function:
-    """A performance recipe of Megatron-Bridge: a function of ``megatron.bridge.perf_recipes``."""
+    """A performance recipe of Megatron-Bridge, by the name of its function in ``megatron.bridge.perf_recipes``."""
 
     name: str
     release: str
@@ -198,18 +215,18 @@ class AnyJob:
 
     @property
     def resumed(self) -> str | None:
-        """The checkpoint that the run goes on from."""
+        """The checkpoint that the run goes on from; None: it starts from random weights."""
         return self.checkpoint.load
 
     @property
     def data_parallel(self) -> int:
-        """DP = world size / (TP * PP * CP)."""
+        """The data-parallel size, world size / (TP * PP * CP)."""
         p = self.parallelism
         return self.world_size // (p.tp * p.pp * p.cp)
 
     @property
     def release(self) -> Release:
-        """The tested release that the job needs."""
+        """The tested release of Megatron-Bridge that the job was planned for."""
         release = release_of(self.engine)
         assert release is not None  # checked when the job was read
         return release
@@ -217,7 +234,7 @@ class AnyJob:
 
 @dataclass(frozen=True)
 class Job(AnyJob):
-    """A job that describes its model's architecture."""
+    """A job that describes the architecture of its model."""
 
     family: Family
     architecture: Architecture
@@ -225,7 +242,7 @@ class Job(AnyJob):
 
 @dataclass(frozen=True)
 class FunctionJob(AnyJob):
-    """A job that names a function, which makes the configuration."""
+    """A job that names a function, which makes its configuration."""
 
     family: str
     """The function's model, ``deepseek_v3``."""
@@ -233,12 +250,12 @@ class FunctionJob(AnyJob):
 
     @property
     def adapters(self) -> bool:
-        """Whether it trains adapters (LoRA) beside the model of ``checkpoint.load``."""
+        """Whether the job trains adapters (LoRA) beside the model that it loads."""
         return "_peft_" in self.function.name
 
     @property
     def resumed(self) -> str | None:
-        """The checkpoint that the run goes on from."""
+        """The checkpoint that the run goes on from; None: random weights, or adapters."""
         return None if self.adapters else self.checkpoint.load
 
 
@@ -284,6 +301,7 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
+    """Raises JobError for a release of the engine that such a job cannot have."""
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)
     if release is None or release.bridge != job.engine or (named and not release.functions):
@@ -296,7 +314,7 @@ def _check_engine(job: AnyJob, where: str) -> None:
 
 
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
-    """What divides; planning does not know it of reduced copies."""
+    """Raises JobError where a number does not divide; planning does not know all of them for reduced copies."""
     p, ep = job.parallelism, job.parallelism.ep or 1
     batch = {"mbs": job.batch.mbs, "gbs": job.batch.gbs}
     counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, **batch}
@@ -331,10 +349,16 @@ def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> 
 
 
 def _dotted(where: str, name: str) -> str:
+    """The path of a field in messages: ``parallelism.tp``."""
     return f"{where}.{name}" if where else name
 
 
 def _value(kind: Any, value: Any, where: str) -> Any:
+    """A JSON value as one of type ``kind``.
+
+    Raises:
+        ValueError: it is of another type; the message begins with ``where``
+    """
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):  # of one type and None
         if value is None:

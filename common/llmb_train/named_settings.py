@@ -91,6 +91,7 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
 
 
 def _hints(kind: type) -> dict[str, Any]:
+    """The types of a class's fields; empty where they cannot be resolved."""
     try:
         return typing.get_type_hints(kind)
     except (NameError, TypeError):  # a name that is imported for type checkers only
@@ -104,6 +105,7 @@ def _member(hint: Any, value: Any) -> Any:
 
 
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
+    """Yields the enumerations in a type."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield hint
     for part in typing.get_args(hint):
@@ -136,11 +138,12 @@ def fields_text() -> str:
 
 
 def kind_of(hint: Any) -> str:
-    """What a field of the type ``hint`` takes."""
+    """What a field of a type takes, in words with bars between them: ``int|none``."""
     return "|".join(sorted(set(_alternatives(hint)))) or "any"
 
 
 def _alternatives(hint: Any) -> Iterator[str]:
+    """Yields a word for each alternative in a type."""
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):
         yield "none"
@@ -158,7 +161,7 @@ def _alternatives(hint: Any) -> Iterator[str]:
 
 
 def _section(hint: Any) -> dict[str, str]:
-    """The fields of every class that the section can be of."""
+    """What the fields of a section take, by name, over every class that it can be of."""
     found: dict[str, set[str]] = {}
     for kind in _classes(hint):
         for field, own in _fields(kind):
@@ -185,13 +188,14 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+    """Yields the fields of a class, each with its type."""
     hints = _hints(kind)
     for field in dataclasses.fields(kind):
         yield field, hints.get(field.name, field.type)
 
 
 def takes(kinds: list[str], value: Any) -> bool:
-    """Whether a field of ``kinds`` takes ``value``, which JSON had."""
+    """Whether a field that takes ``kinds`` takes a value of JSON."""
     if "any" in kinds or f'"{value}"' in kinds:
         return True
     names = {type(None): ["none"], bool: ["bool"], int: ["int", "float"], float: ["float"], str: ["str", "dtype"]}

@@ -45,7 +45,7 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
 
 
 class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
-    """RMSNorm whose weight is stored minus one. Shapes as ``torch.nn.RMSNorm``."""
+    """RMSNorm whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``."""
 
     def reset_parameters(self) -> None:
         torch.nn.init.zeros_(self.weight)
@@ -72,6 +72,7 @@ def patch_norm() -> None:
     from megatron.core.transformer import torch_norm
 
     def build(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **unused: Any) -> torch.nn.Module:
+        """A norm of torch in place of Transformer Engine's."""
         norm = _NORMS[config.normalization, bool(config.layernorm_zero_centered_gamma)]
         module = norm(normalized_shape=hidden_size, eps=eps)
         for parameter in module.parameters():
@@ -108,6 +109,7 @@ def _patch_attention() -> None:
     def init(
         self: Any, config: Any, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **kwargs: Any
     ) -> None:
+        """Core's own initialization, told that there is no CP."""
         # Core asserts that there is no CP, and uses the number for nothing else here.
         size, config.context_parallel_size = config.context_parallel_size, 1
         try:
@@ -166,6 +168,7 @@ def _patch_experts() -> None:
     core_init = RowParallelLinear.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        """Core's own initialization; the bias of an expert is not reduced over sequence-parallel ranks."""
         core_init(self, *args, **kwargs)
         if self.bias is not None and not getattr(self.bias, "allreduce", True):  # an expert's
             self.bias.sequence_parallel = False
@@ -174,7 +177,10 @@ def _patch_experts() -> None:
 
 
 def _copying(core: Callable[..., Any]) -> Callable[..., Any]:
+    """``core`` as a function that returns a copy where a group has one rank."""
+
     def reduce(input_: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
+        """A copy of the input where the group has one rank, else what core returns."""
         return input_.clone() if group.size() == 1 else core(input_, group, *args, **kwargs)
 
     return reduce
@@ -195,6 +201,7 @@ def _patch_optimizer() -> None:
     core_load_state_dict = DistributedOptimizer.load_state_dict
 
     def state_dict(self: Any) -> Any:
+        """Core's state of the optimizer, where AdamW has been given one before its first step."""
         # Core asks a fresh optimizer for its state when it plans a load, and asserts that every step is the same;
         # AdamW has no state before its first step.
         for group in self.optimizer.param_groups:
@@ -207,6 +214,7 @@ def _patch_optimizer() -> None:
         return core_state_dict(self)
 
     def set_states(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
+        """Set a parameter's state from a checkpoint, which has no step of its own."""
         # The checkpoint's tensors have no step (core keeps it by group), AdamW's state does, and core copies by key.
         own = self._get_main_param_and_optimizer_states(model_param)
         if "step" in own and "step" not in tensors:
@@ -214,6 +222,7 @@ def _patch_optimizer() -> None:
         return core_set_states(self, model_param, tensors)
 
     def load_state_dict(self: Any, state: Any) -> Any:
+        """Load the optimizer's state, and give each parameter a step tensor of its own."""
         result = core_load_state_dict(self, state)
         # Core gives all parameters one step tensor, and AdamW would advance it once for each of them.
         for parameter_state in self.optimizer.state.values():
@@ -272,6 +281,7 @@ def patch_mtp() -> None:
     from megatron.core.transformer import multi_token_prediction
 
     def block(config: Any, vp_stage: int | None = None) -> Any:
+        """The heads for further tokens, of core's local layers; None where there are none."""
         if not getattr(config, "mtp_num_layers", None):
             return None
         spec = config.transformer_layer_spec(config, vp_stage=vp_stage)

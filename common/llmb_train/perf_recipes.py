@@ -95,6 +95,12 @@ def unread() -> dict[str, str]:
 
 @functools.cache
 def _defined() -> dict[str, str]:
+    """The module of each function of ``perf_recipes``, by the function's name, found without importing any.
+
+    Raises:
+        EngineError: Megatron-Bridge is not installed
+        WrongEngine: it has no such functions
+    """
     bridge, _, folder = PACKAGE.rpartition(".")
     try:
         spec = importlib.util.find_spec(bridge)  # not of the package itself: that would import Megatron-Bridge
@@ -165,7 +171,7 @@ def columns(config: Any) -> dict[str, Any]:
 
 
 def word(value: Any) -> str:
-    """A variable's value, as NVIDIA's runner exports it."""
+    """The value of a variable as NVIDIA's runner exports it."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
@@ -183,6 +189,7 @@ def tolerate_missing_files() -> None:
     read = RecipeConfig.from_yaml_file
 
     def from_yaml_file(path: str) -> Any:
+        """The configuration in a file; an empty one where it is missing."""
         return read(path) if Path(path).exists() else RecipeConfig([], {})
 
     from_yaml_file.tolerant = True  # type: ignore[attr-defined]
@@ -218,6 +225,11 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
 
 
 def _from_hub(name: str, trust_remote_code: bool) -> Any:
+    """A model's configuration from Hugging Face or its cache.
+
+    Raises:
+        EngineError: it cannot be had
+    """
     import transformers
 
     if name not in _failed:  # several functions ask for one model, and a network that is not there takes its time
@@ -233,6 +245,7 @@ def _from_hub(name: str, trust_remote_code: bool) -> Any:
 
 
 def _shipped(name: str) -> Any:
+    """A model's configuration from the numbers that LLMB knows."""
     import transformers
 
     model = PUBLISHED[name]

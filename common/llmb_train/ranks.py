@@ -22,6 +22,8 @@ NOTICE_PREFIX = "LLMB notice: "
 
 @dataclass(frozen=True)
 class Rank:
+    """Which rank this process is, of how many, and where they meet."""
+
     rank: int
     local_rank: int
     world_size: int
@@ -29,7 +31,7 @@ class Rank:
     master_port: int
 
     def export(self, environ: MutableMapping[str, str]) -> None:
-        """Write the torchrun variables into ``environ``."""
+        """Set the variables of torchrun in ``environ``."""
         environ["RANK"] = str(self.rank)
         environ["LOCAL_RANK"] = str(self.local_rank)
         environ["WORLD_SIZE"] = str(self.world_size)
@@ -67,7 +69,7 @@ def first_rank(environ: Mapping[str, str]) -> bool:
 
 
 def notice(text: str) -> None:
-    """What the reader of the log must know, once."""
+    """Print what the reader of the log must know, on the first rank alone."""
     if first_rank(os.environ):
         print(NOTICE_PREFIX + text, flush=True)
 
@@ -87,6 +89,11 @@ def first_host(hostlist: str) -> str:
 
 
 def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
+    """The host of rank 0: by MASTER_ADDR, else the first of Slurm's list.
+
+    Raises:
+        EngineError: nothing says it
+    """
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
     hosts = environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_JOB_NODELIST")
@@ -101,6 +108,11 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
+    """The number in a variable.
+
+    Raises:
+        EngineError: it has none
+    """
     text = environ.get(name, "")
     if not re.fullmatch("[0-9]{1,10}", text):
         raise EngineError(f"{name} is {text!r}, expected a number", remedy="start the job with torchrun or srun")

@@ -62,6 +62,7 @@ def reduce(job: FunctionJob, config: Any) -> None:
 
 
 def _experts(model: Any, small: Reduced) -> None:
+    """Reduce the experts of a model to those of the small copy."""
     model.num_moe_experts, model.moe_ffn_hidden_size = small.experts, small.hidden
     model.moe_router_topk = min(model.moe_router_topk, 2)
     if model.moe_shared_expert_intermediate_size:
@@ -73,6 +74,7 @@ def _experts(model: Any, small: Reduced) -> None:
 
 
 def _layout(job: FunctionJob, config: Any) -> None:
+    """Divide the small copy as the job says, whatever the function has."""
     plan, model = job.parallelism, config.model
     model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     model.pipeline_model_parallel_size, model.pipeline_dtype = plan.pp, torch.bfloat16

@@ -39,7 +39,7 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 
 
 def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """What is refused, each with its remedy."""
+    """Yields what the job asks for and this engine cannot do, each with its remedy."""
     if isinstance(job, FunctionJob):
         yield from () if engine.transformer_engine else _of_function(job, engine)
     elif (
@@ -64,6 +64,7 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 
 
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
+    """Yields what a function needs and an engine without Transformer Engine lacks."""
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
         yield f"{name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only", elsewhere
@@ -79,6 +80,7 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 
 
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
+    """Yields what needs Transformer Engine; ``lacking`` says where the job runs."""
     dtype = job.precision.dtype
     if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
         refused = f"{dtype} is not available on {lacking}: the run would silently use bf16"
@@ -124,7 +126,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
 
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
-    """The versions that LLMB has not been tried with."""
+    """A line for each package in a version that LLMB was not tried with."""
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
@@ -139,6 +141,7 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
 
 
 def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
+    """Lines on a reduced copy of a function; empty for the whole model."""
     reduced = job.function.reduced
     if reduced is None:
         return []

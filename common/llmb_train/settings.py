@@ -56,7 +56,7 @@ def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def layout_fields(job: Job) -> dict[str, Any]:
-    """Parallelism, recomputation and offload columns as fields of the model provider."""
+    """Parallelism, recomputation and offload as fields of Megatron-Bridge's model provider."""
     import torch
 
     p, performance = job.parallelism, job.performance

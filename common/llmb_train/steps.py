@@ -47,7 +47,11 @@ def find_checkpoint(load: str) -> StartingPoint:
 
 
 def _newest_step(folder: Path) -> int:
-    """The step that the tracker file in ``folder`` names."""
+    """The step of the newest checkpoint in a folder, by its tracker file.
+
+    Raises:
+        JobError: there is none
+    """
     text, why = "", "does not name a step"
     try:
         if (folder / _TRACKER).is_fifo():  # nobody may ever write into it
@@ -171,14 +175,14 @@ def profiling_config(job: AnyJob) -> Any:
 
 
 def trace_folder(job: AnyJob) -> str | None:
-    """Where torch's profiler writes its traces: Bridge takes the TensorBoard folder."""
+    """Where torch's profiler writes its traces; None where it does not profile."""
     if job.profile is None or job.profile.tool != "torch":
         return None
     return str(Path(job.output_dir) / "torch_profile")
 
 
 def synthetic_data(job: AnyJob, sequence_length: int, **more: Any) -> Any:
-    """``MockGPTDatasetConfig``: tokens made on the host."""
+    """A ``MockGPTDatasetConfig``: tokens that are made on the host."""
     from megatron.bridge.training.config import MockGPTDatasetConfig
 
     return MockGPTDatasetConfig(

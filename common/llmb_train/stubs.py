@@ -64,6 +64,8 @@ class Stub(types.ModuleType):
 
 
 def _stub_class(name: str) -> type:
+    """A class that can be imported and created, and does nothing."""
+
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         """Some modules create objects of them when they are imported. What uses one fails on it."""
 
@@ -109,6 +111,7 @@ def install() -> None:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
+        """``import`` that gives stubs to the modules which need them, and to no others."""
         package, _, rest = name.partition(".")
         if level == 0 and package in importers:
             importer = str((globals or {}).get("__name__", ""))
@@ -121,7 +124,7 @@ def install() -> None:
 
 
 def _submodule(stub: Stub, path: str) -> Any:
-    """What ``from package.path import name`` reads ``name`` from."""
+    """The part of a stub that ``from package.path import name`` reads ``name`` from."""
     for part in path.split(".") if path else ():
         stub = getattr(stub, part)
     return stub

@@ -97,7 +97,7 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
 
 
 def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
-    """The first refusal, in one line; None where there is none."""
+    """The first thing that Megatron refuses in what ``make`` configures, in one line; None: nothing."""
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
@@ -145,7 +145,7 @@ def _configuration(name: str, saving: bool) -> Any:
 
 
 def without_kernels(config: Any) -> Any:
-    """``config`` without the kernels that core imports while it validates."""
+    """``config`` with the kernels off that core imports while it validates."""
     for field in _IMPORTED:
         if hasattr(config.model, field):
             setattr(config.model, field, False)
@@ -153,6 +153,7 @@ def without_kernels(config: Any) -> Any:
 
 
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
+    """The job that trains the function ``name`` at its own scale, with or without saving."""
     word = perf_recipes.NAME.match(name)
     assert word is not None
     own = Columns(**perf_recipes.columns(config), sequence_length=config.model.seq_length)
@@ -204,7 +205,7 @@ def _as_in_the_container() -> Iterator[None]:
 
 @contextmanager
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
-    """Let the modules of ``needs`` be found, by nobody else."""
+    """A context in which the modules of ``needs`` can be found."""
     modules = {name: types.ModuleType(name) for need in needs for name in need.modules}
     for need in needs:
         for name, content in need.modules.items():

@@ -183,8 +183,15 @@ class Installation:
         """The image ``source`` of a registry, as this installation imports it."""
         answers = self.answers
         on_compute_node = (
-            *("srun", "--account", answers.account or "", "--partition", answers.cpu_partition or ""),
-            *("--nodes=1", "--ntasks=1", "--job-name=llmb-install", "--quiet"),
+            "srun",
+            "--account",
+            answers.account or "",
+            "--partition",
+            answers.cpu_partition or "",
+            "--nodes=1",
+            "--ntasks=1",
+            "--job-name=llmb-install",
+            "--quiet",
         )
         return Image(
             source=source,

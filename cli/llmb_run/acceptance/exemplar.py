@@ -31,12 +31,14 @@ _SIZES = {
 
 
 def name_of(gpu_type: str) -> str:
-    """``exemplar-26.08-gb300``: with the release, because a cloud is recognized for one."""
+    """The name of the Exemplar suite for a GPU type: ``exemplar-26.08-gb300``. A cloud is recognized for one
+    release.
+    """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
 
 def suites() -> dict[str, str]:
-    """Name to content of each suite."""
+    """The content of each Exemplar suite, by its name."""
     return {name_of(gpu_type): _text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())}
 
 
@@ -47,6 +49,7 @@ def named_before(word: str) -> str | None:
 
 
 def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
+    """The content of the suite for a GPU type; ``listed`` has the precisions of each workload."""
     lines = [
         f"# The workloads of NVIDIA's Exemplar Clouds in release {RELEASE} ({DATE}), looked up {LOOKED_UP}:",
         f"# {_FACTS['source']}",

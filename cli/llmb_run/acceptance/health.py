@@ -15,7 +15,7 @@ HEALTH = "health.json"
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """What is read of it; an earlier release had no ``fabric``."""
+    """What is read of the health check's file; earlier releases wrote no ``fabric`` into it."""
 
     fabric: tuple[Fabric, ...] = ()
 

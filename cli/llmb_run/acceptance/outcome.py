@@ -57,11 +57,13 @@ def outcome(
 
 
 def _fabric(verdict: FabricVerdict) -> dict[str, Any]:
+    """The fabric's verdict as JSON values."""
     findings = [item.what for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
 
 def _workload(item: WorkloadProgress) -> dict[str, Any]:
+    """Where a workload stands, with its figures and runs, as JSON values; None for figures that are not known."""
     progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
     decision = progress.decision
     runs = {run.number: run for run in item.runs}
@@ -102,6 +104,7 @@ def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
+    """A run of a workload as JSON values."""
     attempt = run.attempt
     return {
         "run": run.number,
@@ -115,6 +118,7 @@ def _run(run: Run) -> dict[str, Any]:
 
 
 def _text(item: WorkloadProgress) -> str:
+    """What is said of a workload: its answer, or why there is none."""
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
         return "not decided yet" if item.runs else "not started"
@@ -165,7 +169,7 @@ def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) ->
 
 
 def headline(result: dict[str, Any]) -> str:
-    """The outcome as people read it: ``ACCEPTED AS AN INDICATION``."""
+    """The outcome of a campaign as its first line says it: ``ACCEPTED AS AN INDICATION``."""
     if result["outcome"] == "under way":
         return "under way"
     claims = (("indication", " as an indication"), ("evening", " for one evening"))
@@ -188,7 +192,10 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
-    """``main``: those of ``workloads`` that are not the pre-screen's."""
+    """The conclusion over all workloads, and the sentence that says what it rests on.
+
+    ``main`` are those of ``workloads`` that are not part of the pre-screen; a failed pre-screen ends the campaign.
+    """
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
         failed = next((item for item in stopped if item["verdict"] == "fail"), None)
@@ -231,6 +238,7 @@ def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
 
 
 def _bounds(workload: dict[str, Any]) -> str:
+    """The bounds of a workload's performance in percent: ``96.1 to 98.4``; empty where they are not known."""
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -302,6 +310,7 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _rerun_text(item: dict[str, Any]) -> str:
+    """One line on a rerun: which run it is, whether it replaces one, and why."""
     text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
     if item.get("replaces") is None:  # a result of an earlier release says nothing of it
         return f"{text}: {item['reason']}"

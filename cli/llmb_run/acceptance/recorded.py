@@ -82,6 +82,7 @@ class _PackedPaths(RunPaths):
 
     @property
     def folder(self) -> Path:
+        """The run's folder inside a pack, where the experiment has no folder of its own."""
         return self.experiments / self.name
 
 
@@ -113,7 +114,7 @@ class RecordedCampaign(Campaign):
         return found
 
     def _folders(self, plans: Sequence[JobPlan]) -> Iterator[Path]:
-        """The folders that may be runs of it."""
+        """Yields the folders that may hold runs of the campaign: all of a pack, else its owner's that name it."""
         if self.is_pack:
             yield from (file.parent for file in sorted(self.folder.parent.glob("*/run.json")))
             return

@@ -96,7 +96,7 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
 
 
 def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
-    """The conclusion where every workload passes, as ``outcome.conclusion`` gives it."""
+    """The conclusion that the campaign reaches if every workload passes, in the form of ``outcome.conclusion``."""
     return conclusion([{**planned(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
@@ -182,6 +182,7 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         return _show_plans(workloads, suite, evening=evening)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
+        """Run the campaign to its end and write its pack; returns the result as JSON values."""
         workloads = plan_suite(suite, workspace, dry_run=False)
         say_warnings([item.planned for item in workloads if item.planned])
         say_doubts(item.plan for item in workloads)
@@ -232,7 +233,11 @@ def _look_at_nodes(
 
 
 def _is_of(result: dict[str, Any], suite: Suite) -> bool:
-    """Raise RequestError where the suite is not what it was."""
+    """True, if the result is of the suite as it is now.
+
+    Raises:
+        RequestError: the suite was changed since
+    """
     if result["suite_sha256"] != suite.sha256:
         raise RequestError(
             f"the campaign of {suite.path} is over; the suite was changed since",
@@ -243,6 +248,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown(result: dict[str, Any]) -> Result:
+    """What the command shows of a result: the text, where the evidence is, and the exit status."""
     result = in_todays_words(result)
     return Result(
         result,
@@ -257,6 +263,7 @@ def _shown(result: dict[str, Any]) -> Result:
 
 
 def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
+    """What a dry run shows: the planned workloads, and what they can prove at best."""
     return Result(
         lambda: {
             "dry_run": True,

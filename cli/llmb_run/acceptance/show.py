@@ -136,6 +136,7 @@ class _Shown:
         return "".join(f"{line}\n" for line in lines)
 
     def _standings(self) -> list[WorkloadProgress]:
+        """Where each workload stands, judged again from the runs' own logs."""
         campaign = RecordedCampaign(
             self._files.campaign, self.frozen.id, "accept", self.frozen.began, is_pack=self._files.is_pack
         )
@@ -163,6 +164,7 @@ class _Shown:
         return f"{headline(said)}: {said['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:
+        """The workloads of the suite as the campaign froze them; notes what cannot be checked, and problems."""
         entries = self._entries()
         planned = [
             SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
@@ -180,7 +182,7 @@ class _Shown:
         return workloads
 
     def _entries(self) -> dict[int, SuiteEntry]:
-        """What the suite demands, by the line of the test."""
+        """What the suite demands, by the line of each test; adds a problem where the suite is not the campaign's."""
         content = read_plain(self._files.campaign / "suite.yaml")
         masked = b"****" in content
         if hashlib.sha256(content).hexdigest() != self.frozen.suite_sha256 and not masked:
@@ -265,6 +267,7 @@ def _figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
 
 
 def _said(value: Any) -> str:
+    """A value for messages: six digits of a number, 200 characters of a text, ``none``."""
     if value is None:
         return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
@@ -280,11 +283,12 @@ def work_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(where: str) -> int:
+    """The line number in ``suite.yaml:12``."""
     return int(where.rpartition(":")[2])
 
 
 def _demanded(item: SuiteWorkload) -> dict[str, Any]:
-    """What the suite demands of a workload, as JSON."""
+    """What the suite demands of a workload, as JSON values."""
     wanted = item.entry.reference
     return {
         "title": item.title,
@@ -298,7 +302,7 @@ def _demanded(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def _demand(item: SuiteWorkload) -> str:
-    """The same in words."""
+    """What the suite demands of a workload, as one line."""
     entry, reference, limit = item.entry, item.reference, item.limit
     runs = f"{counted(entry.repeats, 'run')}, up to {entry.reruns} more"
     if reference is None or limit is None:

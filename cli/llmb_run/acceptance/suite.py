@@ -69,6 +69,7 @@ class _Judged:
 
     @property
     def same(self) -> bool:
+        """Whether the result was measured in the recipe's own container."""
         return same_software(self.recipe.image, self.recipe.document(self.result))
 
     @property
@@ -120,6 +121,9 @@ def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
 
 
 def _text(name: str, found: Sequence[_Judged]) -> str:
+    """The content of a suite that tests all of ``found``, with the smallest model at their widest scale as
+    pre-screen.
+    """
     same = found[0].same
     container = f"nemo:{container_release(found[0].recipe.image)}"
     against = "measured in the same container" if same else "of other software: each verdict is an indication"
@@ -143,6 +147,7 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
 
 
 def _job(item: _Judged) -> str:
+    """The keys of a suite's test for a published result, with commas."""
     result, recipe = item.result, item.recipe
     words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
     if len(recipe.variants) > 1:
@@ -172,6 +177,8 @@ there is none, it is enough that the runs succeed. ``none``: that is enough in a
 
 
 class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The section ``defaults`` of a suite: what holds for tests that do not say otherwise."""
+
     repeats: Few | None = None
     reruns: Reruns | None = None
     required: Share | None = None
@@ -179,6 +186,8 @@ class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One test of a suite: a task, with how it is judged."""
+
     repeats: Few | None = None
     reruns: Reruns | None = None
     required: Share | None = None
@@ -186,6 +195,8 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a suite's file."""
+
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
     defaults: SuiteDefaults = SuiteDefaults()
@@ -218,6 +229,7 @@ class Suite:
 
     @property
     def sha256(self) -> str:
+        """SHA-256 of the suite's text, as hexadecimal digits."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -292,4 +304,5 @@ def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest
 
 
 def _said(own: T | None, default: T | None, otherwise: T) -> T:
+    """The first of a test's own value, the suite's default and ``otherwise`` that is not None."""
     return own if own is not None else default if default is not None else otherwise

@@ -57,17 +57,18 @@ class SuiteWorkload:
 
     @property
     def arm(self) -> Arm:
-        """Its plan, as one arm of the campaign."""
+        """The workload's plan as one arm of the campaign."""
         folder = self.planned.entry.folder if self.planned is not None else Path()
         return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 
     @property
     def title(self) -> str:
+        """The configuration in words, marked where it belongs to the pre-screen."""
         return title_of(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
 
     @property
     def indication(self) -> bool:
-        """Whether it is compared with other software."""
+        """Whether its reference was measured with other software, so that a verdict is an indication only."""
         return self.reference is not None and not self.reference.same_software
 
     @property
@@ -118,6 +119,11 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
 
 
 def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]) -> SuiteWorkload:
+    """A test of the suite, planned, with its reference and what is known of how its runs scatter.
+
+    Raises:
+        RequestError: it cannot be planned, or is too short to be judged
+    """
     planned = plan_job(entry.spec, workspace)
     if planned.request.dry_run and not entry.spec.dry_run:
         raise RequestError("DRY_RUN is set in the environment", remedy="unset it, or give --dry-run")
@@ -181,11 +187,11 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """As of every campaign, and the suite."""
+        """What must not change during the campaign, by name: the suite, and what every campaign has."""
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
-        """The workloads, compared with what the campaign began with."""
+        """``workloads`` with the references and scatter that the campaign began with."""
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
             for item, kept in zip(workloads, self.arms, strict=True)
@@ -210,7 +216,7 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
 
 @dataclass(frozen=True)
 class WorkloadProgress:
-    """``number`` is the workload's place in the suite, from 1."""
+    """Where one workload of a campaign stands; ``number`` is its place in the suite, from 1."""
 
     number: int
     workload: SuiteWorkload
@@ -219,7 +225,7 @@ class WorkloadProgress:
 
     @property
     def due(self) -> Iterator[Due]:
-        """The runs that are not on record yet."""
+        """Yields the runs that the workload needs and that are not on record yet; none once it has its answer."""
         if self.progress.answer is not None:
             return
         there = {run.number for run in self.runs}
@@ -241,7 +247,7 @@ class Judged:
     workloads: Sequence[SuiteWorkload]
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """First the pre-screen's runs, and the others once it has passed."""
+        """The runs to start next: those of the pre-screen first, and once it has passed those of all workloads."""
         standings = self.standings(runs)
         first = [item for item in standings if item.workload.entry.prescreen]
         if all(item.progress.answer == "pass" for item in first):
@@ -249,7 +255,7 @@ class Judged:
         return [due for item in first for due in item.due]
 
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
-        """For each workload, what its runs have shown so far."""
+        """Where each workload stands, in the order of the suite, by the runs so far."""
         found = []
         for number, workload in enumerate(self.workloads, 1):
             attempts = {run.number: run.attempt for run in runs[number]}

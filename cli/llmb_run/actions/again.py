@@ -47,7 +47,7 @@ _COMPARED = {
 
 @dataclass(frozen=True)
 class Difference:
-    """``then`` and ``now`` are short; ``detail`` is a diff, or empty."""
+    """One thing that is not today what it was for a run; ``detail`` is a diff of it, or empty."""
 
     what: str
     then: str
@@ -73,6 +73,7 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
 
 
 def _short(value: Any) -> str:
+    """A value of a record in a few characters."""
     if value is None:
         return "none"
     if isinstance(value, dict) and "commit" in value:
@@ -92,7 +93,7 @@ class Compared:
 
 
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
-    """Each run with what differs today."""
+    """For each run, what would be different if it were started today."""
     return [
         Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
         for record in records
@@ -128,7 +129,7 @@ def shown(compared: Sequence[Compared]) -> Result:
 
 
 def differ(compared: Sequence[Compared]) -> CheckFailed:
-    """The error of ``--exact`` where something differs."""
+    """The error of ``retry --exact`` where something differs."""
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
     if len(compared) == 1:
@@ -227,7 +228,7 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
 
 
 def _require_ended(records: Sequence[RunRecord]) -> None:
-    """Raise RequestError where one is still waiting or running."""
+    """Raises RequestError where a run still waits or runs."""
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(

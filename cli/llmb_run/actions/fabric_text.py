@@ -27,6 +27,7 @@ def fabric_text(fabric: Fabric) -> str:
 
 
 def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
+    """The row of a measure in the table of a fabric measurement."""
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
     algorithm = ""
@@ -45,6 +46,7 @@ def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
 
 
 def _of(item: Measure) -> str:
+    """What a measure was taken of: ``8 groups of 4 nodes``."""
     if item.name == "groups":
         return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
     if item.name == "whole":
@@ -53,13 +55,13 @@ def _of(item: Measure) -> str:
 
 
 def _ranks(measured: FabricMeasurement) -> int:
-    """Of a node."""
+    """The number of ranks on a node in a measurement."""
     groups = [*measured.within, *(group for of_round in measured.rounds for group in of_round)]
     return groups[0].gpus_per_node if groups else 1
 
 
 def _sizes(measured: FabricMeasurement) -> str:
-    """The table of ``all_reduce_perf``, as far as it was measured."""
+    """The bandwidths by message size as a table in the manner of ``all_reduce_perf``; only what was measured."""
     rows = [
         [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]
         for group in measured.sizes

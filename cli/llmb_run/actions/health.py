@@ -93,6 +93,11 @@ def _meant(
 
 
 def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+    """Executor, needs, nodes and partition of some runs, whose nodes are to be looked at.
+
+    Raises:
+        RequestError: they did not record their nodes
+    """
     records = [load_record(find_run(workspace.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
     plan = records[-1].plan
@@ -102,6 +107,7 @@ def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs
 
 
 def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
+    """What the command shows of the nodes, with what to do about those that fail."""
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
     remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
@@ -128,6 +134,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
 
 
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
+    """A node's verdict and facts as JSON values."""
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = plain_look(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}

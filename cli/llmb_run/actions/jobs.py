@@ -108,6 +108,7 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis], *, look: bool) -> dict[str, Any]:
+    """A run as JSON values, with its progress where its log is looked at."""
     cause = why[row.run_id].short if row.run_id in why else None
     progress = Progress(row.log, 0)
     if look or run is not None:
@@ -146,7 +147,7 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
 
 
 def _ended_line(run: LiveRun) -> str:
-    """What became of a run that was waited for."""
+    """One line on a run that was waited for: what became of it."""
     record = run.record
     trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
     return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"

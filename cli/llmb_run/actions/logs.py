@@ -24,7 +24,7 @@ _BLOCK = 1 << 16
 
 
 def last_lines(path: Path, count: int) -> int:
-    """The offset at which the last ``count`` lines of ``path`` begin."""
+    """The offset in a file at which its last ``count`` lines begin."""
     with path.open("rb") as stream:
         end = position = stream.seek(0, 2)
         if count == 0:
@@ -133,6 +133,11 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
 
 
 def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
+    """A function that says whether a line has the rank and matches the expression that are asked for.
+
+    Raises:
+        RequestError: ``grep`` is not a regular expression
+    """
     try:
         pattern = re.compile(grep or "")
     except re.error as error:
@@ -147,6 +152,7 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
     asked = float("-inf")
 
     def ended() -> bool:
+        """Whether the run has ended; asks now and then only, and tells the user."""
         nonlocal asked, record
         if time.monotonic() - asked < _ASK_SECONDS:
             return False

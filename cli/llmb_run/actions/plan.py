@@ -27,14 +27,14 @@ _NODES = 3
 
 
 class Outlook:
-    """What a planned job will take."""
+    """What a planned job will take: memory, time and GPU-hours, and where its values come from."""
 
     def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
         self.plan = asked.plan
         self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
 
     def as_dict(self) -> dict[str, Any]:
-        """Spans are pairs, in seconds and GPU-hours; None: not known."""
+        """The outlook as JSON values; spans are pairs, in seconds and GPU-hours, None where they are not known."""
         return {
             "plan": plan_as_dict(self.plan),
             "sources": [source._asdict() for source in self.sources],
@@ -66,6 +66,7 @@ class Outlook:
         return f"{text}more: --memory --sources --ranks --json\n"
 
     def _fits(self) -> Iterator[str]:
+        """Yields whether the job fits in memory."""
         memory = self.plan.preflight.memory
         if memory is None:
             yield "not known: its memory is not estimated"
@@ -73,6 +74,7 @@ class Outlook:
         yield fits_line(memory)
 
     def _job(self) -> Iterator[str]:
+        """Yields what the job is: its model and scale, then its layout."""
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
         yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
@@ -80,12 +82,14 @@ class Outlook:
         yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
     def _sources(self) -> Iterator[str]:
+        """Yields where the values come from, a line for each source."""
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
             together.setdefault(source, []).append(f"{name} {value}")
         yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
     def _memory(self) -> Iterator[str]:
+        """Yields the memory of each pipeline stage as a bar, and the parts of the fullest one."""
         memory = self.plan.preflight.memory
         if memory is None:
             yield "not estimated"
@@ -97,14 +101,17 @@ class Outlook:
         yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
 
     def _time(self) -> Iterator[str]:
+        """Yields how long the job takes, and by what that is known."""
         yield from time_lines(self.plan)
 
     def _cost(self) -> Iterator[str]:
+        """Yields the GPU-hours, where they are known."""
         cost = cost_line(self.plan)
         if cost:
             yield cost
 
     def _ranks(self) -> Iterator[str]:
+        """Yields the groups of ranks, and which ranks each node has."""
         plan = self.plan
         known = groups(plan)
         spans = [f"{group.name} {group.size} on {counted(group.nodes, 'node')}" for group in known]
@@ -144,6 +151,7 @@ def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
 
 
 def _range(values: list[int]) -> str:
+    """The smallest and the largest value, ``0-7``; one number where they are the same."""
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
 

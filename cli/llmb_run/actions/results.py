@@ -95,10 +95,14 @@ def results(
 
 
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
+    """Every step of the runs in the form that is asked for."""
+
     def csv() -> str:
+        """The steps as CSV."""
         return columns.csv_of(STEP, measured_steps(found))
 
     def data() -> dict[str, Any]:
+        """The steps as JSON values."""
         return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
 
     return _in_form(output, data, csv, csv, status)
@@ -142,7 +146,7 @@ def _in_form(
 def _view(
     found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
-    """Runs together: as data, table and CSV."""
+    """Functions that give the groups, scales or history of the runs as data, as a table and as CSV."""
     together = groups.group(found) if group else []
     view: columns.View[Any]
     if group:
@@ -153,6 +157,7 @@ def _view(
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
+        """The table; prints what a reader must know of the groups as notices."""
         for line in (*group_remarks(together), *reference_lines(found)) if group else ():
             notice(line)
         return view.table()
@@ -199,7 +204,7 @@ def compare(first: str, second: str) -> Result:
 
 
 def _answer(change: Change | None) -> str | None:
-    """In a word; None where no times are compared."""
+    """``faster``, ``slower`` or ``open``, of the second side; None where no times are compared."""
     if change is None:
         return None
     if not change.is_real:
@@ -208,7 +213,7 @@ def _answer(change: Change | None) -> str | None:
 
 
 class _Side:
-    """The runs of one side, measured; at least one."""
+    """The measured runs of one side of ``compare``, at least one."""
 
     def __init__(self, words: str, workspace: Workspace) -> None:
         # Whoever names a run twice has not repeated it.
@@ -226,10 +231,12 @@ class _Side:
         self.steady = math.exp(known.steady) if known else None
 
     def as_dict(self) -> dict[str, Any]:
+        """The side's runs and step times as JSON values."""
         times = {"step_seconds": self.seconds, "steady_step_seconds": self.steady}
         return {"run_ids": self.run_ids, "successful": len(self.times), **times}
 
     def row(self, name: str) -> list[str]:
+        """The side as a row of the table; ``name`` is A or B."""
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
         cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
@@ -269,7 +276,7 @@ _TELLING = 3
 
 
 def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
-    """B's step time against A's, in a sentence."""
+    """One sentence on B's step time against A's."""
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"
     fewest = min(len(first), len(second))

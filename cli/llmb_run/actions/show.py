@@ -58,6 +58,7 @@ def show(run: str | None, script: bool) -> Result:
 
 
 def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
+    """Everything known of a run for people: headings, each with the lines under it."""
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
     layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
@@ -96,7 +97,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
 
 
 def _why(measured: MeasuredRun) -> list[str]:
-    """Why it failed; nothing where it has not."""
+    """Lines on why the run failed; empty where it has not."""
     if not measured.why:
         return []
     from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
@@ -105,6 +106,7 @@ def _why(measured: MeasuredRun) -> list[str]:
 
 
 def _state(seen: Observation) -> str:
+    """The run's state, since when, and what it waits for."""
     record = seen.record
     since = f"at {clock(record.state_time)}"
     if is_live(record.state):
@@ -113,6 +115,7 @@ def _state(seen: Observation) -> str:
 
 
 def _job(seen: Observation) -> str:
+    """Where the run is: its job and nodes, or its process on this machine."""
     record = seen.record
     if not record.plan.traits.queued:
         return (
@@ -138,7 +141,7 @@ def _steady(measured: MeasuredRun) -> str:
 
 
 def _memory(measured: MeasuredRun) -> str:
-    """What was predicted and what was measured, of whichever there is."""
+    """The peak memory that was measured and the one that was predicted, of whichever there is; empty without both."""
     plan = measured.record.plan.preflight.memory if measured.record else None
     parts = []
     if measured.memory_gib is not None:

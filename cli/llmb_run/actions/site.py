@@ -59,13 +59,19 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 
 
 def _shown(found: list[Baseline], install: Path) -> Result:
+    """What the command shows of baselines."""
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
     rows = [
         [
-            *(item.key, item.title, item.software, str(len(item.runs))),
-            *(f"{item.seconds:.3f}", f"{100 * error:.1f}", clock(item.added)),
+            item.key,
+            item.title,
+            item.software,
+            str(len(item.runs)),
+            f"{item.seconds:.3f}",
+            f"{100 * error:.1f}",
+            clock(item.added),
         ]
         for item, error in zip(found, errors, strict=True)
     ]
@@ -100,6 +106,7 @@ def remove_nodes(hosts: str) -> Result:
 
 
 def _nodes(found: list[Exclusion]) -> Result:
+    """What the command shows of excluded nodes."""
     if not found:
         notice("no node is excluded")
     rows = [

@@ -74,6 +74,7 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
 
 
 def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
+    """The planned jobs without their repeats."""
     return [item for item in planned if item.spec.repeat == 1]
 
 
@@ -96,6 +97,7 @@ def _table(planned: Sequence[PlannedJob]) -> str:
 
 
 def _known(plan: JobPlan) -> list[str]:
+    """The cells of a planned job: GPUs, memory, step time, and from what the time is known."""
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
     doubt = "" if memory is None or memory.verdict == "fits" else f", {memory.verdict}"

@@ -30,6 +30,7 @@ LAST_DELAY = 15.0
 
 
 def _step(run: LiveRun) -> str | None:
+    """The last step of a run and how many there are, ``12/50``; None before the first."""
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
 

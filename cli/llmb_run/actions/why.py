@@ -40,7 +40,7 @@ def cause_lines(found: Diagnosis) -> list[str]:
 
 
 def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
-    """The same with everything that was found, each with its name."""
+    """Everything that was found on a failure: headings, each with the lines under it."""
     cause = found.cause
     lines = [("why", cause_lines(found))]
     if cause is not None and cause.keep_out and cause.node:
@@ -52,6 +52,7 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
 
 
 def _witness(item: Symptom) -> str:
+    """One line on another complaint: its role, how many ranks and lines, where it stands, and its text."""
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"
@@ -61,6 +62,7 @@ def _witness(item: Symptom) -> str:
 
 
 def _where(file: str, number: int | None) -> str:
+    """Where a line stands, ``log-x.out:12: ``, to be put before it; empty where that is not known."""
     name = file.rpartition("/")[2]
     return f"{name}:{number}: " if name and number else f"{name}: " if name else ""
 
@@ -85,7 +87,7 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
 
 class _Explained(msgspec.Struct):
-    """``why``: None where the run has not failed."""
+    """A run and why it failed; ``why`` is None where it has not."""
 
     run: str
     status: str
@@ -93,6 +95,11 @@ class _Explained(msgspec.Struct):
 
 
 def _of_logs(path: Path) -> _Explained:
+    """Why the run behind a log, or behind the logs in a folder, failed.
+
+    Raises:
+        RequestError: the folder holds no log
+    """
     logs = [path] if path.is_file() else sorted(path.glob("*.out*")) or sorted(path.glob("*.log*"))
     if not logs:
         raise RequestError(f"{path} holds no log", remedy="name a log, or a folder with NAME.out or NAME.log")
@@ -100,12 +107,13 @@ def _of_logs(path: Path) -> _Explained:
 
 
 def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
-    """Those that are named or match; without any wish the newest."""
+    """The runs that are named or match the filters; the newest one where neither is given."""
     wanted = names or ([] if any(filters.values()) else [str(one_folder(workspace, None))])
     return select_rows(workspace, wanted, run_filter(workspace, **filters))
 
 
 def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
+    """Why each of the runs that are named or match failed."""
     measured = measure(_chosen(workspace, names, filters), workspace)
     explain(measured)
     return [
@@ -119,6 +127,7 @@ def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]
 
 
 def _each(found: Sequence[_Explained]) -> Result:
+    """What the command shows of a few runs: each with everything that was found."""
     text = ""
     for item in found:
         said = [f"{printable(item.run)}  {printable(item.status)}".rstrip()]
@@ -128,7 +137,7 @@ def _each(found: Sequence[_Explained]) -> Result:
 
 
 def _summary(found: Sequence[_Explained]) -> Result:
-    """Many runs: what they failed of, and where."""
+    """What the command shows of many runs: what they failed of, and where."""
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count([*badly.values()])
     failed = [why for why in badly.values() if not why.trained]

@@ -100,6 +100,7 @@ class Listing:
 
     @classmethod
     def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
+        """The configurations of a workload, those of adopted images included."""
         recipe = entry.recipe
         rows = [row for row in recipe.rows for _ in row.dtypes]
         own = list(zip(recipe.configurations, rows, strict=True))
@@ -146,6 +147,7 @@ def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | 
 
 
 def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
+    """A workload as JSON values, with its configurations for a GPU type and for sizes with these words."""
     recipe = listing.recipe
     return {
         "workload": recipe.workload,
@@ -173,8 +175,12 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
     keys = sorted(
         together,
         key=lambda key: (
-            *(sizes[key.size], types.index(key.gpu), key.dtype),
-            *(key.fp8_recipe or "", key.variant, key.release or ""),
+            sizes[key.size],
+            types.index(key.gpu),
+            key.dtype,
+            key.fp8_recipe or "",
+            key.variant,
+            key.release or "",
         ),
     )
     return [
@@ -213,6 +219,7 @@ MANY = 60
 
 
 def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
+    """The rows of a workload's table; one line instead where it has many configurations and nobody asked for all."""
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"
     if len(configurations) > MANY and not all_of_it:
@@ -245,6 +252,6 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
 
 
 def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
-    """``9.86-10.2``: of all published step times."""
+    """The range of all published step times, ``9.86-10.2``; empty where none is published."""
     known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
     return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""

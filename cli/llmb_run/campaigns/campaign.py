@@ -76,14 +76,16 @@ class Campaign:
 
     @property
     def frozen_file(self) -> Path:
+        """The file with what the campaign began with."""
         return self.folder / "campaign.json"
 
     @property
     def result_file(self) -> Path:
+        """The file with what a campaign that is over has found."""
         return self.folder / "result.json"
 
     def key(self, arm: int, attempt: int) -> str:
-        """The key of a run: both numbers from 1."""
+        """The key of a run of the campaign; ``arm`` and ``attempt`` are numbers from 1."""
         return f"{self.purpose}:{self.id}:{arm}.{attempt}"
 
     def numbers(self, key: str) -> tuple[int, int] | None:
@@ -117,11 +119,20 @@ class Campaign:
         return found
 
     def result(self) -> dict[str, Any] | None:
-        """What a campaign that is over has found."""
+        """What the campaign has found; None while it is not over.
+
+        Raises:
+            RecordError: the file cannot be read
+        """
         return _read(self.result_file) if self.result_file.exists() else None
 
 
 def _read(file: Path, **known: type) -> dict[str, Any]:
+    """The content of a campaign's JSON file, whose fields have the ``known`` types.
+
+    Raises:
+        RecordError: it is not a campaign's
+    """
     value = read_json(file)
     kinds = {"schema": int, **known}
     if not isinstance(value, dict) or not all(isinstance(value.get(name), kind) for name, kind in kinds.items()):
@@ -234,12 +245,12 @@ class FrozenArm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change, by names that say where to look."""
+        """What must not change of an arm, by names that say where to look."""
         return {"recipe.yaml": self.recipe_sha256, "image file": self.image or {}, **self.plan}
 
     @property
     def arm(self) -> Arm:
-        """With its plan, but for the predictions in that."""
+        """The arm with its plan, without the predictions that the plan had."""
         plan: JobPlan = from_plain({**self.plan, "preflight": {}}, JobPlan)
         return Arm(plan, Path(self.recipe_folder), self.title)
 
@@ -264,7 +275,7 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {**known, "number of workloads": len(self.arms)}
 
     def changes(self, now: Frozen) -> list[str]:
-        """What is different about software and arms, a line each."""
+        """What is different now about software and arms, a line each; empty: nothing."""
         found = [*unlike(self.inputs, now.inputs)]
         if len(self.arms) == len(now.arms):
             for before, after in zip(self.arms, now.arms, strict=True):
@@ -353,6 +364,7 @@ def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values as one mapping whose keys are the joined names."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
@@ -360,6 +372,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
+    """A value for a message: twelve digits of a hash, 80 characters of other text."""
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

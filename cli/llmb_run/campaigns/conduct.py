@@ -102,7 +102,7 @@ class Run:
 
     @property
     def live(self) -> bool:
-        """Whether it may have, or may still get, a job."""
+        """Whether the run may have a job, or may still get one."""
         return self.unsettled or is_live(self.record.state)
 
     @property
@@ -149,7 +149,8 @@ class Due:
 class Strategy(Protocol):
     """What a campaign does next: pure, from the runs on record. Nothing due and nothing live: it is over."""
 
-    def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]: ...
+    def due(self, arms: Sequence[Arm], runs: Runs) -> Sequence[Due]:
+        """The runs to start next, by the runs on record; empty: none now, and the campaign is over if none is live."""
 
 
 class Conduct:
@@ -203,7 +204,10 @@ class Conduct:
                 return runs
 
     def look(self) -> Runs:
-        """The recorded runs of this campaign, by number of their arm."""
+        """The campaign's runs on record, by the number of their arm.
+
+        A run whose training is unlike that of its repeats counts as failed.
+        """
         found = self._campaign.records([arm.plan for arm in self._arms])
         runs = {}
         for number, arm in enumerate(self._arms, 1):
@@ -217,6 +221,7 @@ class Conduct:
         return runs
 
     def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
+        """A run on record, with its figures once it has ended; they are read once."""
         if (run := Run(number, record)).live:
             return run
         if record.paths.run_id not in self._known:
@@ -256,6 +261,7 @@ class Conduct:
                 self._say(as_notice(item))
 
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+        """Submit what is due, blocks of runs as one job where possible; returns a record or an error for each run."""
         results = self._each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
         for item in due:
@@ -268,12 +274,16 @@ class Conduct:
         return results
 
     def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+        """Submit runs as jobs of their own; returns a record or an error for each."""
         jobs = keep_off([self._job(item) for item in due], self._bad)
         self._say_what(due)
         return [result for _, result in submit_many(jobs)] if jobs else []
 
     def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Nothing where they cannot share an allocation, now or later."""
+        """Submit runs as one job; returns a record or an error for each.
+
+        Empty where they cannot share an allocation; from then on runs are submitted one by one.
+        """
         try:
             results = submit_series(keep_off([self._job(item) for item in due], self._bad))
             self._say_what(due)
@@ -287,6 +297,7 @@ class Conduct:
             return []
 
     def _job(self, due: Due) -> JobToSubmit:
+        """The job of a due run, on the nodes and days that are wanted of it."""
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
         if due.days:
@@ -299,13 +310,14 @@ class Conduct:
         return JobToSubmit(plan, arm.recipe_folder, options)
 
     def _say_what(self, due: Sequence[Due]) -> None:
+        """Tell the user which runs start, and why."""
         for item in due:
             called = item.called or f"run {item.attempt}"
             self._say(f"{self._arms[item.arm - 1].title}: {called}{item.why}")
 
 
 def held(record: RunRecord) -> tuple[float, float]:
-    """``Run.began`` and ``Run.hours`` of a run that has ended."""
+    """When an ended run began (Unix time), and for how many GPU-hours it held its nodes."""
     events, plan = read_events(record.paths.events), record.plan
     began, ended = events.started or record.started, events.ended or record.state_time
     if record.state == CANCELLED and events.started is None:

@@ -73,6 +73,7 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 
 
 def _as_dict(found: Comparison) -> dict[str, Any]:
+    """A comparison as JSON values, in percent."""
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
     }
@@ -86,6 +87,7 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 
 
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
+    """A block of runs as JSON values; ``good``: it counts."""
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
     return {
@@ -109,7 +111,7 @@ def status_of(result: Mapping[str, Any]) -> int:
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The answer first, then what it rests on."""
+    """The result for people: the answer first, then what it rests on."""
     lines = [f"A  {result['a'][3:-1]}", f"B  {result['b'][3:-1]}", "", _answer(result), *_work(result)]
     if found := result["difference"]:
         blocks = [block for block in result["blocks"] if block["counts"]]
@@ -131,11 +133,12 @@ def as_text(result: Mapping[str, Any]) -> str:
 
 
 def signed(percent: float) -> str:
-    """``+1.5``, and never ``-0.0``."""
+    """A percentage with its sign, ``+1.5``; never ``-0.0``."""
     return formatted(percent / 100, "+.1%")
 
 
 def _answer(result: Mapping[str, Any]) -> str:
+    """The sentence that answers which side is faster, or why there is no answer."""
     resolution = 100 * result["rule"]["resolution"]
     if result["answer"] == "failed":
         return f"no answer: {result['why']}"
@@ -157,6 +160,7 @@ def _answer(result: Mapping[str, Any]) -> str:
 
 
 def _work(result: Mapping[str, Any]) -> list[str]:
+    """A line on whether both sides did the same work, by their settings and losses; empty without a comparison."""
     if result["difference"] is None:
         return []
     if names := result["unequal_work"]:
@@ -202,6 +206,7 @@ def ab(
     about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
+        """Conduct the comparison to its end; returns the result as JSON values."""
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check(plan)
         say_doubts(arm.plan for arm in arms)
@@ -223,6 +228,11 @@ def ab(
 
 
 def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
+    """The two sides as arms of a campaign.
+
+    Raises:
+        RequestError: the changes leave side A as it is
+    """
     words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
     said = " ".join(words) or "the same"
     titles = [f"A ({title_of(planned[0].plan)})", f"B ({said})"]

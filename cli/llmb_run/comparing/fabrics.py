@@ -72,6 +72,7 @@ def read_fabric(file: Path) -> FabricMeasurement:
 
 
 def _inner(plain: Any) -> Any:
+    """The fabric measurement inside the JSON of a command that ran one, found along ``_WAY``."""
     for key in _WAY:
         if isinstance(plain, dict) and plain.get(key):
             plain = plain[key]

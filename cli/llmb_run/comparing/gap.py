@@ -75,7 +75,7 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
 
 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
-    """This site's ``best``; None where the two cannot be compared."""
+    """This site's ``best`` run as the other side; None where the two cannot be compared."""
     if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
@@ -131,6 +131,7 @@ def _image_of(reference: Reference, recipe: Recipe) -> str | None:
 
 
 def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
+    """The job of a spec, planned as it would be today; None where it cannot be planned."""
     found = next(iter(plan_each([spec], workspace)))
     return found if isinstance(found, PlannedJob) else None
 
@@ -195,7 +196,7 @@ class GapDifference(msgspec.Struct, frozen=True):
 
 
 def _short(value: str) -> str:
-    """Of a path or an image its name."""
+    """A value for a line: of a path or an image its name, of other text 40 characters."""
     return value.rpartition("/")[2] if value.count("/") and len(value) > 20 else value[:40]
 
 
@@ -249,6 +250,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published(own: MeasuredRun) -> str:
+    """How the run compares with its reference, in words; empty without a verdict."""
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
@@ -260,7 +262,7 @@ def _published(own: MeasuredRun) -> str:
 
 
 class _Sides:
-    """A run and what it is compared with."""
+    """A slow run and what it is compared with: finds what differs, and how to measure each difference."""
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
         self._record, self._here, self._other, self._workspace = record, here, other, workspace
@@ -268,6 +270,7 @@ class _Sides:
         self._there = other.spec
 
     def differences(self) -> list[GapDifference]:
+        """What differs between the two, each once: differences that follow from another are left out."""
         apart = dict(_unlike(self._own, self._other.facts))
         groups: list[tuple[str, ...]] = []
         if self._here is not None:
@@ -286,13 +289,13 @@ class _Sides:
         return [self._difference({name: apart[name] for name in names}) for names in (*groups, *left)]
 
     def _says_otherwise(self, fact: str) -> bool:
-        """Whether the specs of the two say otherwise of it."""
+        """Whether the requests of the two runs give a fact different values."""
         assert self._here is not None
         here, there = ({_fact_of(n): v for n, v in spec.settings.items()} for spec in (self._here.spec, self._there))
         return here.get(fact) != there.get(fact)
 
     def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
-        """The run's job, which takes ``names`` from the other side."""
+        """The run's job with the values of ``names`` from the other side, planned or refused."""
         assert self._here is not None
         (found,) = plan_each([_taken(self._here.spec, self._there, names)], self._workspace)
         return found
@@ -308,6 +311,9 @@ class _Sides:
         return [group for group in (software, columns, *alone) if group]
 
     def _difference(self, apart: Mapping[str, tuple[str, str]]) -> GapDifference:
+        """One difference, with the command that measures it and what it is worth in published results, as far as
+        known.
+        """
         before, after = (", ".join(pair[side] for pair in apart.values()) for side in (0, 1))
         found = GapDifference(_kind(next(iter(apart))), ", ".join(apart), before, after)
         if self._here is None or not all(self._says_otherwise(name) for name in apart):
@@ -343,6 +349,9 @@ class _Sides:
 
 
 def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yields the facts in which two runs differ, with both values; what nodes did not tell is unknown, and no
+    difference.
+    """
     for name in dict.fromkeys([*one, *other]):
         here, there = one.get(name, "-"), other.get(name, "-")
         # What a node did not tell is unknown.
@@ -352,6 +361,7 @@ def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _kind(name: str) -> DifferenceKind:
+    """What a fact is about: software, nodes, a setting, or how the job was launched."""
     if name in _SOFTWARE:
         return "software"
     if name in EVIDENCE:
@@ -361,7 +371,7 @@ def _kind(name: str) -> DifferenceKind:
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
-    """For people: a name and the lines under it."""
+    """The gap for people: headings, each with the lines under it."""
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
         found.append(("best", [f"not compared: this run has no step time that counts ({gap.unfit})"]))
@@ -378,5 +388,6 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
 
 
 def _told(item: GapDifference) -> Iterator[str]:
+    """Yields the lines on one difference: what it is, then how to measure it or why that is not possible."""
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
     yield f"  {item.test}" if item.test else f"  ab cannot measure it: {item.why}"

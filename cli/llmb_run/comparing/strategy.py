@@ -30,7 +30,7 @@ class Rule:
     budget: float | None = None
 
     def met(self, found: Comparison | None) -> bool:
-        """Whether nothing more is asked of ``found``."""
+        """Whether the comparison has its answer."""
         return found is not None and found.answer(self.resolution) != "open"
 
     def is_that_of(self, result: Mapping[str, Any]) -> bool:
@@ -82,6 +82,7 @@ class RunBlock:
 
     @property
     def _open(self) -> int:
+        """How many of the block's runs have not ended."""
         return sum(run is None or run.attempt is None for run in self.runs)
 
     @cached_property
@@ -109,7 +110,7 @@ class RunBlock:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
-        """What the statistics see of it."""
+        """The block as the statistics take it: the order, and each run's step time."""
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (whole_time(run.measured.timing) if run and run.measured else None for run in self.counted)
         return paired.Block(self.letters, tuple(times), work)
@@ -136,7 +137,7 @@ _compared = lru_cache(maxsize=64)(compare_blocks)
 
 @dataclass(frozen=True)
 class ComparisonProgress:
-    """Where a comparison stands, by the runs of its blocks."""
+    """Where a comparison stands, by the runs of its blocks on record."""
 
     arms: Sequence[Arm]
     blocks: Sequence[RunBlock]
@@ -144,7 +145,7 @@ class ComparisonProgress:
 
     @cached_property
     def failure(self) -> str:
-        """Why an arm cannot be timed; empty where it can."""
+        """Why a side cannot be timed; empty where it can."""
         for block in self.blocks:
             for letter, run in zip(block.letters, block.runs, strict=True):
                 if run is not None and run.attempt is not None and run.attempt.failure:
@@ -153,22 +154,23 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """Blocks that count."""
+        """The blocks that have ended and count."""
         return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
     def broken(self) -> list[RunBlock]:
-        """Blocks that were lost, and that is not the configuration's fault."""
+        """The blocks that have ended and were lost, which is not the configuration's fault."""
         return [block for block in self.blocks if block.ended and block.lost]
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """Of the last look; None before the first."""
+        """What the last look has found; None before the first."""
         seen = self.good[: look(len(self.good), self.rule.most)]
         return _compared(tuple(block.timed(self.arms) for block in seen))
 
     @property
     def answer(self) -> Answer:
+        """The answer of the last look; ``open`` before the first."""
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
     def lacks(self, more: Sequence[RunBlock]) -> bool:
@@ -179,6 +181,7 @@ class ComparisonProgress:
 
     @property
     def _next(self) -> int:
+        """The number of good blocks at the next look; 0 where there is none."""
         return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
@@ -198,7 +201,7 @@ class ComparisonProgress:
 
     @property
     def hours(self) -> float:
-        """GPU-hours that all of its runs held."""
+        """The GPU-hours that all runs of the comparison have held."""
         return sum(run.hours for block in self.blocks for run in block.runs if run is not None)
 
 
@@ -219,12 +222,13 @@ class InTurns:
         return [due for block in (*open_, *new) for due in block.due(wanted=not standing.failure)]
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
-        """Where it stands, by the runs on record."""
+        """Where the comparison stands, by the runs on record."""
         known = {(arm, run.number): run for arm, these in runs.items() for run in these}
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
         return ComparisonProgress(arms, blocks, self.rule)
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
+        """The block with a number, from 1, with those of its runs that are on record."""
         letters = order(number, self.seed)
         return RunBlock(number, letters, tuple(known.get(key) for key in arms_and_attempts(number, letters)))

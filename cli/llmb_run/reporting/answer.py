@@ -97,6 +97,7 @@ def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
     reference."""
 
     def order(at: int) -> tuple[int, bool, float]:
+        """A sort key: how badly the configuration at a position stands."""
         group = groups[at]
         return standing(group["word"], group["difference"], indication=bool(group["indication"]))
 
@@ -149,7 +150,7 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
 
 
 def of_tuning(tuning: Mapping[str, Any]) -> Answer:
-    """The answer of a tuning: its conclusion, and the winner's command."""
+    """The answer of a tuning for the page's first screen: its conclusion, and the winner's command."""
     text = plain(tuning["conclusion"])
     found: bool = tuning["found"]
     return Answer(
@@ -169,6 +170,7 @@ def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) ->
 
 
 def _short(title: str) -> str:
+    """A configuration's title without its FP8 scaling, the GPU type in capitals."""
     without_scaling = re.sub(r" \([^()]*\)", "", title)
     return re.sub(r"(?<= on )\d+ [a-z]+\d+", lambda found: found[0].upper(), plain(without_scaling))
 
@@ -182,7 +184,9 @@ def plain(text: str) -> str:
 
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
-    """Nodes without the domain that they share: ``rack07-node03`` of ``rack07-node03.cluster.example``."""
+    """The name of each node without the domain that all share: ``rack07-node03`` of
+    ``rack07-node03.cluster.example``.
+    """
     firsts = Counter(line.host.partition(".")[0] for line in hosts)
     return {line.host: first if firsts[first := line.host.partition(".")[0]] == 1 else line.host for line in hosts}
 
@@ -210,7 +214,7 @@ def _sentence(
     slow: Sequence[HostLine],
     counts: Counts,
 ) -> str:
-    """What is to be said of the configuration that decides."""
+    """The sentence on the configuration that decides: its speed beside the reference, or why there is none."""
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
         return f"{name} {_without_difference(kind, group, counts)}."
@@ -228,6 +232,7 @@ def _sentence(
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
+    """What is said of a configuration that was compared with nothing, after its name."""
     said, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
         return f"{said}: {counts.causes[0]}"
@@ -239,6 +244,7 @@ def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> 
 
 
 def _held_against(group: Mapping[str, Any]) -> str:
+    """Whose result a configuration is compared with, in words."""
     reference = group["reference"]
     whose = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
     return whose if reference["same_software"] else f"{whose} with {reference['software'].rpartition(', ')[2]}"
@@ -254,11 +260,13 @@ def _figures(group: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _seconds(value: float) -> str:
+    """A step time in seconds: ``5.74 s``."""
     digits = 3 if value < 1 else 2
     return f"{value:.{digits}f} s"
 
 
 def _names(slow: Sequence[HostLine]) -> list[str]:
+    """The short names of slow nodes."""
     known = short_names(slow)
     return [known[line.host] for line in slow]
 
@@ -274,6 +282,7 @@ def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequen
 
 
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
+    """What to do about slow nodes: a sentence with the reason, and the command."""
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
     first = slow[0]
@@ -289,6 +298,9 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
 
 
 def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
+    """Further sentences for the first screen, the weightiest first: slow nodes, failures, stalls; empty where all is
+    said.
+    """
     said = []
     runs = counted(counts.runs, "run")
     if slow and (deciding is None or deciding.without is None):

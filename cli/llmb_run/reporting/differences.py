@@ -29,7 +29,7 @@ class Value(msgspec.Struct, frozen=True):
 
 
 class Fact(msgspec.Struct, frozen=True):
-    """``values`` are the commonest, ``others`` counts the rest."""
+    """A fact in which runs differ: its commonest values, and in ``others`` how many more it has."""
 
     name: str
     values: tuple[Value, ...]
@@ -53,6 +53,7 @@ def differing(seen: Sequence[SeenRun]) -> list[Differing]:
 
 
 def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
+    """The facts in which the runs differ, each with its values."""
     alike: dict[int, list[int]] = {}
     """Positions of the runs that share their facts."""
     for position, run in enumerate(runs):
@@ -71,6 +72,7 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
 
 
 def _fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
+    """A fact with its commonest values; ``by_value`` has the positions of the runs with each."""
     counts = {value: sum(map(len, positions)) for value, positions in by_value.items()}
     ordered = sorted(by_value, key=lambda value: -counts[value])
     values = []

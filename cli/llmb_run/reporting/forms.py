@@ -39,9 +39,11 @@ from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
 
-_SCRIPTS = (
-    *("dom.js", "theme.js", "sorting.js", "head.js", "acceptance.js", "verdicts.js", "filters.js", "charts.js"),
-    *("tuning.js", "steps.js", "history.js", "sweep.js", "scaling.js", "runs.js", "evidence.js", "page.js"),
+_SCRIPTS = tuple(
+    (
+        "dom.js theme.js sorting.js head.js acceptance.js verdicts.js filters.js charts.js tuning.js "
+        "steps.js history.js sweep.js scaling.js runs.js evidence.js page.js"
+    ).split()
 )
 """In the order in which they run."""
 
@@ -82,6 +84,7 @@ def _for_page(report: Report) -> dict[str, Any]:
 
 
 def _resource(name: str) -> str:
+    """The content of a file of the page."""
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
@@ -91,6 +94,7 @@ def markdown(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
+    """Yields the lines of a report as Markdown."""
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
     yield from (f"# {_escaped(report.title)}", "")
     yield from _answer(report.answer)
@@ -116,7 +120,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _answer(answer: Answer) -> Iterator[str]:
-    """What the page's first screen says."""
+    """Yields the report's answer, as the page's first screen has it, in Markdown."""
     yield from (f"**{answer.word}: {_escaped(answer.text)}**", "")
     figures = [text for text in (answer.figure, answer.reference) if text]
     lines = [
@@ -139,6 +143,7 @@ def _code(command: str) -> str:
 
 
 def _runs(report: Report) -> Iterator[str]:
+    """Yields the table of runs, and their remarks, in Markdown."""
     listed = (
         *columns.of_json(RUN),
         Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
@@ -152,12 +157,13 @@ def _runs(report: Report) -> Iterator[str]:
 
 
 def _told(found: dict[str, Any]) -> str | None:
-    """The verdict, or why there is none."""
+    """The verdict over a run, or why there is none; None where nothing is said."""
     told = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
     return "; ".join(filter(None, told)) or None
 
 
 def _view(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
+    """Yields a table and the sentences under it in Markdown; nothing for a table without rows."""
     if view.rows:
         yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
         yield from (f"* {_escaped(text)}" for text in conclusions)
@@ -175,6 +181,7 @@ _NODE: tuple[Column[HostLine], ...] = (
 
 
 def _differences(report: Report) -> Iterator[str]:
+    """Yields a table for each configuration whose runs differ, in Markdown."""
     for item in report.differing:
         rows = [
             [fact.name if number == 0 else "", value.value, str(value.count)]
@@ -194,6 +201,7 @@ def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], no
 
 
 def _row(cells: Iterable[str]) -> str:
+    """The cells as a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
@@ -234,6 +242,7 @@ def junit(report: Report) -> str:
 
 
 def _cases(report: Report) -> Iterator[_Case]:
+    """Yields the test cases of a JUnit file: the acceptance, each configuration, and each run that did not succeed."""
     if campaign := report.campaign:
         said = f"{campaign['headline']}: {campaign['why']}"
         kind = {"accepted": "pass", "not accepted": "failure"}.get(campaign["outcome"], "skipped")
@@ -257,6 +266,7 @@ def _cases(report: Report) -> Iterator[_Case]:
 
 
 def _held_against(group: dict[str, Any]) -> list[str]:
+    """Lines on a configuration's step time and its reference; empty where nothing was compared."""
     known = group["reference"]
     if known is None or group["step_seconds"] is None:
         return []
@@ -267,5 +277,5 @@ def _held_against(group: dict[str, Any]) -> list[str]:
 
 
 def _text(value: str) -> str:
-    """``value`` without the characters that XML does not have."""
+    """A text without the characters that XML does not have."""
     return printable(value)

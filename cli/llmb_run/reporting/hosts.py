@@ -51,7 +51,7 @@ class HostLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Repeat(NamedTuple):
-    """A run with repeats, and its step time over their mean."""
+    """A run that has repeats, with its step time as a share of their mean."""
 
     group: str
     hosts: frozenset[str]
@@ -59,7 +59,7 @@ class _Repeat(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """Of runs: how many, and the sum of their step times."""
+    """The number of some runs, and the sum of their step times."""
 
     runs: int
     seconds: float
@@ -83,6 +83,7 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 
 
 def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
+    """What is known of a node by the runs that it had."""
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     problems = [found for run in runs if (found := _problems(host, run))]
     return HostLine(
@@ -103,6 +104,7 @@ def _problems(host: str, run: SeenRun) -> list[str]:
 
 
 def _repeats(seen: Sequence[SeenRun]) -> list[_Repeat]:
+    """The runs that have repeats among ``seen``, each with its step time as a share of their mean."""
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for run in seen:
         if time := run.steady:
@@ -161,6 +163,7 @@ class _Repeats:
         return (mine.seconds / mine.runs) / (seconds / runs)
 
     def _inside(self, host: str) -> list[_Repeat]:
+        """The repeats on a node whose group also ran without it."""
         counts = Counter(repeat.group for repeat in self.on_host[host])
         both = {group for group, count in counts.items() if count < self._totals[group].runs}
         return [repeat for repeat in self.on_host[host] if repeat.group in both]
@@ -182,4 +185,5 @@ class _Repeats:
 
 
 def _total(repeats: Sequence[_Repeat]) -> _Total:
+    """Number and summed step times of repeats."""
     return _Total(len(repeats), math.fsum(repeat.time.seconds for repeat in repeats))

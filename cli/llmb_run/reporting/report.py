@@ -155,11 +155,13 @@ class _Choice:
         return tuple({**item, "run_ids": self.named(item["run_ids"])} for item in listed)
 
     def named(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of ``run_ids`` that are shown."""
+        """Those of the run ids that the report shows."""
         return [name for name in run_ids if name in self._names]
 
     def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
-        """The worst configuration; None where there is none."""
+        """What decides the report's answer: the worst configuration, and what to do about it; None without
+        configurations.
+        """
         if not self.order:
             return None
         at = self.order[0]
@@ -175,7 +177,7 @@ class _Choice:
 
 
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
-    """The report on measured runs, in their order."""
+    """The report on measured runs, in their order; gives up what the runs hold in memory."""
     seen = look_at(found)
     choice = _Choice(found)
     counts = _counts(found, seen)
@@ -219,15 +221,18 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
 
 
 def _forget(found: Sequence[MeasuredRun]) -> None:
+    """Let each run give up what it can read again."""
     for run in found:
         run.forget()
 
 
 def _name(run: MeasuredRun) -> str:
+    """The run's id, or the name of a log that LLMB did not write."""
     return run.run_id or run.files.name
 
 
 def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
+    """Yields what the report has of each run that is shown."""
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:
         result = {name: value for name, value in as_dict(item).items() if name != "why"}
@@ -243,6 +248,7 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
 
 def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
+    """How many runs failed, are live, or have no time, and why they mostly failed."""
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
     return Counts(
@@ -266,6 +272,7 @@ def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -
 
 
 def _varied(board: Board) -> bool:
+    """Whether the configurations of a ranking differ in more than what recipes document."""
     return not {*board.names} <= _DOCUMENTED
 
 
@@ -280,16 +287,19 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
+    """The histories of the configurations among the runs; empty where none has a step time."""
     places = [place for run in seen if (place := run.observed)]
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
 
 
 def _course(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
+    """The sentences on the histories that are drawn."""
     keys = {item.key for item in drawn}
     return tuple(history_view([item for item in every if item.key in keys]).conclusions)
 
 
 def _moments(found: Sequence[History]) -> int:
+    """The number of runs in some histories."""
     return sum(len(item.moments) for item in found)
 
 

@@ -52,6 +52,7 @@ class SeenRun:
 
     @property
     def run_id(self) -> str:
+        """The run's id; empty for a log that LLMB did not write."""
         return self.run.run_id
 
     @property
@@ -71,17 +72,19 @@ class SeenRun:
 
 
 class _Words:
-    """Equal values, held once."""
+    """Holds equal facts and texts of many runs once, to save memory."""
 
     def __init__(self) -> None:
         self._facts: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
         self._texts: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def facts(self, record: RunRecord) -> Mapping[str, str]:
+        """The facts of a run; equal ones are the same object."""
         found = history_facts(record)
         return self._facts.setdefault(tuple(found.items()), found)
 
     def texts(self, found: Iterable[str]) -> tuple[str, ...]:
+        """The texts as a tuple; equal ones are the same object."""
         texts = tuple(map(sys.intern, found))
         return self._texts.setdefault(texts, texts)
 
@@ -102,6 +105,7 @@ def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
 
 
 def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
+    """What the report keeps of a run once its record is given up."""
     scheduler, account = record.plan.scheduler, item.account
     item.memory_gib  # noqa: B018 (while its record is at hand)
     return SeenRun(
@@ -132,6 +136,7 @@ def _cause(item: MeasuredRun) -> str:
 
 
 def _owner(folder: Path) -> str:
+    """The name of the user who owns a run's folder; empty where it is gone."""
     try:
         return _name_of(folder.stat().st_uid)
     except OSError:

@@ -27,6 +27,7 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
 
 
 def _cluster(seen: Sequence[SeenRun], workspace: Workspace) -> str:
+    """The cluster, its queues, and from where the runs were submitted; empty where nothing is known."""
     hosts = listed(run.host for run in seen)
     submitted = f"submitted from {hosts}" if hosts else ""
     words = (workspace.cluster.cluster_name, listed(run.queue for run in seen), submitted)
@@ -34,6 +35,7 @@ def _cluster(seen: Sequence[SeenRun], workspace: Workspace) -> str:
 
 
 def _gpus(seen: Sequence[SeenRun]) -> str:
+    """The GPUs that the runs had, by their nodes' own account, else as planned."""
     nodes: dict[str, set[str]] = {}
     planned: list[str] = []
     for run in seen:
@@ -48,6 +50,7 @@ def _gpus(seen: Sequence[SeenRun]) -> str:
 
 
 def _software(seen: Sequence[SeenRun]) -> str:
+    """What the runs trained with, and the versions of driver, CUDA and NCCL."""
     versions = {
         "driver": listed(run.driver for run in seen),
         "CUDA": listed(run.cuda for run in seen),

@@ -29,7 +29,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
-    """At most about ``most`` steps of a run."""
+    """At most about ``most`` steps of a run for the page, with the quantiles of all steady ones."""
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in after_warm_up(timing))
     return StepColumns(
@@ -55,12 +55,12 @@ def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
 
 
 def stretches(count: int, number: int) -> list[range]:
-    """The positions of ``count`` items in ``number`` stretches of equal length."""
+    """The positions of ``count`` items divided into ``number`` stretches as equal as can be."""
     return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Of sorted values, between neighbours linearly."""
+    """A quantile of sorted values, interpolated linearly; there must be at least one."""
     at = share * (len(ordered) - 1)
     below = math.floor(at)
     above = min(below + 1, len(ordered) - 1)
@@ -68,8 +68,10 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _finite(value: float | None) -> float | None:
+    """A value with few digits; None for one that is missing or no number."""
     return _short(value) if value is not None and math.isfinite(value) else None
 
 
 def _short(value: float) -> float:
+    """A value with as many digits as the page shows."""
     return float(f"{value:.{_DIGITS}g}")

@@ -36,9 +36,7 @@ from llmb_common.runs.record import load_record
 _LEFT_OUT = {"checkpoints", "__pycache__", ".lock"}
 _PROFILES = "nsys_profile"
 _CODE = "code.zip"
-_UNREADABLE = {
-    *(".nsys-rep", ".qdrep", ".sqlite", ".zip", ".gz", ".zst", ".xz", ".bz2", ".lz4", ".7z", ".pt", ".npz", ".pkl"),
-}
+_UNREADABLE = set(".nsys-rep .qdrep .sqlite .zip .gz .zst .xz .bz2 .lz4 .7z .pt .npz .pkl".split())
 """Compressed and binary files by their names; others are known by the NUL bytes in them."""
 _LOOK = 1 << 16
 _MASK = b"****"
@@ -128,7 +126,7 @@ class _Packer:
         self._top = archive.path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
 
     def add_run(self, folder: Path, *, profiles: bool) -> None:
-        """The files of a run folder."""
+        """Pack the files of a run's folder, secrets masked; dumps of flight recorders become JSON."""
         for file in _files(folder, profiles=profiles):
             name = f"{folder.name}/{file.relative_to(folder).as_posix()}"
             if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
@@ -137,7 +135,7 @@ class _Packer:
                 self._add_file(file, name, is_code=file == folder / _CODE and _is_planned_code(folder))
 
     def close(self, summary: Any) -> None:
-        """``archive.json`` and the hashes, when all files are in."""
+        """Add ``archive.json`` and the hashes of all files, when everything else is packed."""
         archive, below = self._archive, len(self._top) + 1
         about = {"schema": 1, "llmb": __version__, "newest": archive.newest, "runs": self._mask.value(summary)}
         about["left_out"] = [name[below:] for name in archive.left_out]
@@ -146,11 +144,12 @@ class _Packer:
         self.add_bytes("SHA256SUMS", os.fsencode(sums))
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """A file in which the caller has masked what is secret."""
+        """Pack a file with this content, in which the caller has masked what is secret."""
         digest = hashlib.sha256(content).hexdigest()
         self._add(name, io.BytesIO(content), len(content), self._archive.newest, 0o644, digest)
 
     def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
+        """Pack a file with its secrets masked; one that is not text is left out unless that is asked for."""
         # A copy first: a log may grow while it is read, and tar must know the size before the content.
         with tempfile.TemporaryFile() as copy, path.open("rb") as source:
             text = not (_UNREADABLE & set(path.suffixes)) and b"\0" not in source.read(_LOOK)
@@ -174,6 +173,7 @@ class _Packer:
             self._archive.masked.append(f"{self._top}/{name}")
 
     def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
+        """Write one file into the archive, and keep its hash."""
         info = tarfile.TarInfo(f"{self._top}/{name}")
         info.size, info.mtime, info.mode = size, mtime, mode
         self._tar.addfile(info, content)
@@ -244,7 +244,7 @@ class Mask:
         self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
 
     def text(self, content: bytes) -> bytes:
-        """``content`` with every line masked."""
+        """``content`` with the secrets of every line masked."""
         return b"".join(self(line) for line in content.splitlines(keepends=True))
 
     def value(self, plain: Any) -> Any:
@@ -263,6 +263,7 @@ class Mask:
 
 
 def _without_value(found: re.Match[bytes]) -> bytes:
+    """A match of ``NAME=value`` with the value masked where the name is a secret's."""
     name, sign, value = found.groups()
     return name + sign + (_MASK if is_secret_name(name.decode()) else value)
 

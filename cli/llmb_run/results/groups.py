@@ -65,12 +65,12 @@ class Group:
 
     @property
     def outcomes(self) -> Counter[Outcome]:
-        """How many of all its runs came to what."""
+        """How many of the group's runs came to each outcome."""
         return Counter(run.outcome for run in self.members)
 
     @property
     def word(self) -> str:
-        """How it stands: one of ``WORST_FIRST``."""
+        """How the configuration stands, in one of the words of ``WORST_FIRST``."""
         return word_of(self.verdict, self.outcomes, len(self.runs), self.in_reference)
 
     @property
@@ -82,7 +82,7 @@ class Group:
 
     @property
     def mean(self) -> float | None:
-        """Mean step time in seconds."""
+        """The mean step time in seconds; None where no run has one."""
         return statistics.fmean(self.seconds) if self.seconds else None
 
     @property
@@ -139,6 +139,7 @@ def _group(members: Sequence[MeasuredRun]) -> Group:
 
 
 def _times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
+    """The step times of the runs that have one that counts."""
     return [run.good for run in runs if run.good is not None]
 
 
@@ -161,7 +162,7 @@ def _preference(run: MeasuredRun) -> int:
 
 
 def _runs(item: Group) -> str:
-    """How many, and what the others are."""
+    """The number of judged runs, and in brackets what the others are: ``3 (1 failed)``."""
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
         (item.waiting, "for the next look"),
@@ -212,7 +213,7 @@ GROUP: tuple[Column[Group], ...] = (
 
 
 def group_view(groups: Sequence[Group]) -> View[Group]:
-    """The table of ``--group``: a row for each configuration."""
+    """The table of ``results --group``: a row for each configuration."""
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 
@@ -258,12 +259,12 @@ class Board:
 
     @property
     def live(self) -> bool:
-        """Whether a run of it has not ended."""
+        """Whether a run of the ranking has not ended."""
         return any(item.group.live for item in self.configurations)
 
     @property
     def columns(self) -> list[Column[RankedConfiguration]]:
-        """``place``, the values that differ, and the figures."""
+        """The columns of the ranking: place, the values in which configurations differ, and figures."""
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
             Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
@@ -291,7 +292,7 @@ def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
 
 
 def boards_of(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
-    """The same of groups that are made already."""
+    """A ranking for each kind of work among the groups."""
     return [_board(items, workspace) for items in of_the_same_work(groups)]
 
 
@@ -306,6 +307,7 @@ def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _board(items: Sequence[Group], workspace: Workspace) -> Board:
+    """The ranking of groups that do the same work; those without a step time stand last."""
     from llmb_run.starting.command_line import command_for  # of no other table
 
     plans = [_record(item).plan for item in items]
@@ -352,6 +354,7 @@ def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
 
 
 def _record(item: Group) -> RunRecord:
+    """The record of the group's first run."""
     return recorded(item.members[0])
 
 
@@ -372,14 +375,17 @@ def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
 
 
 def _place(entry: RankedConfiguration) -> str:
+    """The place as text: ``2=`` where it is shared, ``-`` where there is none."""
     return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
 
 
 def _timed_runs(entry: RankedConfiguration) -> int:
+    """How many runs of the entry have a step time that counts."""
     return sum(run.good is not None for run in entry.group.members)
 
 
 def _memory(entry: RankedConfiguration) -> float | None:
+    """The largest peak of memory among the entry's runs in GiB; None where none has one."""
     return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 

@@ -35,7 +35,7 @@ class Line:
 
     @cached_property
     def outcomes(self) -> Counter[Outcome]:
-        """How many runs came to what."""
+        """How many of the line's runs came to each outcome."""
         return Counter(run.outcome for run in self.runs)
 
     @cached_property
@@ -64,13 +64,13 @@ class Line:
 
     @property
     def indication(self) -> bool:
-        """Whether its reference was measured with other software."""
+        """Whether the verdict is an indication: its reference was measured with other software."""
         verdict = self.group.verdict if self.group else None
         return bool(verdict and verdict.reference and verdict.decision and not verdict.reference.same_software)
 
     @property
     def word(self) -> str:
-        """How it stands, in capitals."""
+        """How the configuration stands, in capitals."""
         word = self.group.word if self.group else word_of(None, self.outcomes, judged=0, in_reference=0)
         return word.upper()
 
@@ -83,6 +83,7 @@ class Line:
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
+    """A sort key: lines with a slow node first, then by how badly they stand."""
     return line.slow_node is None, standing(line.word.lower(), line.difference, indication=line.indication)
 
 
@@ -138,7 +139,7 @@ def shared_by(names: Sequence[str]) -> str:
 
 
 def without(name: str, shared: str) -> str:
-    """What a name has beyond what all share."""
+    """A configuration's name without the part that all share; ``as documented`` where nothing is left."""
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
 
 
@@ -170,4 +171,5 @@ def relative_speed(share: float) -> str:
 
 
 def any_of(nodes: Sequence[str]) -> str:
+    """Nodes of which one is meant: its name, or ``one of n1, n2``."""
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

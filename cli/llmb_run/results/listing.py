@@ -33,7 +33,7 @@ _MOST_IDS = 10
 
 
 class Step(NamedTuple):
-    """The smaller ``urgency``, the earlier."""
+    """Something to do next, with the command for it; of several, the smallest ``urgency`` comes first."""
 
     urgency: int
     words: tuple[str, ...]
@@ -44,7 +44,7 @@ class Step(NamedTuple):
 
     @property
     def command(self) -> str:
-        """Can be pasted."""
+        """The command line, to be pasted."""
         return f"llmb-run {shlex.join(self.words)}"
 
 
@@ -54,6 +54,7 @@ def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
 
 
 def _install(found: Sequence[MeasuredRun]) -> Path | None:
+    """The installation that the runs belong to; None where there is none."""
     return found[0].judge.workspace.install_or_none if found else None
 
 
@@ -83,6 +84,7 @@ def _named(runs: Sequence[MeasuredRun]) -> list[str]:
 
 
 def _step(item: Group) -> Step:
+    """What to do next about a configuration, by how it stands."""
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
         why = f"{counted(len(live), 'run')} not finished yet"
@@ -115,7 +117,7 @@ def _step(item: Group) -> Step:
 
 
 def _more(item: Group, verdict: Verdict) -> Step:
-    """Where the answer is open."""
+    """What to do about a configuration whose answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
         why = f"{item.title}: its baseline has too few runs to decide"
@@ -142,12 +144,14 @@ def _make_reference(item: Group, why: str) -> Step:
 
 
 def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
+    """To run a configuration ``count`` times more, with ``spread`` on other days."""
     newest = item.runs[-1]
     days = ("--spread", str(count)) if spread and recorded(newest).plan.scheduler is not None else ()
     return Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why, "Run {} again.")
 
 
 def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
+    """The ids of the first few runs."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
 
@@ -201,13 +205,13 @@ def _with_reason(step: Step, width: int) -> str:
 
 
 def _options_left(parts: Parts, notes: int) -> str:
-    """The options that show what is not shown."""
+    """The options that show what is not on the screen, as one line."""
     asked = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
     return "  ".join([*(option for option, given in asked.items() if not given), "--json", "--format csv"])
 
 
 def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
-    """The documents' table, one for each analysis."""
+    """The table of step times as the documents' parsers print it, one for each analysis."""
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
         analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
@@ -263,8 +267,16 @@ _LEAST_MARKS = 22
 """Columns that what differs has at least."""
 
 _DISPENSABLE = (
-    *("name", "days_1t", "log_mfu_percent", "own_tflops_per_gpu", "predicted_memory_gib", "memory_gib"),
-    *("tokens_per_second", "tflops_per_gpu", "mfu_percent", "gpus"),
+    "name",
+    "days_1t",
+    "log_mfu_percent",
+    "own_tflops_per_gpu",
+    "predicted_memory_gib",
+    "memory_gib",
+    "tokens_per_second",
+    "tflops_per_gpu",
+    "mfu_percent",
+    "gpus",
 )
 """Columns of runs that a narrow terminal has no room for, the least important first."""
 
@@ -281,6 +293,7 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 
 
 def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+    """For each run, what is known of it and is not so in most others, as text; empty where nothing is."""
     names = dict.fromkeys(name for of_run in known.values() for name in of_run if name != "hosts")
     usual = {name: _usual(name, list(known.values())) for name in names}
     hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}

@@ -39,6 +39,7 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
 
 
 def _is_one(file: Path) -> bool:
+    """Whether a file is the output of nccl-tests; False for one that cannot be read."""
     try:
         return file.is_file() and is_nccl_tests(_text(file, _HEAD_BYTES))
     except OSError:
@@ -46,6 +47,7 @@ def _is_one(file: Path) -> bool:
 
 
 def _text(file: Path, most: int) -> str:
+    """The first ``most`` bytes of a file as text."""
     return read_some(file, most).decode(errors="replace")
 
 
@@ -77,7 +79,7 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
 
 
 def answer(test: NcclTest) -> str:
-    """The line to print first."""
+    """The line to print first of an output of nccl-tests: whether it is good, and its largest bandwidth."""
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
     told = f"{what} on {where}"
@@ -98,6 +100,7 @@ def answer(test: NcclTest) -> str:
 
 
 def _wrong(test: NcclTest) -> str:
+    """At which sizes values were wrong, in words; empty where none were."""
     sizes = [_size(item.bytes) for item in test.wrong]
     if sizes:
         return f"wrong values at {', '.join(sizes[:4])}{' and more' if len(sizes) > 4 else ''}"
@@ -105,6 +108,7 @@ def _wrong(test: NcclTest) -> str:
 
 
 def _as_text(word: str, test: NcclTest) -> str:
+    """What is printed of one output of nccl-tests; ``word`` names its file."""
     lines = [f"{printable(word)}: {answer(test)}"]
     lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
     told = [printable(test.gpu), f"NCCL {printable(test.library)}" if test.library else ""]
@@ -121,6 +125,7 @@ def _as_text(word: str, test: NcclTest) -> str:
 
 
 def _cells(column: Column | None) -> list[str]:
+    """The cells of a column of results: time, bus bandwidth, wrong values; empty ones without a column."""
     if column is None:
         return ["", "", ""]
     wrong = "not counted" if column.wrong is None else f"{column.wrong:g}"
@@ -128,7 +133,7 @@ def _cells(column: Column | None) -> list[str]:
 
 
 def _size(count: int) -> str:
-    """``8 GiB``: sizes of nccl-tests are powers of two."""
+    """A number of bytes as nccl-tests means it, ``8 GiB``: its sizes are powers of two."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit and count % unit == 0:
             return f"{count // unit} {name}"
@@ -141,6 +146,7 @@ def _published(test: NcclTest) -> Sequence[PublishedBandwidth]:
 
 
 def _published_lines(test: NcclTest) -> list[str]:
+    """Lines with what was published for the same number of GPUs and nodes; empty where nothing was."""
     found = _published(test)
     if not found:
         return []
@@ -155,6 +161,7 @@ _CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gb
 
 
 def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
+    """Outputs of nccl-tests as CSV: a row for each size, out of place and in place."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_CSV)
@@ -165,6 +172,7 @@ def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
 
 
 def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
+    """Yields the CSV rows of one size."""
     for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
         if column is not None:
             figures = [column.seconds, column.algbw_gbps, column.busbw_gbps, column.wrong]
@@ -172,6 +180,7 @@ def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[obje
 
 
 def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
+    """An output of nccl-tests as JSON values, with what was published for such a machine."""
     return {
         "file": word,
         "answer": answer(test),

@@ -49,11 +49,12 @@ def notes_on(
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
-    """What a reader must know of runs that were judged together."""
+    """Sentences that a reader must know of runs that were judged together, with the configuration's title."""
     return [f"{item.title}: {text}" for item in items for text in _remarks(item)]
 
 
 def _remarks(item: Group) -> Sequence[str]:
+    """The remarks of the group's verdict; empty where it decided nothing."""
     return item.verdict.remarks if item.verdict and item.verdict.decision else ()
 
 
@@ -104,6 +105,7 @@ _WITH_A_REASON = ("failed", "too short", "stopped early", "incomplete", "nothing
 
 
 def _why(run: MeasuredRun) -> str:
+    """Why a run has no result that counts, in words."""
     if run.outcome == "failed" and run.why and run.why.short:
         return run.why.short
     return run.unfit

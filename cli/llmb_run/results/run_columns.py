@@ -27,6 +27,7 @@ def _text(value: object) -> str | None:
 
 
 def _texts(path: str) -> Callable[[Any], list[str]]:
+    """A column's value: the texts at ``path``, safe to print; empty where there are none."""
     value = at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
 
@@ -39,6 +40,7 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
     """The cell, where it is not 0.0: what a CPU does is not counted in TFLOPS."""
 
     def worth_it(run: MeasuredRun) -> str:
+        """The cell's text; empty for TFLOPS so small that they say nothing."""
         said = text(run)
         return said if said and float(said) >= LEAST_TFLOPS else ""
 
@@ -52,6 +54,7 @@ def _days(run: MeasuredRun) -> str:
 
 
 def _percent(share: float) -> float:
+    """A share in percent."""
     return share * 100
 
 
@@ -62,7 +65,7 @@ def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
-    """The reference of a verdict, as JSON."""
+    """The reference of a verdict as JSON values; None where there is none."""
     if reference is None:
         return None
     names = ("kind", "seconds", "software", "source", "same_software", "notes")
@@ -198,14 +201,17 @@ _PUBLISHED: tuple[Column[MeasuredRun], ...] = (
 
 
 def _named(run: MeasuredRun) -> str:
+    """The run's id, or the name of a log that LLMB did not write."""
     return run.record.paths.run_id if run.record else printable(run.timing.files.name)
 
 
 def _date(when: float) -> str | None:
+    """A Unix time as ISO 8601 in UTC; None for 0."""
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
 def _published(result: PublishedResult) -> dict[str, Any]:
+    """A published result as JSON values, corrected where the document is wrong."""
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
 
@@ -277,13 +283,13 @@ def as_dict(run: MeasuredRun) -> dict[str, Any]:
 
 
 def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
-    """The runs as JSON."""
+    """The runs as JSON values, with why each that failed did so."""
     explain(runs)
     return [as_dict(run) for run in runs]
 
 
 class MeasuredStep(NamedTuple):
-    """One iteration of a run."""
+    """One iteration of a run, with the run: a row of ``results --iterations``."""
 
     run: MeasuredRun
     step: Iteration
@@ -302,7 +308,7 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
-    """Every step of the runs."""
+    """Every step of all the runs, in their order."""
     return (MeasuredStep(run, step) for run in runs for step in run.timing.iterations)
 
 
@@ -313,7 +319,7 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
 
 
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
-    """Print the remarks of measured runs as notices."""
+    """Print the remarks and problems of measured runs as notices."""
     for run in runs:
         for text in (*run.remarks, *run.problems):
             notice(f"{printable(run.timing.files.name)}: {printable(text)}")

@@ -22,12 +22,12 @@ _LONGEST_VALUE = 40
 
 
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
-    """The scaling lines of the successful runs with figures."""
+    """The scaling lines of the successful runs among ``found``."""
     return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
 
 
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
-    """The same of runs whose plans are at hand."""
+    """The scaling lines of runs whose plans are at hand."""
     scaled = []
     for plan, item in runs:
         if item.good and item.judge.recipe(item):
@@ -55,19 +55,21 @@ def shift_text(shift: Shift) -> str:
 
 
 def _short(value: str) -> str:
+    """A value for a table, cut where it is long."""
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
 
 @dataclass(frozen=True)
 class Scale:
-    """One scale of a line: a row of ``results --scaling``."""
+    """One number of GPUs on a line: a row of ``results --scaling``."""
 
     line: ScalingLine
     point: ScalePoint
 
 
 def _interval(row: Scale) -> str:
+    """The bounds of the efficiency in percent; empty for the smallest scale."""
     low, high = row.point.efficiency_low, row.point.efficiency_high
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -124,12 +126,12 @@ SCALING: tuple[Column[Scale], ...] = (
 
 
 def scales_of(line: ScalingLine) -> list[Scale]:
-    """The rows of ``line``, the smallest scale first."""
+    """The rows of a scaling line, the smallest number of GPUs first."""
     return [Scale(line, point) for point in line.points]
 
 
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
-    """A row for each scale of each line."""
+    """The table of ``results --scaling``: a row for each number of GPUs on each line."""
     rows = [row for line in lines for row in scales_of(line)]
     empty = "no configuration has successful runs at two or more GPU counts"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
@@ -145,7 +147,7 @@ class HistoryRow:
 
     @property
     def ratio(self) -> float:
-        """Step time over that of the oldest run."""
+        """The step time over that of the oldest run."""
         return self.moment.seconds / self.line.moments[0].seconds
 
 
@@ -184,7 +186,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 
 
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
-    """A row for each run of each configuration, the oldest first."""
+    """The table of ``results --history``: a row for each run, the oldest first, and a sentence on each change of
+    level.
+    """
     rows, said = [], []
     for line in lines:
         shifts = {shift.run_id: shift for shift in line.shifts}
@@ -199,4 +203,5 @@ def history_view(lines: Sequence[History]) -> View[HistoryRow]:
 
 
 def _date(when: float) -> datetime:
+    """A Unix time as a date and time in UTC."""
     return datetime.fromtimestamp(when, timezone.utc)

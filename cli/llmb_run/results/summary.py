@@ -28,16 +28,19 @@ _LONGEST_NAME = 48
 
 
 def _interval(line: Line) -> str:
+    """Half the interval of the step time: ``1.9 %``; empty where there is none."""
     said = half_interval(line.group.interval if line.group else None)
     return f"{said} %" if said and said != TOO_FEW else said
 
 
 def _difference(line: Line) -> str:
+    """The step time against the reference, with its sign: ``+1.9 %``; empty where nothing was compared."""
     share = line.difference
     return "" if share is None else f"{columns.formatted(share, '+.1%')} %"
 
 
 def _reference(line: Line) -> str:
+    """The reference's step time as text; empty where nothing was compared."""
     verdict = line.group.verdict if line.group else None
     return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
 
@@ -72,12 +75,12 @@ class Summary:
 
     @cached_property
     def excluded(self) -> frozenset[str]:
-        """Nodes that later jobs are kept off already."""
+        """The nodes that later jobs are kept off already."""
         return excluded_of(self.install)
 
     @cached_property
     def names(self) -> list[str]:
-        """Whole names of the configurations."""
+        """The whole names of the configurations, in their order."""
         return names_of(self.groups)
 
     @cached_property
@@ -87,7 +90,7 @@ class Summary:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """The configurations."""
+        """One line for each configuration, the most urgent first."""
         return lines_of(self.found, self.groups, [without(name, self.shared) for name in self.names])
 
     @property
@@ -106,11 +109,11 @@ class Summary:
 
     @cached_property
     def notes(self) -> list[Note]:
-        """Everything to know of them, the weightiest first; each text once."""
+        """Everything to know of the configurations, the weightiest first, each text once."""
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
     def conclusion(self) -> str:
-        """One sentence: how many configurations and runs, and how they stand."""
+        """The first line: how many configurations and runs there are, and how they stand."""
         words = Counter(line.word for line in self.lines)
         if len(self.lines) == 1:
             begin = f"{self.lines[0].name}, {counted(len(self.found), 'run')}"
@@ -169,5 +172,6 @@ def excluded_of(install: Path | None) -> frozenset[str]:
 
 
 def _table(lines: Sequence[Line], width: int) -> list[str]:
+    """The lines as a table of at most ``width`` columns."""
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()

@@ -100,6 +100,7 @@ def setting_said(value: object) -> str:
 
 
 def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
+    """Raises RequestError where ``name`` has been given already."""
     if name in given:
         raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
@@ -143,6 +144,7 @@ def command_for(plan: JobPlan, recipe: Recipe) -> str:
 
 
 def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
+    """Yields the options of ``llmb-run`` that make a plan."""
     yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
     if plan.engine != recipe.engine:

@@ -138,6 +138,7 @@ def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> li
 
 
 def _require_queue(kind: ClusterType) -> None:
+    """Raises RequestError for ``--spread`` where jobs start at once."""
     if not traits_of(kind).queued:
         raise RequestError(
             "--spread: jobs on this machine start at once",
@@ -146,10 +147,16 @@ def _require_queue(kind: ClusterType) -> None:
 
 
 def _is_all(scales: Sequence[str]) -> bool:
+    """Whether the scales ask for all that the recipe documents."""
     return any(scale.lower() == "all" for scale in scales)
 
 
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
+    """Refuse scales that are no numbers, or that are asked for in two ways.
+
+    Raises:
+        RequestError: they are
+    """
     every = _is_all(scales)
     if bounded and scales and not (every and len(scales) == 1):
         raise RequestError(

@@ -47,6 +47,7 @@ class JobSpec:
 
     @property
     def workload(self) -> str:
+        """The name of the workload; empty where none is given."""
         return self.settings.get("workload", "")
 
     @property
@@ -56,7 +57,7 @@ class JobSpec:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The other variables: of ``launch.sh``, and of the job."""
+        """The variables that are no settings of their own: other variables of ``launch.sh``, and those of the job."""
         known = {*VARIABLES_OF, "workload"}
         return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
 
@@ -67,6 +68,7 @@ class JobSpec:
 
     @property
     def title(self) -> str:
+        """The job in words, for messages: where it is asked for, workload, size, dtype, scale, and what varies."""
         scale = self.settings.get("scale")
         named = ("workload", "size", "dtype")
         words = [self.where and f"{self.where}:", *map(self.settings.get, named), scale and f"{scale} GPUs"]
@@ -75,7 +77,7 @@ class JobSpec:
 
     @property
     def combination(self) -> str:
-        """``tp=2 mbs=1``, for people."""
+        """What varies in a sweep, with this job's values: ``tp=2 mbs=1``."""
         return " ".join(f"{name}={value}" for name, value in self.varied.items())
 
 
@@ -131,7 +133,7 @@ class PlannedJob:
 
 @dataclass(frozen=True)
 class Refused:
-    """A job that cannot be planned, and why."""
+    """A job that cannot be planned, with the error that says why."""
 
     spec: JobSpec
     error: RequestError

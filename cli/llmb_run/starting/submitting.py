@@ -84,6 +84,7 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     say_warnings(planned)
 
     def data() -> dict[str, Any]:
+        """The planned jobs with their scripts, as JSON values."""
         jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in planned]
         chained = {"chain": chain} if chain > 1 else {}
         return {"dry_run": True, **chained, "jobs": jobs}
@@ -103,6 +104,7 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
 
 
 def _script(plan: JobPlan) -> str:
+    """The batch script of a plan, with the paths that a dry run has."""
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
 
@@ -168,6 +170,7 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 
 
 def _line(record: RunRecord, *, old: bool) -> str:
+    """What is printed of a run that was started, or that was there already (``old``)."""
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
         return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
@@ -176,6 +179,7 @@ def _line(record: RunRecord, *, old: bool) -> str:
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
+    """What became of a submission, a run or an error, as JSON values."""
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
     extras = None if is_live(item.state) else extras_of(item).as_dict()
@@ -341,6 +345,7 @@ def _as_they_are_now(
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
+    """Submit all jobs, as chains where asked for; returns a title with a record or an error for each."""
     if options.chain == 1:
         what = dict(zip(map(id, jobs), apart(job.plan for job in jobs), strict=True))
         started = submit_many(jobs, lambda job, record: announce(record, what[id(job)]))
@@ -410,6 +415,6 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bo
 
 
 def counted_by(states: Mapping[str, str]) -> str:
-    """``3 allocated, 1 drained``, without reasons."""
+    """How many nodes are in each state, without reasons: ``3 allocated, 1 drained``."""
     words = Counter(state.partition(" (")[0] for state in states.values())
     return ", ".join(f"{count} {word}" for word, count in words.most_common())

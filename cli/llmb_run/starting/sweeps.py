@@ -72,6 +72,11 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
 
 
 def _once(name: str, values: Sequence[str]) -> Sequence[str]:
+    """The values of a dimension, of which there must be some, each once.
+
+    Raises:
+        RequestError: there are none, or one stands twice
+    """
     if not values:
         raise RequestError(f"{name} has no value", remedy=f"for example {name}=1,2")
     if len(set(values)) < len(values):
@@ -81,6 +86,11 @@ def _once(name: str, values: Sequence[str]) -> Sequence[str]:
 
 
 def _zipped(group: Dimensions) -> list[dict[str, str]]:
+    """The combinations of dimensions whose values change together: the first of each, the second of each, and so on.
+
+    Raises:
+        RequestError: they do not have equally many values
+    """
     counts = {name: len(values) for name, values in group.items()}
     if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
         said = ", ".join(f"{name} has {count}" for name, count in counts.items())
@@ -177,7 +187,7 @@ def one_value(value: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """``text`` at its commas, but for those in quotes or brackets."""
+    """``text`` split at its commas, but for those in quotes or brackets."""
     parts, depth, quoted = [""], 0, False
     for letter in text:
         quoted ^= letter == '"'
@@ -190,4 +200,5 @@ def _parts(text: str) -> list[str]:
 
 
 def _without_quotes(part: str) -> str:
+    """A part without the quotes around it."""
     return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part

@@ -95,6 +95,7 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
 
 
 def _strip(line: str) -> str:
+    """A line without its comment and the blanks around it."""
     return line.split("#", 1)[0].strip()
 
 
@@ -112,6 +113,11 @@ def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSp
 
 
 def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
+    """The jobs of one line of NVIDIA's simple task list, ``(fp8, [128, 256], 3)``; ``at`` is its place.
+
+    Raises:
+        ConfigError: it is not a task
+    """
     # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
         raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
@@ -165,13 +171,15 @@ class TaskSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """``when``: the value of dimensions, or values; every condition must hold."""
+    """Settings for some jobs of a task: those for which every condition of ``when``, a dimension's values, holds."""
 
     when: SettingValues
     use: TaskSettings
 
 
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of a task whose values may be several."""
+
     size: Words | None = None
     dtype: Words | None = None
     scale: Positive | str | tuple[Positive, ...] | None = None
@@ -181,12 +189,16 @@ class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Task(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One task of a file: workloads, with the values that their jobs combine."""
+
     workload: Words
     zip: SettingValues = {}
     overrides: tuple[Override, ...] = ()
 
 
 class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a task file: its tasks, and what holds for all of them."""
+
     tasks: tuple[Task, ...]
     defaults: Sweep = Sweep()
 
@@ -200,6 +212,7 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
     data, lines = load_text(text, where)
 
     def at(path: str) -> str:
+        """Where the value at ``path`` stands, as file and line."""
         return f"{where}:{lines.get(path, 1)}"
 
     for path in _empty(data, "$"):
@@ -261,14 +274,21 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
 
 
 def _words(value: Any) -> list[str]:
+    """A value, or each of several, as a user writes it."""
     return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
 def _fits(spec: JobSpec, when: SettingValues) -> bool:
+    """Whether a job has one of the wanted values in every dimension of ``when``."""
     return all(spec.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
 def _said(settings: TaskSettings) -> dict[str, list[str]]:
+    """The values that settings of a file give, by name, as text.
+
+    Raises:
+        RequestError: a name or a value is not valid
+    """
     found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
     columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
@@ -282,7 +302,7 @@ def _said(settings: TaskSettings) -> dict[str, list[str]]:
 
 
 def _with(spec: JobSpec, settings: TaskSettings) -> JobSpec:
-    """``spec`` with what ``settings`` say besides dimensions."""
+    """``spec`` changed by what the settings say besides dimensions."""
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
     said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
     slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")

@@ -21,7 +21,7 @@ from llmb_run.tuning.strategy import Tuning, TuningState, in_order, is_full
 
 
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
-    """What a tuning that is over has found."""
+    """What a tuning that is over has found, as JSON values: the winner, its proof, every candidate and every run."""
     state = tuning.state(runs)
     search, proof = state.search, state.proof
     leader = search.leader
@@ -59,6 +59,7 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
 
 
 def _ended(state: TuningState, *, found: bool) -> str:
+    """Why the tuning ended, in a word or two."""
     if state.search.base_fails:
         return "base failed"
     if found:
@@ -111,6 +112,7 @@ def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> 
 
 
 def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
+    """Why a candidate was given up, with the failure of its last run."""
     last = why_not(at + 1, _failures(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
@@ -136,7 +138,7 @@ def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, An
 
 
 def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
-    """Every run, in the order of their starts: the trajectory."""
+    """A row for every run, in the order in which they started."""
     rows = []
     for number, run in in_order(runs):
         ended = outcome_of(number, run, runs)
@@ -156,6 +158,7 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 
 
 def _conclusion(result: dict[str, Any], why_base: str) -> str:
+    """The sentence that says what the tuning found, and what it spent."""
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {hours_said(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
     if result["ended"] == "base failed":
@@ -164,6 +167,7 @@ def _conclusion(result: dict[str, Any], why_base: str) -> str:
 
 
 def _answer(result: dict[str, Any]) -> str:
+    """The conclusion's first half: the winner and its gain, or why the base stays."""
     title = result["winner"]["title"]
     whole = ""
     if result["gain"] is not None:
@@ -186,7 +190,7 @@ def _answer(result: dict[str, Any]) -> str:
 
 
 def _tried(result: dict[str, Any]) -> str:
-    """What was tried and what was not."""
+    """The conclusion's second half: how many candidates were tried, and how many were not."""
     space, tried = result["space"], result["tried"]
     every = counted(space["combinations"], "combination")
     if tried < space["candidates"]:
@@ -199,7 +203,10 @@ def _tried(result: dict[str, Any]) -> str:
 
 
 def _next(result: dict[str, Any], failures: Sequence[Run]) -> str:
-    """``failures``: runs of the recipe's own configuration without a step time."""
+    """What to run next; empty where nothing suggests itself.
+
+    ``failures``: runs of the base that have no step time.
+    """
     if result["ended"] == "base failed":
         return next_command("why", *(run.record.paths.run_id for run in failures[-1:]))
     if result["ended"] == "budget":
@@ -220,7 +227,7 @@ ARM: tuple[Column[dict[str, Any]], ...] = (
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """For people: what was tried, the conclusion, and the winner's command."""
+    """The result for people: a table of the candidates, the conclusion, and the winner's command."""
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
     lines += [_crash_said(row) for row in result.get("crashed", [])]
     if result["found"]:
@@ -231,6 +238,7 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _crash_said(row: dict[str, Any]) -> str:
+    """One line on a fast candidate that crashed, with the command that says why."""
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:
         return f"{row['title']} crashed before it had a step time and is out: {look}"

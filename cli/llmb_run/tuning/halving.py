@@ -134,7 +134,7 @@ def _in_turn(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence
 
 
 def _why_out(known: Sequence[Trial]) -> str:
-    """Why a candidate is not tried again; empty where it is."""
+    """Why a candidate with these trials is not tried again; empty where it is."""
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):
             return trial.outcome
@@ -154,6 +154,10 @@ def _base_fails(known: Sequence[Trial]) -> bool:
 
 
 def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
+    """The step time of each candidate over that of the first, over the trials that both have; by position.
+
+    ``times``: logarithms, for each candidate in the order of trials. A candidate without a time is left out.
+    """
     ratios: dict[int, float] = {}
     for at, own in enumerate(times):
         common = min(len(own), len(times[0]))

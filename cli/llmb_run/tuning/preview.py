@@ -37,7 +37,7 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
-    """The plan, before anything starts."""
+    """What a tuning is going to do, as JSON values, before anything starts."""
     candidates = len(space.arms) - 1
     return {
         "base": title_of(space.base.plan),
@@ -57,7 +57,7 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
 
 
 def foreseen(said: dict[str, Any]) -> str:
-    """``preview`` for people."""
+    """A ``preview`` as lines for people."""
     values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
     refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
     doubtful = f"; {said['may_not_fit']} of them may not fit the memory" if said["may_not_fit"] else ""
@@ -84,4 +84,5 @@ def _candidates_said(said: dict[str, Any]) -> str:
 
 
 def hours_said(budget: float | None) -> str:
+    """A budget in words; None is ``without limit``."""
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

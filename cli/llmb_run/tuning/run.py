@@ -43,7 +43,7 @@ from llmb_run.tuning.strategy import Tuning
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What is asked for. ``budget`` in GPU-hours."""
+    """What is asked of a tuning; ``budget`` is in GPU-hours, infinite without one."""
 
     spec: JobSpec
     values: Values
@@ -54,7 +54,9 @@ class TuneRequest:
 
     @property
     def about(self) -> str:
-        """What makes it another tuning: everything but how far it goes."""
+        """A text that is equal for requests for the same tuning: everything but the budget and what is done at its
+        end.
+        """
         spec = {name: value for name, value in asdict(self.spec).items() if name not in ("dry_run", "varied", "where")}
         values = {name: tuple(listed) for name, listed in self.values.items()}
         return repr(("tune", sorted(spec.items()), sorted(values.items()), self.only, self.trial_steps))
@@ -75,6 +77,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         return Result({"dry_run": True, "space": said}, foreseen(said), remarks=["nothing started (dry run)"])
 
     def searched(campaign: Campaign) -> dict[str, Any]:
+        """The result of the tuning, which is begun or continued unless it is over."""
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
             result = _searched(campaign, _begin_or_go_on(campaign, base, wanted, workspace), wanted, workspace)
@@ -83,6 +86,7 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
 
     def shown(result: dict[str, Any]) -> Result:
+        """What the command shows of a result; it fails only where the base itself does not run."""
         report = Path(result["folder"]) / "report.html"
         return Result(
             result,
@@ -111,6 +115,11 @@ def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
 
 
 def _check(base: PlannedJob, wanted: TuneRequest) -> None:
+    """Refuse a tuning whose runs would not prove anything.
+
+    Raises:
+        RequestError: they save checkpoints or are profiled, whole runs are too short, or trials too long
+    """
     plan = base.plan
     refuse_slowed(plan, saving=True)
     if plan.max_steps < plan.measurement.last or plan.exit_after is not None:
@@ -126,6 +135,11 @@ def _check(base: PlannedJob, wanted: TuneRequest) -> None:
 
 
 def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
+    """What the tuning began with, after comparing it with what is here now; tells what is going to be done.
+
+    Raises:
+        RequestError: its inputs were changed since
+    """
     _refuse_earlier(campaign)
     then = began_with(campaign, FrozenSpace)
     if then is None:
@@ -155,6 +169,7 @@ def _refuse_earlier(campaign: Campaign) -> None:
 
 
 def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
+    """What the tuning starts from, to be kept in its folder."""
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
     each = [
@@ -164,6 +179,7 @@ def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpac
 
 
 def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
+    """Conduct the tuning to its end, and write its report; returns the result."""
     arms = [item.arm for item in kept.arms]
     tuning = Tuning(arms, campaign.id, wanted.trial_steps, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, workspace, notice).to_the_end()
@@ -177,7 +193,7 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
 
 
 def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
-    """Make the winner's full runs this site's reference; its key."""
+    """Make the winner's whole runs this site's reference; returns its key, None where nothing proved faster."""
     if not result["found"]:
         notice("no baseline set: nothing proved faster")
         return None

@@ -46,13 +46,13 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
 
 
 def own_said(base: PlannedJob) -> dict[str, str]:
-    """The base's own values; empty where nobody knows them."""
+    """The base's own values of the settings that are searched, as text; empty for a job without a function."""
     function = _function(base)
     return _said(function, base.plan, base.plan.megatron) if function else {}
 
 
 def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
-    """Those of a documented row."""
+    """A documented row's values of the settings that are searched, as text; empty for a row without a function."""
     function = _function(base, row)
     return _said(function, function.columns, {}) if function else {}
 
@@ -65,13 +65,14 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
 
 
 def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
-    """That of the base, or of a row."""
+    """The function of ``row``, or else of the base; None where there is none."""
     catalogue, own = base.recipe.catalogue, base.plan.function
     name = row.function if row is not None else own.name if own is not None else None
     return catalogue.function(name) if catalogue is not None and name is not None else None
 
 
 def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
+    """The values that a function has for the settings that are searched, as text, once ``settings`` have changed it."""
     known = own_settings(function, columns) | dict(settings)
     backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
     found = {
@@ -86,7 +87,7 @@ def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]
 
 
 def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
-    """Changes with one setting each."""
+    """Changes with one setting in each, where several were joined as one dimension."""
     return {
         key: value
         for name, said in changes.items()

@@ -76,6 +76,7 @@ class Space:
 
     @property
     def base(self) -> PlannedJob:
+        """The job that all others are compared with."""
         return self.arms[0]
 
     @property
@@ -86,7 +87,7 @@ class Space:
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many were refused, by why in a few words."""
+        """How many combinations were refused, by the reason in a few words."""
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
             counts[_WORDS["does-not-divide"]] += self.impossible
@@ -211,7 +212,7 @@ def _rows(base: PlannedJob) -> list[Row]:
 
 
 def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Columns with more than one value."""
+    """The columns worth searching, each with its values as text: the base's, documented ones and near ones."""
     plan, fixed, found = base.plan, fixed_columns(base), dict[str, list[str]]()
     for name in _SIZES:
         if name == "ep" and not plan.has_experts:
@@ -241,5 +242,6 @@ def _own(base: PlannedJob, name: str) -> str | None:
 
 
 def _column(of: JobPlan | Row, name: str) -> str:
+    """The value that a plan or a row has for a column, as text."""
     value = getattr(of, name)
     return as_said(value or 1 if name in _SIZES else value)

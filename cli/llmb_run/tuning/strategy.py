@@ -41,7 +41,7 @@ _FAULTS = 3
 
 
 def _shortened(plan: JobPlan, steps: int) -> JobPlan:
-    """The plan of a short trial: its second half is measured."""
+    """The plan of a trial of ``steps`` steps, of which the second half is measured."""
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
@@ -66,11 +66,11 @@ class Price:
 
     @property
     def proof(self) -> float:
-        """Of the fewest whole runs that prove something."""
+        """GPU-hours of the fewest whole runs that can prove something."""
         return LEAST_PROOF * self.full
 
     def of_search(self, candidates: int) -> float:
-        """Of trials among so many candidates, and the proof."""
+        """GPU-hours of the trials among so many candidates, and of the proof."""
         return trials_of(candidates) * self.trial + self.proof
 
 
@@ -141,7 +141,7 @@ class Tuning:
         return found
 
     def state(self, runs: Runs) -> TuningState:
-        """Where it stands, by the runs on record."""
+        """Where the tuning stands by the runs on record: search, proof, and what is spent."""
         price = self._price(runs)
         spent = sum(run.hours for listed in runs.values() for run in listed)
         candidates = self._candidates(price, runs)
@@ -211,6 +211,7 @@ class Tuning:
         return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
 
     def _pair(self, leader: int) -> list[Arm]:
+        """The base and the leader, which whole runs compare."""
         return [self.arms[0], self.arms[leader]]
 
     def _sides(self, leader: int, runs: Runs) -> Runs:
@@ -224,6 +225,7 @@ class Tuning:
         }
 
     def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
+        """The whole runs of base and leader to start next."""
         pair = self._pair(leader)
         found = []
         for due in self._proof(leader, runs).due(pair, self._sides(leader, runs)):
@@ -233,7 +235,7 @@ class Tuning:
         return found
 
     def _say_where(self, state: TuningState) -> None:
-        """Once the base has run, and whenever a round begins."""
+        """Tell the user the expected cost once the base has run, and who leads whenever a round begins."""
         search, price = state.search, state.price
         if price is None or len(search.due) < len(search.remaining):
             return
@@ -251,6 +253,7 @@ class Tuning:
         )
 
     def _said_of_budget(self, state: TuningState) -> str:
+        """What the budget has room for, as the end of a sentence; empty without one."""
         if math.isinf(self.budget):
             return ""
         every = len(self.arms) - 1
@@ -265,6 +268,7 @@ def _is_of_proof(run: Run, leader: int) -> bool:
 
 
 def _of_comparison(run: Run) -> Run:
+    """A run of the proof as one of the comparison, where a failure counts as a fault."""
     attempt = run.attempt
     if attempt is not None and attempt.failure:
         attempt = SuiteAttempt(fault=attempt.failure)
@@ -272,5 +276,5 @@ def _of_comparison(run: Run) -> Run:
 
 
 def _wants_more(proof: ComparisonProgress) -> bool:
-    """Whether a larger budget would go on with it."""
+    """Whether only the budget stopped the proof."""
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""

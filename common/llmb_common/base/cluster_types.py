@@ -43,7 +43,7 @@ class Variable:
 
     @property
     def in_table(self) -> str:
-        """The meaning, as tables of READMEs show it."""
+        """The meaning of the variable as the tables of READMEs have it."""
         return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
 
     @property
@@ -91,19 +91,19 @@ class Traits:
 
     @property
     def settings_type(self) -> Any:
-        """The class ``settings``."""
+        """The class of the scheduler's section of ``cluster_config.yaml``; its module is imported now."""
         return named(self.settings)
 
 
 def named(text: str) -> Any:
-    """What ``text``, a ``module:name``, is; the module is imported."""
+    """The object that ``module:name`` names; the module is imported now."""
     module, _, name = text.partition(":")
     return getattr(import_module(module), name)
 
 
 @lru_cache
 def ways() -> dict[str, Traits]:
-    """All ways of running jobs, by name: schedulers, then this machine."""
+    """All ways of running jobs, by name: those with a queue first."""
     folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
     return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}

@@ -34,7 +34,7 @@ WITHOUT_LAYER_GRAPHS = ("0.6",)
 
 
 def minor(release: str) -> str:
-    """``0.6`` of ``0.6.2``."""
+    """The first two numbers of a release: ``0.6`` of ``0.6.2``."""
     return ".".join(release.split(".")[:2])
 
 
@@ -49,7 +49,7 @@ def is_of(release: str, name: str) -> bool:
 
 
 def is_newer(release: str) -> bool:
-    """Whether LLMB knows nothing of the release, because it came later."""
+    """Whether a release came after all that LLMB knows."""
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
 
 
@@ -93,10 +93,10 @@ def patched_release(image: str | None) -> str | None:
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """To compare releases with: 25.09 is 25.09.00, and older than 25.11."""
+    """A sort key of releases; 25.09 is 25.09.00, and older than 25.11."""
     return (*order(release), 0, 0)[:3]
 
 
 def same_release(one: str | None, other: str | None) -> bool:
-    """Whether both are known and name one release."""
+    """Whether both releases are known and the same."""
     return one is not None and other is not None and release_order(one) == release_order(other)

@@ -215,7 +215,11 @@ def fsync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, as hexadecimal digits."""
+    """The SHA-256 of a file's content, as hexadecimal digits.
+
+    Raises:
+        OSError: it cannot be read
+    """
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -240,7 +244,7 @@ def me() -> int:
 
 
 def user_name(user: int) -> str:
-    """``alice`` or ``user 4711``."""
+    """The name of a user id: ``alice``, or ``user 4711`` where it has none."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:

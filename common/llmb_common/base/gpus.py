@@ -26,7 +26,7 @@ Generation = Literal["hopper", "blackwell", "rubin"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU type."""
+    """What is known of one GPU type: its nodes, memory, peaks and product names."""
 
     generation: Generation
     per_node: int
@@ -52,11 +52,12 @@ class Gpu:
 
     @property
     def nvlink_gpus(self) -> int:
-        """GPUs that NVLink joins."""
+        """The number of GPUs in one NVLink domain."""
         return self.per_node * self.nvlink_nodes
 
 
 def _read() -> dict[str, Gpu]:
+    """The table of GPU types, from the JSON file beside this module."""
     table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     for entry in table.values():
         entry.pop("note", None)
@@ -88,7 +89,7 @@ _OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0
 
 
 def gpu_types() -> tuple[str, ...]:
-    """Every value of GPU_TYPE, the CPU last."""
+    """Every value of GPU_TYPE, with the CPU last."""
     return (*GPUS, CPU)
 
 
@@ -126,6 +127,7 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
         return None
 
     def apart(name: str) -> tuple[bool, bool, int]:
+        """A sort key: how far another GPU type is from the one that was asked for."""
         other = GPUS[name]
         kind = (other.generation != own.generation, other.per_node != own.per_node)
         return (*kind, abs(other.memory_gb - own.memory_gb))
@@ -147,13 +149,13 @@ def differences(gpu_type: str, other: str) -> str:
 
 
 def generation_of(gpu_type: str) -> Generation | None:
-    """The generation of ``gpu_type``; None for the CPU."""
+    """The generation of a GPU type; None for the CPU and unknown types."""
     known = GPUS.get(gpu_type)
     return known.generation if known else None
 
 
 def per_node(gpu_type: str) -> int:
-    """GPUs in a node; ranks in a node of CPUs."""
+    """The number of GPUs in a node of that type; of ranks in a node of CPUs."""
     known = GPUS.get(gpu_type)
     return known.per_node if known else 8
 

@@ -73,6 +73,11 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _numbers(text: str, token: str) -> list[str]:
+    """The numbers in the brackets of a host list, as text with their leading zeros.
+
+    Raises:
+        RequestError: the brackets cannot be read
+    """
     numbers: list[str] = []
     for item in token[1:-1].split(","):
         found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
@@ -86,7 +91,7 @@ def _numbers(text: str, token: str) -> list[str]:
 
 
 def _ranges(numbers: list[int], width: int) -> Iterable[str]:
-    """``1-3``, ``7``: runs of consecutive numbers."""
+    """Yields sorted numbers as a host list has them, consecutive ones as a range: ``1-3``, ``7``."""
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
@@ -96,5 +101,6 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
 
 
 def _wrong(text: str, part: str) -> RequestError:
+    """The error that ``part`` of the text is not a host list."""
     shown = f"{part[:80]!r} in {text[:80]!r}" if part != text else f"{part[:80]!r}"
     return RequestError(f"{shown} is not a host list", remedy="for example node[01-12,20],login1")

@@ -61,6 +61,7 @@ class Result:
 
     @property
     def exit_status(self) -> int:
+        """The exit status of the command: its own, or that of its error."""
         return self.status if self.error is None else self.error.exit_status
 
 
@@ -106,9 +107,10 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Wrap a whole command: SIGTERM and SIGHUP raise Interrupted in it."""
+    """A context, for a whole command, in which SIGTERM and SIGHUP raise ``Interrupted``."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
+        """Raises ``Interrupted`` with the signal's name."""
         raise Interrupted(f"ended by {signal.Signals(number).name}")
 
     with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
@@ -190,6 +192,7 @@ def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
     """
 
     def refuse() -> int:
+        """Raises ``EnvironmentLacks``: there is nowhere to print."""
         raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null to discard it")
 
     chosen = refuse if sys.stdout is None else work

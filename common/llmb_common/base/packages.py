@@ -63,5 +63,5 @@ def _problem(path: Path, expected: str) -> str:
 
 
 def record_hash(digest: bytes) -> str:
-    """A hash as a ``RECORD`` has it, without its algorithm."""
+    """A digest as a ``RECORD`` of Python packages writes it, without the name of its algorithm."""
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

@@ -36,7 +36,7 @@ def as_written(value: object) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """``printable`` for text of more than one line."""
+    """``text`` of several lines without what a terminal must not get, as ``printable`` does for one."""
     return printable(text, "\t\n")
 
 
@@ -72,7 +72,7 @@ def folded(text: str, stream: TextIO) -> str:
 
 
 def tell(text: str) -> None:
-    """Print a message for people on standard error."""
+    """Print a message for people on standard error, folded to the terminal's width."""
     print(folded(text, sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -97,12 +97,12 @@ def printable_json(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """``1 step``, ``2 steps``."""
+    """A number with its noun: ``1 step``, ``2 steps``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
-    """``n1, n2, n3 and 4 more``."""
+    """The first ``most`` items as text, and how many there are besides: ``n1, n2, n3 and 4 more``."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(map(str, items[:most])) + more
 
@@ -111,7 +111,7 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def size(number: float) -> str:
-    """A number of bytes for people: ``1.8 GB``."""
+    """A number of bytes as people write it: ``1.8 GB``."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"
@@ -127,7 +127,7 @@ def csv_cell(value: object) -> object:
 
 
 class _Printable:
-    """A text stream that sends everything through ``printable_lines``."""
+    """A text stream that removes from everything what a terminal must not get."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream

@@ -54,14 +54,17 @@ class Answer:
 
     @property
     def ok(self) -> bool:
+        """Whether the program ended with status 0."""
         return self.status == 0
 
     @property
     def output(self) -> str:
+        """What the program wrote to standard output, as text."""
         return self.stdout.decode(errors="replace")
 
     @property
     def errors(self) -> str:
+        """What the program wrote to standard error, as text."""
         return self.stderr.decode(errors="replace")
 
     @property
@@ -322,6 +325,7 @@ def end_processes(
 
 
 def _start(pid: int) -> str | None:
+    """When a process started, as the kernel counts; None where it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -331,6 +335,7 @@ def _start(pid: int) -> str | None:
 
 
 def _boot() -> str:
+    """The id of this boot of the machine; empty where it is hidden."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

@@ -62,7 +62,7 @@ def is_live(state: str) -> bool:
 
 
 def is_waiting(state: str) -> bool:
-    """Whether a run in ``state`` has no nodes."""
+    """Whether a run in ``state`` still waits for nodes."""
     return _ALL.get(state) == "waiting"
 
 

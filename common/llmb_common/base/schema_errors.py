@@ -90,6 +90,9 @@ def _found_in(path: str, data: Any, held: str) -> str:
 
 
 def _remedy(wanted: str, key: str, held: str) -> str:
+    """What to write instead where a value of type ``held`` stands for ``key``, which wants another; empty: no
+    advice.
+    """
     if not key:
         return "start each line with a key and a colon"
     if wanted == "str":
@@ -107,11 +110,13 @@ def _short(value: Any) -> str:
 
 
 def _steps(path: str) -> Iterator[str]:
+    """Yields the keys and indices of a path of msgspec's: ``rows``, ``[3]``, ``gpu``."""
     for found in _STEP.finditer(path):
         yield found[1] or f"[{found[2]}]"
 
 
 def _value_at(path: str, data: Any) -> Any:
+    """The value at a path of msgspec's; None where the path has no exact place."""
     for step in _steps(path):
         if isinstance(data, dict) and step in data:
             data = data[step]
@@ -123,6 +128,7 @@ def _value_at(path: str, data: Any) -> Any:
 
 
 def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
+    """The words that the field at a path takes; empty where it takes more than words."""
     import msgspec
 
     for step in _steps(path):

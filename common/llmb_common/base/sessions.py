@@ -64,7 +64,7 @@ def end_session(leader: int, patience: float, reap: Callable[[], object] = lambd
 
 
 def _members(session: int) -> set[int]:
-    """The other processes of a session that have not ended."""
+    """The ids of the other processes of a session that have not ended."""
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - half the time, with thousands of processes
         with contextlib.suppress(OSError):
@@ -74,5 +74,10 @@ def _members(session: int) -> set[int]:
 
 
 def _has_ended(pid: str) -> bool:
+    """Whether a process has ended and only waits to be reaped.
+
+    Raises:
+        OSError: there is no such process any more
+    """
     with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123 - pathlib would be most of the import
         return stream.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

@@ -79,7 +79,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 class NotFlatError(Exception):
-    """A text that only a YAML parser can read."""
+    """The text has more than plain keys and values, so that a YAML parser must read it."""
 
 
 _FLAT_LINE = re.compile(r"(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*))?\Z| *- +(?P<item>.*)\Z")
@@ -125,10 +125,16 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
+    """The error that a key stands twice."""
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
 
 def _flat_value(text: str) -> Any:
+    """The value in the rest of a line ``key: value``.
+
+    Raises:
+        NotFlatError: it is more than a scalar
+    """
     found = _FLAT_VALUE.match(text)
     if found is None or not _COMMENT.match(text, found.end()):
         raise NotFlatError(text)
@@ -139,6 +145,11 @@ def _flat_value(text: str) -> Any:
 def _plain(
     node: yaml.Node, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
 ) -> Any:
+    """A YAML node as plain values, with the line of each in ``lines`` by its path.
+
+    Raises:
+        LLMBError: as ``error``: duplicate keys, tags, merges, or what is too deep or too much
+    """
     import yaml
 
     line = node.start_mark.line + 1
@@ -175,6 +186,7 @@ def _plain(
 
 
 def _scalar(text: str) -> Any:
+    """What an unquoted word means: null, a boolean, a number, else text."""
     if text in _NULL:
         return None
     if text in _BOOLEAN:

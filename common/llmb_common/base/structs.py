@@ -146,6 +146,7 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path) -> int:
+    """A descriptor of the lock file, made if it is missing; another user's is opened for reading."""
     flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         # To lock a file on NFS, it must be open for writing.

@@ -49,6 +49,7 @@ class Conversation:
         return lines
 
     def _exchange(self, seconds: float) -> list[str]:
+        """Write and read what is possible within so many seconds; returns the lines that arrived whole."""
         with selectors.DefaultSelector() as selector:
             selector.register(self._from, selectors.EVENT_READ)
             if not self._from_errors.closed:
@@ -63,6 +64,7 @@ class Conversation:
         return self._take() if self._from in ready else []
 
     def _give(self) -> None:
+        """Write as much of what waits as the program takes now."""
         try:
             written = os.write(self._to.fileno(), self._waiting)
         except BlockingIOError:
@@ -73,6 +75,7 @@ class Conversation:
         self._waiting = self._waiting[written:]
 
     def _take(self) -> list[str]:
+        """The lines that have arrived whole; notes the end of the output, and drops a line that is too long."""
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:
             self.over = True
@@ -83,7 +86,7 @@ class Conversation:
         return [line.decode(errors="replace") for line in lines]
 
     def _hear_errors_out(self) -> None:
-        """What it complained of in its last moments."""
+        """Read what the program writes to standard error in its last moments."""
         deadline = time.monotonic() + _PATIENCE
         with selectors.DefaultSelector() as selector:
             if not self._from_errors.closed:
@@ -95,6 +98,7 @@ class Conversation:
                 self._take_errors()
 
     def _take_errors(self) -> None:
+        """Keep what has arrived on standard error, up to a limit."""
         block = os.read(self._from_errors.fileno(), 1 << 16)
         if not block:
             self._from_errors.close()
@@ -102,7 +106,7 @@ class Conversation:
 
     @property
     def complaint(self) -> Answer:
-        """What it complained about so far, as an answer without output."""
+        """What the program has complained of so far, as an ``Answer`` without output."""
         return Answer(self._process.poll(), b"", self._errors, "" if self.over else "no-answer")
 
 

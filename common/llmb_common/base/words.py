@@ -24,7 +24,17 @@ _COUNTED = _SIZES | {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "LIMIT", "LEN"}
 _UNLESS = {
     "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
     "TOKENS": _COUNTED | {"DROP"},
-    "KEY": {*("PUBLIC", "PRIMARY", "FOREIGN", "SORT", "CACHE", "PARTITION", "ROUTING", "QUERY"), *_SIZES},
+    "KEY": {
+        "PUBLIC",
+        "PRIMARY",
+        "FOREIGN",
+        "SORT",
+        "CACHE",
+        "PARTITION",
+        "ROUTING",
+        "QUERY",
+        *_SIZES,
+    },
     "KEYS": {"PUBLIC", "SORT", "CACHE", "QUERY"} | _COUNTED,
     "AUTH": {"SOCK", "TYPE", "METHOD"},
 }
@@ -55,6 +65,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
+        """The secret itself."""
         return self._value
 
     def __bool__(self) -> bool:
@@ -165,10 +176,12 @@ def is_slurm_name(text: str) -> bool:
 
 
 def is_node_name(text: str) -> bool:
+    """Whether ``text`` can be the name of a node."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
 
 
 def is_variable_name(name: str) -> bool:
+    """Whether ``name`` can be the name of an environment variable."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 

@@ -16,7 +16,11 @@ UNKNOWN = "unknown"
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a run left. ``file`` is empty where the scheduler or the record says it; ``number`` counts from 1."""
+    """A line that a failed run left, with where it stands and who printed it.
+
+    ``file`` is empty where the scheduler or the record says it. ``number`` is that of the line, from 1; None: not
+    counted.
+    """
 
     signature: str
     role: Role
@@ -34,7 +38,10 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What began it. ``line`` is empty where a rank is silent: its witnesses have the lines."""
+    """What began a failure: its kind, whose fault it is, how sure that is, and what to do.
+
+    ``line`` is empty where a rank is silent: the witnesses have the lines then.
+    """
 
     kind: str
     """The signature's id; ``hang`` for a rank that was found by what the others, the stacks or the flight recorders
@@ -65,7 +72,9 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """``cause`` None: what is known does not say. ``witnesses`` are other lines, the earliest first."""
+    """Why one run failed. ``cause`` None: what is known does not say. ``witnesses`` are other lines, the earliest
+    first.
+    """
 
     cause: Cause | None
     summary: str
@@ -78,29 +87,32 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
+        """The cause's kind; ``unknown`` where there is none."""
         return self.cause.kind if self.cause else UNKNOWN
 
     @property
     def short(self) -> str:
-        """The summary, or nothing where all that is known is how the log ends."""
+        """The summary; empty where all that is known is how the log ends."""
         known = self.cause or self.trained or (self.suspect and self.suspect.role != "noise")
         return self.summary if known else ""
 
     @property
     def said(self) -> str:
-        """The summary with the line that says so."""
+        """The summary, followed by the log line that it rests on where the summary does not have it."""
         line = self.cause.line if self.cause else self.suspect.line if self.suspect else ""
         return self.summary if not line or line in self.summary else f"{self.summary}: {line}"
 
     @property
     def of_machine(self) -> bool:
-        """Whether a node, the network, the storage or the scheduler is at fault, and neither the run nor a setting."""
+        """Whether a node, the network, the storage or the scheduler is at fault, rather than the run or a setting."""
         return self.cause is not None and self.cause.fault in ("node", "network", "storage", "scheduler")
 
     @property
     def bad_node(self) -> str | None:
-        """The node whose own hardware, daemon or files the cause is about. A rank that never came names none: its
-        program may be why."""
+        """The node whose own hardware, daemon or files the cause is about; None where it speaks against no node.
+
+        A rank that never came names none: its program may be why.
+        """
         if self.cause is None or not self.cause.keep_out or self.cause.fault == "run":
             return None
         return self.cause.node
@@ -111,7 +123,7 @@ FEW = 2
 
 
 class CauseCount(msgspec.Struct, frozen=True):
-    """``nodes``: where the root was, the most frequent first."""
+    """How many of several failures had one kind of cause; ``nodes`` are where it was, the most frequent first."""
 
     kind: str
     what: str
@@ -120,7 +132,10 @@ class CauseCount(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """``nodes``: how often each was the root's. ``keep_out``: a host list, empty where nothing speaks for one."""
+    """What several failures have in common: how often each kind, how often each node, and what to do about it.
+
+    ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for one.
+    """
 
     kinds: tuple[CauseCount, ...]
     nodes: dict[str, int]
@@ -128,6 +143,7 @@ class Counts(msgspec.Struct, frozen=True):
     advice: tuple[str, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """The counts as plain values for JSON, without the advice."""
         return {"causes": msgspec.to_builtins(self.kinds), "nodes": self.nodes, "keep_out": self.keep_out}
 
 

@@ -17,9 +17,10 @@ INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 
 
 def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> bool:
-    """Whether the scheduler had ended the job before the line of ``cause``, or may have: two files have no order.
+    """Whether the scheduler, or somebody, had ended the job before the line of ``cause``, or may have.
 
-    ``state`` is the signature that the job's own state stands for, or empty.
+    Lines of two files have no order. ``state`` is the id of the signature that the job's own state stands for, or
+    empty.
     """
     complaints = [item for reading in readings for item in reading.complaints]
     ends = [item for item in complaints if item.signature.id in INTERRUPTIONS]
@@ -29,8 +30,10 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
 
 
 def is_certain_of_node(kind: str) -> bool:
-    """Whether a cause of this kind is the word of the kernel or of the scheduler about a node that failed: no signal to
-    a job brings that about, though one may come of it."""
+    """Whether a cause of this kind is the kernel's or the scheduler's own word that a node failed.
+
+    No signal to a job brings that about, though a signal may come of it.
+    """
     return (
         kind == "node-failed"
         or kind.startswith(("xid-", "sxid-"))
@@ -39,7 +42,7 @@ def is_certain_of_node(kind: str) -> bool:
 
 
 def lived_on(item: Complaint, reading: Reading) -> bool:
-    """Whether ranks have waited for each other, or lost each other, since a complaint that may be harmless."""
+    """Whether a complaint that may be harmless was: ranks have waited for each other, or lost each other, after it."""
     return "harmless" in item.signature.traits and any(
         other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
     )
@@ -50,9 +53,9 @@ _TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
 
 
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
-    """The nodes whose tasks ended by themselves, by the word of srun; a line without a place may be of any of them.
+    """The nodes whose tasks ended by themselves, by srun's word; empty where srun has said nothing.
 
-    Empty where srun has said nothing.
+    A line without a place may be of any of them.
     """
     complaints = [item for reading in readings for item in reading.complaints]
     ends = [item for item in complaints if item.signature.role in ("ended", "killed")]
@@ -61,19 +64,23 @@ def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
 
 
 def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:
-    """Whether a complaint speaks against the node where it was seen.
+    """Whether a complaint of kind ``found`` speaks against the node where it was seen.
 
-    ``hosts``: the nodes that complain alike, None for one without a name. ``several``: the job is known to have had
-    others. What may be a setting of all nodes is blamed on one only where others did without.
+    What may be a setting of all nodes is blamed on one only where others did without.
+
+    Args:
+        found: its signature
+        hosts: the nodes that complain alike, None for one without a name
+        several: whether the job is known to have had other nodes
     """
     may_be_all = found.fault in ("site", "storage") or "setting" in found.traits
     return len(hosts) <= 1 and found.sure != "possible" and (several or not may_be_all)
 
 
 def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
-    """The cause of a job that reached its time limit, in words for how far it came: a longer one helps only in between.
+    """The cause of a job that reached its time limit, worded by how far it came.
 
-    ``trained``: every step was.
+    A longer limit helps only a job between its first step and its last. ``trained``: every step was done.
     """
     if limit.step is None:
         return msgspec.structs.replace(
@@ -103,6 +110,6 @@ _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)
 
 
 def peer_of(item: Complaint) -> str | None:
-    """The address of the other end, where a line about a link names it."""
+    """The address of the other end of a link, from a line that names it; None where it does not."""
     found = _PEER.search(item.line.text)
     return found[1] if found else None

@@ -31,7 +31,9 @@ _NO_SIZE = str((1 << 64) - 1)
 
 
 class BegunCollective(NamedTuple):
-    """A collective that a rank has begun. ``group`` is the process group's name, ``sequence`` its number in it."""
+    """A collective that a rank has begun: ``group`` is the process group's name, ``sequence`` its number in that
+    group.
+    """
 
     group: str
     sequence: int
@@ -40,7 +42,7 @@ class BegunCollective(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """Ranks that others waited for, where they should have been, and how that is known."""
+    """Ranks that others waited for, the collective where they should have been, and how that is known."""
 
     ranks: tuple[int, ...]
     where: str
@@ -49,7 +51,7 @@ class Missing(NamedTuple):
 
 @dataclass
 class Begun:
-    """What is known of each rank's collectives; of the groups: their ``members``, and what they are called."""
+    """The collectives that each rank has begun, by rank, with the members and names of their process groups."""
 
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -59,7 +61,10 @@ class Begun:
 
 
 def never_came(known: Begun, how: str) -> Missing | None:
-    """The ranks that others wait for and that wait for nobody themselves; None where there are none, or too many."""
+    """The ranks that others wait for and that wait for nobody themselves; None where there are none, or too many.
+
+    ``how`` says where ``known`` comes from.
+    """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
     for group in dict.fromkeys(entry.group for entries in known.entries.values() for entry in entries):
@@ -74,8 +79,11 @@ def never_came(known: Begun, how: str) -> Missing | None:
 
 
 def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[int, tuple[str, int, str]]]:
-    """Members that have not begun what most others of ``group`` wait in, or hang in an earlier one; adds those others
-    to ``waiting``. Where many are silent, their silence means nothing."""
+    """Yields the ranks of ``group`` that are late, each with the collective that the others wait in.
+
+    A rank is late that has not begun it, or hangs in an earlier one; where many are silent, their silence means
+    nothing. Adds those who wait to ``waiting``.
+    """
     last: dict[int, int] = {}
     open_at: dict[int, BegunCollective] = {}
     for rank, entries in known.entries.items():
@@ -107,8 +115,10 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 
 @dataclass
 class TimedOutCollectives:
-    """What a log says of collectives that timed out. The line with the operation does not always name the group; the
-    next ones of the rank do."""
+    """What a log says of collectives that timed out, gathered line by line with ``note``.
+
+    The line with the operation does not always name the group; the next ones of the rank do.
+    """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
     """By rank, group and sequence."""
@@ -117,7 +127,7 @@ class TimedOutCollectives:
     names: dict[str, str] = field(default_factory=dict)
 
     def note(self, line: LogLine) -> None:
-        """Take note of a line of a witness."""
+        """Add what a line says of a collective that its rank waits in; a line whose rank is not known adds nothing."""
         found, own = _GROUP.search(line.text), _OWN.search(line.text)
         group = (found[2] or found[1]) if found else ""
         seat = int(found[4]) if found else int(own[1]) if own else None
@@ -139,13 +149,16 @@ class TimedOutCollectives:
             entries.setdefault((group, int(progress[1])), BegunCollective(group, int(progress[1]), "", done=True))
 
     def forget(self) -> None:
-        """What was said so far does not matter any more."""
+        """Drop everything that was noted: training went on after it."""
         for known in (self.begun, self.seats, self.names):
             known.clear()
 
     def missing(self, world: int | None) -> Missing | None:
-        """Who is missing or behind; None where the lines do not say. ``world``: how many ranks there are; where that is
-        unknown, the highest of ``_MANY`` that have spoken is the last."""
+        """The ranks that did not come, or are behind; None where the lines do not say.
+
+        ``world`` is the number of ranks; where that is unknown, the highest of at least ``_MANY`` that have spoken is
+        the last.
+        """
         rest = PAIR if self.seats.keys() - {_DEFAULT} else _DEFAULT
         entries = {
             rank: [entry if entry.group else entry._replace(group=rest) for entry in own.values()]
@@ -168,8 +181,10 @@ class TimedOutCollectives:
 
 
 def _members(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
-    """The ranks of a group of that size, also the silent ones: Megatron's are evenly spaced. Those that are known,
-    where they are not."""
+    """All ranks of a group of ``size``, also silent ones, from the ranks known by seat: Megatron spaces them evenly.
+
+    The known ones alone where they are not evenly spaced.
+    """
     first, last = min(seats), max(seats)
     step = (seats[last] - seats[first]) // max(1, last - first)
     even = [seats[first] + (seat - first) * step for seat in range(size)]

@@ -60,9 +60,10 @@ _STATES = {
 
 
 class Outcome(NamedTuple):
-    """How the scheduler says that the run ended. ``kind`` is the signature that its state stands for, or empty.
+    """How a job ended by the word of its scheduler and of its own supervisor.
 
-    ``problem`` is what the job itself noticed, in words; ``nodes`` are those that failed.
+    ``kind`` is the id of the signature that its state stands for, empty where it stands for none. ``said`` is the state
+    in words; ``problem`` what the supervisor noticed; ``nodes`` are those that failed.
     """
 
     kind: str = ""
@@ -72,9 +73,9 @@ class Outcome(NamedTuple):
 
 
 def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
-    """The diagnosis of a run that has ended badly, or is believed to have.
+    """Why a run ended badly, or is believed to have: reads its logs, rank files, node records and events.
 
-    ``not_finite`` says at which iteration a figure was not a number, where the verdict over its log is that.
+    ``not_finite`` is the sentence that says at which iteration a figure was not a number; empty where none was.
     """
     paths, plan = record.paths, record.plan
     events = read_events(paths.events)
@@ -96,7 +97,10 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
-    """The diagnosis of logs that LLMB did not make, the ranks' own first; their folder may hold more."""
+    """Why the run behind logs that LLMB did not make ended badly; the ranks' own log comes first.
+
+    Rank files and dumps in the folder of the first are read too.
+    """
     folder = logs[0].parent if logs else None
     ranks = read_ranks(folder) if folder else []
     places = Places()
@@ -105,6 +109,7 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
 
 
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
+    """Add to ``places`` where each rank ran and as which process, by what the ranks wrote themselves."""
     for item in ranks:
         places.hosts[item.rank] = item.host
         places.processes[item.pid] = item.rank
@@ -116,8 +121,11 @@ _OF_ANYBODY = ("segfault", "host-memory", "file-system")
 
 
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
-    """What the kernel of each node said, where the job could read it. A GPU is the job's; a process that crashed or was
-    killed, and a file system that did not answer, may be anybody's."""
+    """Yields what the kernel of each node complained of, from the copies in the run's folder.
+
+    Only what is the job's own is kept: a GPU is, but a process that crashed or was killed, and a file system that did
+    not answer, may be anybody's, and count only where the process is a rank's.
+    """
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
         host = file.name.removesuffix(".kernel.log")
@@ -131,7 +139,10 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
 
 
 def _without_launchers(readings: Sequence[Reading]) -> None:
-    """Drop the numbers of srun's tasks where torchrun starts the ranks: such a task is a launcher, one on a node."""
+    """Drop the ranks from srun's lines in ``readings`` where torchrun starts the ranks.
+
+    There a task of srun is a launcher, one on a node, and its number is no rank.
+    """
     if not any(_TORCHRUN.search(item.line.text) for item in _all(readings)):
         return
     for reading in readings:
@@ -198,19 +209,25 @@ def _diagnose(
 
 
 def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
+    """Every complaint of all readings, in their order."""
     return (item for reading in readings for item in reading.complaints)
 
 
 def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
+    """The reading of the log that a complaint stands in."""
     return next(reading for reading in readings if reading.log == item.log)
 
 
 def _strength(item: Complaint) -> int:
+    """How sure the complaint's signature is, as a number: 3 certain, 2 likely, 1 possible."""
     return _STRENGTH[item.signature.sure]
 
 
 def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
-    """The root that counts: the surest kind first, then the order of files, lines and, where printed, of times."""
+    """The complaint that began the failure; None where none is believed to have.
+
+    The surest kind comes first, then the order of files and lines, and of times where lines have them.
+    """
     roots = [item for item in _all(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
     for strength in (3, 2, 1):
@@ -238,7 +255,10 @@ def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
 
 
 def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
-    """Whether another rank had raised, and others complained that one was gone, before this one raised: it lived on."""
+    """Whether the rank of this exception still ran when others had long failed, so that it cannot have begun it.
+
+    Another rank had raised before, and others had complained that one was gone, before this one raised.
+    """
     if not item.raised or _strength(item) < 3:
         return False
     complaints = _reading_of(item, readings).complaints
@@ -252,8 +272,11 @@ def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence
 
 
 def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
-    """Whether a rank was killed before any ended otherwise, for what is left of a job that fails is killed, too; or the
-    rank that ended first has said nothing, where others' complaints have their ranks: they lost it."""
+    """Whether the rank that began it left no complaint, so that a mere complaint of another is no cause.
+
+    That is so where a rank was killed before any ended otherwise, because the rest of a failing job is killed too; or
+    where the rank that ended first has said nothing while others did.
+    """
     roles = ("ended", "killed")
     ends = ([item for item in reading.complaints if item.signature.role in roles] for reading in readings)
     if any(items[0].signature.role == "killed" for items in ends if items):
@@ -268,7 +291,7 @@ def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
 
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
-    """Whether nothing that stands before it says that it follows something else."""
+    """Whether a complaint may be the first of its failure: nothing before it says that it follows something else."""
     if _strength(item) == 3:
         return True
     reading = _reading_of(item, readings)
@@ -286,7 +309,7 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """The same rank's next line where that is of a kind that says more than a mere exception."""
+    """The same rank's next complaint where ``first`` is a mere exception and that one says more; else ``first``."""
     if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
         return first
     same = [
@@ -298,8 +321,11 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """Another line of the same kind, where that one says where and ``first`` does not: slurmstepd says of a job that a
-    node failed, srun says which; of a loss that is no number, the iteration's line says less than the assertion."""
+    """Another complaint of the same kind where that one names a place and ``first`` does not; else ``first``.
+
+    slurmstepd says of a job that a node failed, srun says which; of a loss that is no number, the iteration's line says
+    less than the assertion.
+    """
     if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first
     alike = (item for item in items if item.signature is first.signature and any(locate(item, Places())))
@@ -307,6 +333,7 @@ def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
+    """The ``Cause`` that a chosen complaint stands for, with rank, node and whether it speaks against that node."""
     found, kind = item.signature, item.signature.id
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
@@ -334,9 +361,9 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
 
 
 def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
-    """Rank and node of a crash whose own line names neither: a later one of the same kind, torchrun's, has its process.
+    """Rank and node of a crash whose own line has neither, from torchrun's later line about the same process.
 
-    None where none does.
+    None where no later line says it, and for other signatures than a crash.
     """
     if item.signature.id != "segfault":
         return None
@@ -349,7 +376,7 @@ def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int,
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
-    """The rank that ended first by the word of what started it, for a line that does not say whose it is."""
+    """Rank and node that ended first, by the word of what started the ranks; None each where nothing says it."""
     says = (
         item for item in _all(readings) if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
     )
@@ -358,6 +385,7 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
 
 
 def _by_state(outcome: Outcome, places: Places) -> Cause | None:
+    """The cause that the job's state stands for; None where the state says nothing of why."""
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
         return None
@@ -369,13 +397,16 @@ def _by_state(outcome: Outcome, places: Places) -> Cause | None:
 
 
 def _of_kind(found: FailureSignature, **known: Any) -> Cause:
-    """The cause that ``found`` stands for, with what else is ``known``."""
+    """A ``Cause`` with the texts of the signature ``found``; ``known`` sets or replaces further fields."""
     words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
     return Cause(kind=found.id, **{**words, **known})
 
 
 def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None) -> tuple[Symptom, ...]:
-    """The first line of each kind, roots that were not chosen among them."""
+    """The first line of each kind of complaint that is not the cause, in the order of the logs, eight at most.
+
+    A log without complaints gives its last line where there is no cause.
+    """
     found: list[Symptom] = []
     for reading in readings:
         firsts: dict[str, Complaint] = {}
@@ -405,7 +436,10 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
 
 
 def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
-    """What ended first: a rank that was killed, else one that ended by itself, else whoever complains."""
+    """The witness that ended first: a rank that was killed, else one that ended by itself, else whoever complains.
+
+    None where there are no witnesses.
+    """
     alone = next((item for item in witnesses if item.role == "ended" and len(item.ranks) == 1), None)
     killed = next((item for item in witnesses if item.role == "killed"), None)
     if alone and killed and alone.file == killed.file and (alone.number or 0) < (killed.number or 0):
@@ -416,6 +450,7 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 
 
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
+    """The one line that says why the run failed, with rank and node; without a cause it begins with "unknown:"."""
     if chosen is not None:
         names_rank, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
         where = [f"rank {chosen.rank}"] if names_rank else []

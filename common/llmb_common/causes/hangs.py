@@ -38,17 +38,19 @@ _MOST_TEXT = 256 << 20
 _MOST_DUMPS = 4096
 
 
-_PLAIN = {
-    *("PROTO", "FRAME", "STOP", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "LONG4"),
-    *("BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINSTRING", "SHORT_BINSTRING", "EMPTY_DICT"),
-    *("EMPTY_LIST", "EMPTY_TUPLE", "MARK", "APPEND", "APPENDS", "SETITEM", "SETITEMS", "TUPLE", "TUPLE1", "TUPLE2"),
-    *("TUPLE3", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
-}
+_PLAIN = set(
+    (
+        "PROTO FRAME STOP NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 LONG4 BINFLOAT BINUNICODE "
+        "SHORT_BINUNICODE BINUNICODE8 BINSTRING SHORT_BINSTRING EMPTY_DICT EMPTY_LIST EMPTY_TUPLE MARK "
+        "APPEND APPENDS SETITEM SETITEMS TUPLE TUPLE1 TUPLE2 TUPLE3 BINPUT LONG_BINPUT MEMOIZE BINGET "
+        "LONG_BINGET"
+    ).split()
+)
 """Instructions that import and call nothing."""
 
 
 class NotADumpError(ValueError):
-    """It is not a flight recorder's dump, or holds more than one."""
+    """The content is no flight recorder's dump, or holds more than one may."""
 
 
 def read_plain_pickle(content: bytes) -> Any:
@@ -74,14 +76,17 @@ def read_plain_pickle(content: bytes) -> Any:
 
 
 class _Plain(pickle.Unpickler):
-    """It would not import anything either, should it read an instruction otherwise than the check before it."""
+    """An unpickler that imports nothing, should an instruction be read otherwise than by the check before it."""
 
     def find_class(self, module: str, name: str) -> Any:
+        """Raises NotADumpError: a dump imports nothing."""
         raise NotADumpError(f"it imports {module}.{name}")
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:
-    """About how long ``value`` is as text. ``sizes``: of the containers that were met, by identity."""
+    """About how many characters ``value`` is as text; ``sizes`` holds those of the containers met so far, by
+    identity.
+    """
     if isinstance(value, str):
         return len(value) + 1
     if not isinstance(value, dict | list | tuple):
@@ -94,7 +99,9 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def dump_as_json(file: Path) -> bytes:
-    """A dump as text, in which secrets can be masked; empty where it is none."""
+    """A flight recorder's dump as JSON, in which secrets can be masked; empty where the file is none or cannot be
+    read.
+    """
     try:
         return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
     except (OSError, ValueError, TypeError, RecursionError):
@@ -102,7 +109,10 @@ def dump_as_json(file: Path) -> bytes:
 
 
 def read_dumps(folder: Path) -> Begun:
-    """The dumps in ``folder`` by rank, which their names end with; those that cannot be read are left out."""
+    """What the flight recorders' dumps in ``folder`` say, by the rank that a file's name ends with.
+
+    Files that cannot be read are left out; nothing is found where there is no folder.
+    """
     found = Begun(all_members=True)
     try:
         files = sorted(folder.iterdir())
@@ -116,7 +126,7 @@ def read_dumps(folder: Path) -> Begun:
 
 
 def _add_dump(found: Begun, rank: int, dump: Any) -> None:
-    """Take what a rank's dump says; nothing of one that raises because it is not as it should be."""
+    """Add a rank's dump to ``found``; nothing is added where it raises because the dump is not as it should be."""
     groups = list(dump["pg_config"].items())[:10_000]
     members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
     names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in dump["entries"]}
@@ -126,10 +136,16 @@ def _add_dump(found: Begun, rank: int, dump: Any) -> None:
 
 
 def _numbers(text: Any) -> tuple[int, ...]:
+    """The numbers that stand in a text, such as the ranks of a process group."""
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
 
 def _entry(item: dict[str, Any]) -> BegunCollective:
+    """One entry of a dump as a ``BegunCollective``.
+
+    Raises:
+        LookupError, ValueError, TypeError: it is not as PyTorch writes it
+    """
     kind = str(item["profiling_name"])[:80]
     point = bool(item.get("is_p2p"))
     # gloo's entries are never marked as completed; they are retired when they are.
@@ -156,8 +172,10 @@ _WAITS = re.compile(
 
 @dataclass(frozen=True)
 class RankFile:
-    """``frames`` of the main thread, the innermost first: file, line, function. Empty where it was not asked, or did
-    not answer."""
+    """What a rank wrote about itself, and the stack of its main thread when it was asked, innermost frame first.
+
+    A frame is (file, line, function). Empty ``frames``: it was not asked, or did not answer.
+    """
 
     rank: int
     local: int
@@ -167,12 +185,14 @@ class RankFile:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for others, or its GPU does."""
+        """Whether its stack stands where a rank waits for others, or for its GPU, which may wait for others."""
         return any(_WAITS.search(f"{file} {function}") for file, _, function in self.frames[:8])
 
     @property
     def where(self) -> str:
-        """The innermost line, and the innermost that is no library's."""
+        """The innermost line of the stack, and the innermost that is not a library's, as text; empty without a
+        stack.
+        """
         if not self.frames:
             return ""
         own = next(
@@ -183,7 +203,7 @@ class RankFile:
 
 
 def read_ranks(run_folder: Path) -> list[RankFile]:
-    """What the ranks of the run's last start left, by rank; damaged files are left out."""
+    """What the ranks of the run's last start wrote, by rank; damaged files are left out, empty where there are none."""
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
     except OSError:
@@ -194,6 +214,7 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 
 def _read(file: Path) -> tuple[tuple[str, int], RankFile] | None:
+    """A rank's file as ((job, restart), what it says); None where it cannot be read or does not begin as it should."""
     try:
         lines = read_plain(file, _MOST_OF_A_RANK).decode(errors="replace").splitlines()
     except OSError:
@@ -206,7 +227,7 @@ def _read(file: Path) -> tuple[tuple[str, int], RankFile] | None:
 
 
 def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
-    """The frames of the thread that began with the program, of the last time that the rank was asked."""
+    """The frames of the main thread in the last stack of a rank's file, innermost first; empty where there is none."""
     threads: list[list[tuple[str, str, str]]] = []
     for line in lines:
         if _THREAD.match(line):
@@ -220,7 +241,7 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     """The few ranks that do something else than most, with where the first of them stands; None where none does.
 
-    First those that do not wait while the others do, then those that did not answer, then those that wait elsewhere.
+    Those that do not wait while others do come first, then those that did not answer, then those that wait elsewhere.
     """
     asked = [item for item in ranks if item.frames]
     if 2 * len(asked) <= len(ranks):
@@ -239,7 +260,10 @@ def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
 def find_stuck(
     run_folder: Path | None, ranks: Sequence[RankFile], readings: Iterable[Reading], places: Places
 ) -> Cause | None:
-    """The rank that never came; None where nothing says which. Stacks say where it stood, dumps what it missed."""
+    """The cause of a hang: the rank that never came; None where nothing says which.
+
+    Stacks say where it stood, flight recorders and printed timeouts which collective it missed.
+    """
     recorded = never_came(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = stuck(ranks)
     printed = next((found for reading in readings if (found := reading.waits.missing(places.world))), None)
@@ -254,6 +278,9 @@ def find_stuck(
 
 
 def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
+    """The ``Cause`` of ranks that never came; ``stood`` is where the first of them stood, empty where that is not
+    known.
+    """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}
     node = hosts.pop() if len(hosts) == 1 else None

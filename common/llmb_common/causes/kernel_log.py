@@ -37,7 +37,7 @@ _MOST = 12
 
 
 class _Trouble(NamedTuple):
-    """``kind``: lines of the same kind are told once."""
+    """What a kernel's line is evidence of: the check it fails, how badly, and its kind; each kind is reported once."""
 
     check: str
     level: Weight
@@ -45,7 +45,11 @@ class _Trouble(NamedTuple):
 
 
 def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
-    """Each kind of trouble once, with its latest line and how often it came; then the devices that lost their link."""
+    """Yields what a node's kernel log says against it: each kind of trouble once, with its latest line and how often
+    it came.
+
+    The devices that lost their link follow. Nothing for a log without trouble.
+    """
     lines: dict[_Trouble, list[str]] = {}
     for age, text in log.lines:
         trouble = _trouble(age, text)
@@ -60,6 +64,7 @@ def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
 
 
 def _remedy(line: str) -> str:
+    """What to do about a kernel's line: its signature's remedy, else to look at the log."""
     known = signature_of(line)
     return (known.remedy if known else "") or _LOOK
 
@@ -86,6 +91,7 @@ def _trouble(age: float, text: str) -> _Trouble | None:
 
 
 def _of_driver(known: FailureSignature, age: float, text: str) -> _Trouble | None:
+    """The trouble that an Xid or SXid stands for; None where it says nothing against the node, or no longer does."""
     check, _, number = known.id.partition("-")
     level = _level_of_sxid(known) if check == "sxid" else _level_of_xid(known, int(number))
     if level is None or (level == "warn" and age > RECENT):
@@ -95,13 +101,14 @@ def _of_driver(known: FailureSignature, age: float, text: str) -> _Trouble | Non
 
 
 def _level_of_sxid(known: FailureSignature) -> Weight | None:
+    """What an NVSwitch's error means for its node; None: nothing."""
     if "(always fatal)" in known.what:
         return "fail"
     return "warn" if known.role == "root" else None
 
 
 def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
-    """What an error of a GPU means for its node; None: nothing, an application's fault for instance."""
+    """What a GPU's error means for its node; None: nothing, as for an application's own fault."""
     action = next((item.nvidia for item in numbers().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":
         return "warn" if action in _HARMLESS else "fail"

@@ -14,7 +14,9 @@ from llmb_common.runs.timing.records import ANSI
 
 
 class LogLine(NamedTuple):
-    """``text`` is what remains; ``mild``: a logger calls it a warning or less."""
+    """A line of a log split into its ``text`` and what its prefixes say; ``mild``: a logger calls it a warning or
+    less.
+    """
 
     text: str
     rank: int | None = None
@@ -77,6 +79,9 @@ def parse(line: str) -> LogLine:
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """The match of one prefix at the beginning of ``text``; None where there is none, or its "host" is a program's
+    name.
+    """
     found = pattern.match(text)
     if found is None or found.end() == 0:
         return None
@@ -88,15 +93,19 @@ _PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)
 
 
 def printer_of(line: str) -> tuple[str, str]:
-    """What in front of ``line`` says who printed it, by which ranks that print at the same time are told apart; and the
-    rest of the line, with its indentation."""
+    """The beginning of ``line`` that says who printed it, and the rest with its indentation.
+
+    Ranks that print at the same time are told apart by it; empty where nothing says it.
+    """
     match = _PRINTER.match(line)
     end = match.end() if match else 0
     return line[:end].strip(), line[end:]
 
 
 def plain(raw: bytes) -> str:
-    """Bytes of a log as a terminal would show them last: without colours, and without what a return has overwritten."""
+    """The bytes of a log line as a terminal would show them last: no colours, and nothing that a return has
+    overwritten.
+    """
     text = ANSI.sub(b"", raw).decode(errors="replace").rstrip()
     return text.rpartition("\r")[2].rstrip()
 
@@ -121,7 +130,7 @@ _PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(
 
 
 class Location(NamedTuple):
-    """The rank, node and GPU that a line names."""
+    """The ranks, node, GPU and process that a line names in its text; empty or None where it names none."""
 
     ranks: tuple[int, ...] = ()
     host: str | None = None
@@ -132,7 +141,7 @@ class Location(NamedTuple):
 
 
 def location_of(text: str) -> Location:
-    """Ranks, host, GPU and process that ``text`` names."""
+    """The places that ``text``, a line without its prefixes, names."""
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
     numbers = [_first(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
@@ -149,6 +158,7 @@ def location_of(text: str) -> Location:
 
 
 def _first(pattern: re.Pattern[str], text: str) -> int | None:
+    """The number in the first match of ``pattern``; None where there is none."""
     found = pattern.search(text)
     return int(found[1]) if found else None
 

@@ -24,7 +24,11 @@ _COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-
 
 @dataclass
 class Places:
-    """``per_node`` and ``order``: ranks of a node, and the nodes in the order of ranks, where that is known."""
+    """Where the ranks of a run are known to have run: hosts, processes and GPU addresses, as far as anything says
+    it.
+
+    ``per_node`` is the number of ranks on a node; ``order`` the nodes in the order of ranks.
+    """
 
     world: int | None = None
     per_node: int | None = None
@@ -38,7 +42,7 @@ class Places:
     """First rank by host."""
 
     def host_of(self, rank: int | None) -> str | None:
-        """The host name of a rank's node; None if nothing says it."""
+        """The host name of a rank's node; None where nothing says it, and for no rank."""
         if rank is None:
             return None
         if rank in self.hosts:
@@ -56,7 +60,10 @@ class Places:
         return len({*self.order, *self.hosts.values(), *self.first}) > 1
 
     def rank_at(self, host: str | None, local: int) -> int | None:
-        """The rank with that number on its node."""
+        """The rank with number ``local`` on ``host``; None where that is not known.
+
+        Without a host it is known only for a job on one node.
+        """
         if host is None:
             alone = len(self.order) == 1 or (self.world is not None and self.world <= (self.per_node or 0))
             return local if alone else None
@@ -67,13 +74,13 @@ class Places:
         return None
 
     def rank_of_bus(self, host: str | None, bus: str) -> int | None:
-        """The rank whose GPU has that address."""
+        """The rank whose GPU has the PCIe address ``bus``; None where none or several do."""
         wanted = short_bus(bus)
         found = {rank for (where, known), rank in self.buses.items() if known == wanted and host in (None, where)}
         return found.pop() if len(found) == 1 else None
 
     def add_nodes(self, found: Nodes) -> None:
-        """Take first ranks and GPU addresses from what the nodes recorded."""
+        """Add the first rank and the GPUs' addresses that each node recorded."""
         for node in found.nodes:
             self.first[node.host] = node.rank
             for gpu in node.gpus:
@@ -81,11 +88,11 @@ class Places:
                     self.buses[(node.host, short_bus(gpu.bus))] = node.rank + gpu.index
 
     def add_order(self, nodes: str) -> None:
-        """Take the order of nodes from the job's host list (``gpu[1-4]``); ignore one that cannot be read."""
+        """Set the order of nodes from the job's host list (``gpu[1-4]``); one that cannot be read leaves it empty."""
         self.order = tuple(expand_known(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
-        """Lines that name a rank and its host."""
+        """Add hosts and processes from complaints that name a rank along with them; what is known already stays."""
         for item in complaints:
             if item.line.rank is not None and item.line.host:
                 self.hosts.setdefault(item.line.rank, item.line.host)
@@ -96,7 +103,10 @@ class Places:
                     self.hosts.setdefault(rank, item.location.host)
 
     def add_log(self, log: Path) -> None:
-        """What NCCL says of its largest communicator, as far as it prints to ``log``: hosts, addresses, how many."""
+        """Add hosts, GPU addresses and the number of ranks from what NCCL prints of its largest communicator.
+
+        A log that cannot be read adds nothing.
+        """
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
             for offset, _ in islice(find_markers(file, (b" busId ",), b"", 0, _HEAD), _MOST):
@@ -110,7 +120,11 @@ class Places:
 
 
 def short_bus(bus: str) -> str:
-    """Bus and device of an address in any of its spellings: ``00000000:5D:00.0``, ``0000:5d:00``, NCCL's ``5d000``."""
+    """Bus and device of a PCIe address in any spelling (``00000000:5D:00.0``, ``0000:5d:00``, NCCL's ``5d000``):
+    ``5d:00``.
+
+    Text that is no address is returned as it is.
+    """
     if ":" in bus:
         return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
     if not re.fullmatch(r"[0-9a-fA-F]{1,16}", bus):
@@ -120,7 +134,10 @@ def short_bus(bus: str) -> str:
 
 
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
-    """Rank, node and GPU of a complaint, from what stands before the line, in it, and what is known of places."""
+    """Rank, node and GPU of a complaint, each None where neither its line nor ``places`` says it.
+
+    The GPU is its PCIe address, or its index on the node as text.
+    """
     line, location = item.line, item.location
     if "named" in item.signature.traits and location.ranks:
         line = LogLine(line.text, location.ranks[0])

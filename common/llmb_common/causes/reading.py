@@ -32,28 +32,28 @@ _REACH = 2048
 """Bytes of a line before and after the word that gives it away."""
 
 _CORE = (
-    *(b"rror", b"ERROR", b"xception", b"NCCL WARN", b"emory", b"Killed", b"llmb_train: ", b"CANCELLED"),
-    *(b"Xid", b"NVRM", b"kernel: ", b"pass monitored"),
+    b"rror",
+    b"ERROR",
+    b"xception",
+    b"NCCL WARN",
+    b"emory",
+    b"Killed",
+    b"llmb_train: ",
+    b"CANCELLED",
+    b"Xid",
+    b"NVRM",
+    b"kernel: ",
+    b"pass monitored",
 )
-_MORE = (
-    *(b"ailed", b"ailure", b"atal", b"fault", b"ignal", b"SIG", b"oom", b"No s", b"imed out", b"imeout"),
-    *(b"xited", b"exitcode", b"not found", b"nan", b"aN", b"denied", b": line ", b"in use", b"refused"),
-    *(b"symbol", b"bort", b"dumped", b"off the bus", b"xceeded", b"atchdog", b"terminate", b"importing", b"UNAVAIL"),
-    *(b"an't ", b"nable to", b"onnection", b"enqueued", b"closed by", b"Assertion", b"lost"),
-    *(b"ibgda", b"free()", b"does not", b"annot ", b"not supp", b"neither AF", b"reempt", b"ompletion", b"orrupted"),
-    *(
-        b"mlx5_core",
-        b"lockup",
-        b"panic",
-        b"emount",
-        b"not resp",
-        b"stall",
-        b"lost carrier",
-        b"temporarily",
-        b"Too many",
-    ),
-    *(b"No devices", b"Stale", b"endpoint", b"uplicate GPU", b"double free", b"alloc(): ", b"what():"),
-    *(b"log settings", b"unrecognized", b"wait contrib"),
+_MORE = tuple(
+    (
+        b"ailed|ailure|atal|fault|ignal|SIG|oom|No s|imed out|imeout|xited|exitcode|not found|nan|aN|denied|"
+        b": line |in use|refused|symbol|bort|dumped|off the bus|xceeded|atchdog|terminate|importing|UNAVAIL|"
+        b"an't |nable to|onnection|enqueued|closed by|Assertion|lost|ibgda|free()|does not|annot |not supp|"
+        b"neither AF|reempt|ompletion|orrupted|mlx5_core|lockup|panic|emount|not resp|stall|lost carrier|"
+        b"temporarily|Too many|No devices|Stale|endpoint|uplicate GPU|double free|alloc(): |what():|"
+        b"log settings|unrecognized|wait contrib"
+    ).split(b"|")
 )
 _PASSED = b"] datetime: "
 """Megatron prints it after a barrier of all ranks: none of them is dead."""
@@ -103,11 +103,11 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 
 
 class Complaint(NamedTuple):
-    """A log line that matches a signature, and its location.
+    """A log line that matches a signature, with the places it names and where it stands.
 
-    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught;
-    ``logged``: or that was logged, if its rank raises another later. ``begins``: where the error begins whose last
-    line it is, if that is another line.
+    ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught.
+    ``logged``: the same of one that a logger printed; it counts unless its rank raises another later. ``begins``: the
+    offset at which the error begins whose last line it is, where that is another line.
     """
 
     signature: FailureSignature
@@ -124,7 +124,7 @@ class Complaint(NamedTuple):
 
 @dataclass
 class Reading:
-    """What a log complains of since its last iterations, in its order."""
+    """What a log complains of since its last iterations, in the order of its lines."""
 
     log: Path
     complaints: list[Complaint] = field(default_factory=list)
@@ -147,7 +147,9 @@ class Reading:
     """The last line that is not empty."""
 
     def note(self, complaint: Complaint) -> None:
-        """Count a complaint, with its rank and host."""
+        """Add a complaint: count it, keep its rank and host, and the complaint itself while they are few of its
+        kind.
+        """
         kind = complaint.signature.id
         self.counts[kind] += 1
         if complaint.line.rank is not None:
@@ -160,14 +162,14 @@ class Reading:
             self.complaints.append(complaint)
 
     def forget(self) -> None:
-        """What was said so far was survived by all."""
+        """Drop all complaints so far: all ranks went on after them."""
         for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts):
             known.clear()
         self.waits.forget()
 
 
 def read_complaints(log: Path, start: int = 0) -> Reading:
-    """What ``log`` says from the byte ``start`` on; nothing where it cannot be read."""
+    """What ``log`` complains of from the byte ``start`` on; an empty reading where it cannot be read."""
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
         last_two = deque(_iterations(file, start), maxlen=2) or deque(_of_rank_0(file, start), maxlen=2)
@@ -189,7 +191,7 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
 
 
 def _revive(reading: Reading) -> None:
-    """A rank that raised and then ended by itself survived nothing, whatever the log has of others in between."""
+    """Take back as causes the tracebacks of ranks that then ended by themselves, whatever others printed in between."""
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
     ended = {rank for item in own for rank in (item.line.rank, *item.location.ranks) if rank is not None}
@@ -203,13 +205,15 @@ def _revive(reading: Reading) -> None:
 
 
 def _of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """The same of a log that has rank 0's prints alone: these are counted, and do not say of how many."""
+    """Yields the same as ``_iterations`` for a log with rank 0's prints alone, which are counted and say neither
+    total nor time.
+    """
     for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), b"", start), 1):
         yield offset, number, None, None
 
 
 def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Of the last iterations that the log has: offset, number, how many there were to be, and time."""
+    """Yields the last iterations of a log as (offset, number, planned total, time as printed)."""
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
         begin = max(0, offset - 300)
@@ -221,6 +225,10 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None
 
 
 def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
+    """Yields the complaints of a log from the offset ``begin`` on, at most those of ``_MOST_LINES`` lines.
+
+    A barrier that all ranks passed makes ``reading`` forget what came before.
+    """
     told, lines = -1, 0
     for offset, marker in _hits(file, begin):
         start, raw = line_at(file, offset)
@@ -236,7 +244,9 @@ def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complain
 
 
 def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Where words of complaints stand; in the middle of a long log only the surest are looked for."""
+    """Yields where words stand that give complaints away; in the middle of a long log only the commonest are
+    searched.
+    """
     size = os.fstat(file.fileno()).st_size
     everything = (*_CORE, *_MORE, _PASSED)
     middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
@@ -246,6 +256,9 @@ def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
+    """The complaint in the line ``raw`` that begins at ``start``; None where it matches no signature or is not
+    believed.
+    """
     text = plain(raw)
     line = parse(text[:_REACH])
     found = signature_of(line.text)
@@ -271,7 +284,7 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
 
 
 def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
-    """Where an NCCL error begins whose reason is the line at ``start``, and its rank; None and None for other lines.
+    """Offset and rank of the NCCL error whose reason stands in the line at ``start``; None and None for other lines.
 
     The reason stands below "Last error:", behind what the error means for the rank; in a watchdog's message only the
     first line names the rank.
@@ -295,7 +308,7 @@ def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None
 
 
 def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
-    """A line of torchrun's summary, with the rank and host that stand above it."""
+    """A line of torchrun's summary with the rank and the host that stand above it."""
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
     ranks, hosts = re.findall(rb"\brank +: (\d{1,6}) ", above), re.findall(rb"\bhost +: ([\w.-]+)", above)
@@ -303,8 +316,11 @@ def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
 
 
 def _believed(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
-    """``found`` as far as the line can be believed; None where it only warns, advises, or tries again. ``above``: what
-    stands above an exception."""
+    """The signature as far as its line can be believed: itself, a less sure one, or None for mere warnings and
+    retries.
+
+    ``above`` is what stands above an exception; None for other lines.
+    """
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
     doubted = _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text))
@@ -317,7 +333,7 @@ def _believed(found: FailureSignature, line: LogLine, above: Above | None) -> Fa
 
 
 def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
-    """Where the line around ``offset`` begins (or ``_REACH`` before it), and its bytes."""
+    """The line around ``offset`` as (where it begins, its bytes), cut ``_REACH`` bytes on either side."""
     begin = max(0, offset - _REACH)
     block = os.pread(file.fileno(), offset - begin + _REACH, begin)
     start = block.rfind(b"\n", 0, offset - begin) + 1
@@ -326,7 +342,7 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
 
 
 def number_of(item: Complaint) -> int | None:
-    """The number of its line in the file; counted only for what is reported."""
+    """The number of the complaint's line in its file, from 1; None where the file cannot be read any more."""
     number, left = 1, item.offset
     try:
         with open_log(item.log) as file:
@@ -339,10 +355,11 @@ def number_of(item: Complaint) -> int | None:
 
 
 def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
-    """Whether the lines of the same printer before it are a traceback, and one that a program has logged itself; and
-    whose it is, where that is another rank, as in what PyTorch says of a checkpoint.
+    """What kind of traceback stands above an exception's line, and the rank it names, as PyTorch does for
+    checkpoints.
 
-    Bridge logs each import that it can do without: a message, and the traceback behind it or below.
+    Of several printers only the line's own counts. Bridge logs each import that it can do without: a message, and the
+    traceback behind it or below. The rank is None where the traceback names none.
     """
     begin = max(0, start - _TRACEBACK)
     before = list(map(plain, os.pread(file.fileno(), start - begin, begin).split(b"\n")))[:-1]
@@ -364,7 +381,7 @@ def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
 
 
 def _by_last_words(line: str) -> Above:
-    """What the traceback below ``line``, of the same printer, is: a logger may have printed it."""
+    """Whether the traceback below ``line`` was caught, logged or neither, by what its printer said before it."""
     parsed = parse(line)
     if parsed.text.startswith("Exception ignored "):
         return "caught"
@@ -378,8 +395,10 @@ _LATE = 60.0
 
 
 def trapped(item: Complaint, other: Complaint) -> bool:
-    """Whether ``other`` ended a kernel of its own, and ``item`` may be what CUDA then says. A kernel's print has no
-    prefix, and not every one names its rank."""
+    """Whether ``other`` is a kernel's own assertion, and ``item`` may be what CUDA says because of it.
+
+    A kernel's print has no prefix, and not every one names its rank.
+    """
     if "traps" not in other.signature.traits:
         return False
     own = item.line.rank
@@ -389,12 +408,14 @@ def trapped(item: Complaint, other: Complaint) -> bool:
 
 
 def first_by_time(items: Sequence[Complaint]) -> Complaint:
-    """The first in the file, unless another of the same style of time is a little earlier by the clock."""
+    """The first complaint in its file, unless another with the same style of time is a little earlier by the clock."""
 
     def style(item: Complaint) -> str:
+        """The form of a line's time, with every digit as 0: only times of one form compare."""
         return re.sub(r"\d", "0", (item.line.time or "")[:19])
 
     def clock(item: Complaint) -> float:
+        """Seconds since midnight of a line's time; 0 where it has none."""
         time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
         return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
 

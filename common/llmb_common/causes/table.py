@@ -19,7 +19,7 @@ Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "s
 
 
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of line; the fields are explained at the head of the file."""
+    """One kind of line that a failing run prints, as ``signatures.yaml`` has it; its head explains the fields."""
 
     id: str
     what: str
@@ -37,11 +37,17 @@ class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of ``signatures.yaml``."""
+
     signatures: tuple[FailureSignature, ...]
 
 
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``role`` ``context``: never fails a job by itself. ``depends``: the severity in the line, or the decode table."""
+    """An error number of NVIDIA's GPU driver and what it means.
+
+    ``role`` ``context``: it never fails a job by itself; ``depends``: the severity in the line, or the decode table,
+    says.
+    """
 
     xid: int
     name: str
@@ -54,6 +60,8 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of ``xid.json``."""
+
     source: str
     xids: tuple[Xid, ...]
     nvlink5: tuple[tuple[int, str, str, str, str, str, str], ...]
@@ -63,24 +71,25 @@ class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @functools.cache
 def signatures() -> tuple[FailureSignature, ...]:
-    """All of them, in the order in which they are tried."""
+    """All signatures, in the order in which a line is compared with them."""
     return load_struct(Path(__file__).with_name("signatures.yaml"), _Table).signatures
 
 
 @functools.cache
 def numbers() -> _Numbers:
-    """The table of Xids, NVLink 5 events and SXids."""
+    """NVIDIA's tables of Xids, NVLink 5 events and SXids."""
     table: _Numbers = from_json(Path(__file__).with_name("xid.json").read_bytes(), _Numbers)
     return table
 
 
 def _scoped(pattern: str) -> str:
-    """``pattern`` as one of several, where ``(?i)`` holds for it alone."""
+    """``pattern`` in a form in which its ``(?i)`` holds for it alone among several."""
     return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else pattern
 
 
 @functools.cache
 def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
+    """One compiled expression for each signature, in the order of the table."""
     found = []
     for item in signatures():
         patterns = [_scoped(pattern) for pattern in (*item.pattern, *item.dmesg)]
@@ -89,13 +98,19 @@ def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
 
 
 def kernel_patterns() -> tuple[str, ...]:
-    """What a node's kernel says of a failure, in the order of the table: patterns of Python and of ``grep -P``."""
+    """The patterns of what a node's kernel says of failures, in the order of the table.
+
+    They are valid for Python and for ``grep -P``.
+    """
     return tuple(_scoped(pattern) for item in signatures() for pattern in item.dmesg)
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
 def signature_of(text: str) -> FailureSignature | None:
-    """The signature of a line without its prefix; None where it is none."""
+    """The signature that a line without its prefixes matches; None where none does.
+
+    That of an Xid or SXid is the one of its number.
+    """
     found = next((item for pattern, item in _patterns() if pattern.search(text)), None)
     return _numbered(found, text) if found is not None and found.id in ("xid", "sxid") else found
 
@@ -108,7 +123,7 @@ _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cas
 
 
 def _numbered(found: FailureSignature, text: str) -> FailureSignature:
-    """``found`` as the number in ``text`` makes it."""
+    """The signature of Xids or SXids, ``found``, made that of the number in ``text``; unchanged without a number."""
     match = _XID.search(text)
     if match is None:
         return found
@@ -143,7 +158,10 @@ def _numbered(found: FailureSignature, text: str) -> FailureSignature:
 
 
 def _decode(xid: int, rest: str) -> tuple[bool, str]:
-    """Whether an NVLink 5 event is fatal, by NVIDIA's table or else by its own word, and NVIDIA's resolution."""
+    """Whether an NVLink 5 event is fatal, and NVIDIA's resolution for it, empty where the table has none.
+
+    NVIDIA's table comes before the line's own word.
+    """
     word = re.search(r"\b(Non-?fatal|Fatal)\b", rest, re.IGNORECASE)
     fatal = word is None or word[1].lower() == "fatal"
     found = _DECODED.search(rest)
@@ -158,10 +176,12 @@ def _decode(xid: int, rest: str) -> tuple[bool, str]:
 
 
 def _fits(bits: str, form: str) -> bool:
+    """Whether 32 ``bits`` match a form of the same length, in which ``-`` is any bit."""
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
 
 
 def _sxid(found: FailureSignature, number: int, rest: str) -> FailureSignature:
+    """The signature of SXids, ``found``, made that of one number; ``rest`` is the line after the number."""
     known = next((item for item in numbers().sxids if item[0] == number), None)
     name, severity = (known[1], known[2]) if known else ("", "fatal" if rest.startswith("Fatal") else "not fatal")
     role: Role = "noise" if severity == "not fatal" else "root"

@@ -85,19 +85,19 @@ class Container:
 
 
 class Held(Protocol):
-    """The nodes, until they are given back."""
+    """Nodes that are held for this command, until they are given back."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Their names."""
+        """The names of the nodes."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The addresses by which the nodes reach each other."""
+        """The address by which other nodes reach each node, by its name."""
 
     @property
     def port(self) -> int:
-        """From here on ports are ours, for now."""
+        """The first of the TCP ports that this command may use on the nodes."""
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
@@ -147,7 +147,7 @@ class JobScript(ABC):
 
 
 class Executor(JobScript):
-    """A way of running jobs. It has no state either."""
+    """A way of running jobs: checks, starts, observes and ends them. An executor keeps no state."""
 
     @abstractmethod
     def check(self, plan: JobPlan) -> None:
@@ -158,7 +158,9 @@ class Executor(JobScript):
         """
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        """What ``check`` does not refuse, and the user should know before the job is submitted."""
+        """Sentences on what ``check`` does not refuse, and the user should know before the job is submitted; mostly
+        none.
+        """
         return []
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
@@ -186,7 +188,7 @@ class Executor(JobScript):
         return "there are no allocations here"
 
     def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """As ``start``, for the turns of one series."""
+        """Start the runs of one series as one job, like ``start``; returns their records."""
         raise NotImplementedError
 
     @abstractmethod
@@ -237,6 +239,7 @@ class Executor(JobScript):
 
 
 def _no_nodes() -> LLMBError:
+    """The error that there is no scheduler that could be asked about nodes."""
     return RequestError(
         "there is no scheduler here to ask about nodes", remedy="leave out what asks for them", code="no-nodes"
     )
@@ -250,6 +253,6 @@ def script_for(cluster_type: ClusterType) -> JobScript:
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:
-    """The executor of ``cluster_type``."""
+    """The executor for a way of running jobs; its module is imported now."""
     executor: Executor = named(traits_of(cluster_type).executor)()
     return executor

@@ -29,8 +29,16 @@ from llmb_common.runs.manifest import training_code
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 
 _MODULES = (
-    *("__init__", "nodes/__init__", "nodes/__main__", "nodes/ask", "nodes/gpus"),
-    *("nodes/fabric", "nodes/kernel_lines", "nodes/looks", "nodes/machine", "nodes/stress"),
+    "__init__",
+    "nodes/__init__",
+    "nodes/__main__",
+    "nodes/ask",
+    "nodes/gpus",
+    "nodes/fabric",
+    "nodes/kernel_lines",
+    "nodes/looks",
+    "nodes/machine",
+    "nodes/stress",
 )
 _MOST_BYTES = 32 << 20
 _FRAME = re.compile(r"LLMB-HEALTH\s+(\S+)\s+(?:no-python|([0-9]{1,6})/([0-9]{1,6})\s+(\S+))")

@@ -76,7 +76,7 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def speaks(self) -> bool:
-        """Whether the run says how fast its configuration is."""
+        """Whether the run says how fast its configuration is: it succeeded, and was measured as documented."""
         return self.documented and self.status.measured and self.steps.time is not None
 
 
@@ -130,6 +130,7 @@ class KeptFigures:
         return self._if(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code()))
 
     def _if(self, folder: str, stamp: str) -> KeptLog | None:
+        """What the index keeps of the run in ``folder``, if that is of this ``stamp``; else None."""
         kept = self._known.pop(folder, None)
         if not stamp or kept is None or kept.stamp != stamp:
             return None
@@ -218,7 +219,7 @@ def past_runs(install: Path | None) -> list[PastRun]:
 
 
 def _unpacked(content: bytes, kind: type[T]) -> T | None:
-    """None where other code has kept it in another shape."""
+    """The struct that was kept as these bytes; None where other code has kept another shape."""
     try:
         found: T = from_json(content, kind, packed=True)
     except msgspec.DecodeError:
@@ -249,6 +250,7 @@ def _hash_of(pattern: str, *packages: ModuleType) -> str:
 
 
 def _code() -> str:
+    """A hash of the code that reads logs and measures runs."""
     return _hash_of("*.py", base, timing, results)
 
 

@@ -80,6 +80,7 @@ def measure(
 
 
 def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
+    """The measured run of a log that was read, or is kept; ``row`` is its row in the index, None: not a run of ours."""
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
@@ -88,6 +89,7 @@ def _remark(folder: Path) -> Callable[[], None]:
     due = time.monotonic() + SILENT_SECONDS
 
     def looked() -> None:
+        """Tell the user once that the search takes long."""
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
@@ -158,7 +160,16 @@ def _read_one(
     kept: KeptFigures,
     judge: Judge,
 ) -> MeasuredRun:
-    """What the log says, before it is compared with anything."""
+    """The run of some files by its log alone, before it is compared with anything.
+
+    Args:
+        files: its log, and the folder it lies in
+        records: the record of each run folder
+        logs: how many logs lie in each run folder
+        window: the iterations to measure; None: as documented
+        kept: what the index keeps of logs
+        judge: what runs are compared with
+    """
     record = records.get(files.folder)
     # One run counts once, whatever other logs lie in its folder.
     alone = logs[files.folder] == 1
@@ -176,7 +187,7 @@ def _read_one(
 
 
 def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """``items``, each that is unlike its repeats among them judged so."""
+    """``items``, where each run whose training is unlike that of its repeats among them is marked so."""
     held = list(items)
     repeats: dict[str, list[int]] = {}
     for at, item in enumerate(items):

@@ -171,39 +171,39 @@ class MeasuredRun:
 
     @cached_property
     def style(self) -> Style:
-        """How the document of its recipe prints such runs."""
+        """The style in which the document of the run's recipe prints such runs."""
         if self.record is None:
             return STYLES["nemo" if self.timing.log_format == "nemo" else "mbridge"]
         return STYLES["mbridge" if self.record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
 
     @property
     def run_id(self) -> str:
-        """Empty for a log that LLMB did not write."""
+        """The run's id; empty for a log that LLMB did not write."""
         return self.row.run_id if self.row else ""
 
     @property
     def created(self) -> float:
-        """Unix time; 0 for a log that LLMB did not write."""
+        """When the run was recorded (Unix time); 0 for a log that LLMB did not write."""
         return self.row.created if self.row else 0.0
 
     @property
     def status(self) -> Status:
-        """What became of it, by its log and its record."""
+        """What became of the run, by its log and its record."""
         return self.summary.status
 
     @property
     def steps(self) -> MeasuredSteps:
-        """Its step time and what more the steps say."""
+        """The step time, and what else the steps say."""
         return self.summary.steps
 
     @property
     def baselines(self) -> Sequence[Baseline]:
-        """The installation's."""
+        """The baselines of the installation."""
         return self.judge.baselines
 
     @property
     def past(self) -> PastRuns:
-        """What the site's runs say of how they differ."""
+        """The step times on record at this site."""
         return self.judge.past
 
     @property
@@ -213,7 +213,7 @@ class MeasuredRun:
 
     @property
     def unfit(self) -> str:
-        """Why there is no ``good``, in words; empty where there is."""
+        """Why the run has no step time that counts, in words; empty where it has one."""
         if not self.status.measured:
             return self.status.message or self.status.state
         if self.not_training:
@@ -222,7 +222,7 @@ class MeasuredRun:
 
     @property
     def outcome(self) -> Outcome:
-        """What became of it, in a word."""
+        """What became of the run, in one of the words of ``Outcome``."""
         status = self.status
         if status.state == "Running":
             return "waiting" if status.reason == "waiting" else "running"
@@ -257,12 +257,12 @@ class MeasuredRun:
 
     @property
     def reference(self) -> Reference | None:
-        """What it is compared with; None where that is nothing."""
+        """The reference that the run is compared with; None where it is compared with nothing."""
         return self.judge.reference(self)
 
     @cached_property
     def not_training(self) -> tuple[str, ...]:
-        """What no training of the planned work does, in words."""
+        """Sentences on why the run did not train the planned work; empty where it did."""
         if self.row is None:
             return self.verdict.not_training if self.verdict else ()
         if not self.status.measured:
@@ -274,7 +274,7 @@ class MeasuredRun:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """None of a run whose recipe is gone."""
+        """The verdict over the run; None for a run whose recipe is gone."""
         record = self.record
         if record is None:
             return judge_log(self.timing, self.steps)
@@ -320,7 +320,7 @@ class MeasuredRun:
 
     @property
     def memory_reserved_gib(self) -> float | None:
-        """Peak memory that the allocator reserved on the fullest GPU."""
+        """Peak memory that the allocator reserved on the fullest GPU, in GiB; None where nothing says it."""
         return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
 
     @cached_property
@@ -336,7 +336,7 @@ class MeasuredRun:
 
     @property
     def problems(self) -> list[str]:
-        """Those of ``findings`` that speak against the result, in words."""
+        """What the nodes' records hold against the result, in words."""
         return [finding.text for finding in self.findings if finding.severity == "problem"]
 
     def forget(self) -> None:

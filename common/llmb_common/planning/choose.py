@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanningInput:
-    """The input of planning: recipe, cluster, request, machine."""
+    """Everything that planning starts from: the recipe, the site's configuration, the user's request and the
+    machine.
+    """
 
     recipe: Recipe
     cluster: ClusterConfig
@@ -33,13 +35,16 @@ class PlanningInput:
 
     @property
     def containers(self) -> bool:
-        """Whether jobs run in the image."""
+        """Whether jobs of this site run in the recipe's image."""
         return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case(PlanningInput):
-    """What is given, and what it means in the recipe. ``model`` has as many layers as ``row`` says."""
+    """A request with its meaning in the recipe: the row that is meant, its model, variant, dtype and number of GPUs.
+
+    ``model`` has as many layers as ``row`` says.
+    """
 
     gpu_type: str
     model: Model
@@ -53,17 +58,19 @@ class Case(PlanningInput):
     """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
 
     def note(self, *notices: str) -> None:
-        """Add notices for the user."""
+        """Add notices, whole sentences, that the user is shown with the plan."""
         self.notices.extend(notices)
 
     @property
     def shape(self) -> AnyShape:
-        """The model's sizes: layers, hidden size, heads and so on."""
+        """The numbers of the model (layers, hidden size, heads and so on), whether a function or the recipe
+        describes it.
+        """
         return self.function.architecture if self.function is not None else self.model.listed
 
     @property
     def entry(self) -> FunctionName | None:
-        """What the name of the row's function says; None as ``function``."""
+        """What the name of the row's function says; None where the row has no function."""
         catalogue, name = self.recipe.catalogue, self.row.function
         return catalogue.entry(name) if catalogue is not None and name is not None else None
 
@@ -74,23 +81,24 @@ class Case(PlanningInput):
 
     @property
     def resumes(self) -> bool:
-        """Whether the run goes on from a checkpoint."""
+        """Whether the run goes on from a checkpoint; adapters load one and do not go on from it."""
         return self.request.load_checkpoint is not None and not self.adapters
 
     @property
     def saves(self) -> bool:
-        """Whether the run saves, or goes on from what was saved."""
+        """Whether the run saves a checkpoint, or goes on from one."""
         return self.request.checkpoint or self.resumes
 
     @property
     def precision(self) -> str:
-        """The FP8 scaling, or the dtype where it is not FP8."""
+        """The FP8 scaling (``cs``, ``mx`` and so on) of an FP8 job; the dtype of any other."""
         if self.dtype != "fp8":
             return self.dtype
         return self.row.fp8_recipe or self.request.fp8_recipe or self.variant.fp8_recipe
 
     @property
     def on_cpu(self) -> bool:
+        """Whether the job is planned for CPUs."""
         return self.gpu_type == CPU
 
     @property
@@ -100,7 +108,7 @@ class Case(PlanningInput):
 
     @property
     def what(self) -> str:
-        """The configuration, for messages."""
+        """The configuration in one phrase, for messages: ``llama3.1 405b fp8 on gb200``."""
         return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_said(self, self.gpu_type)}"
 
 
@@ -204,7 +212,7 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
 
 
 def _asked(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
-    """What is asked of a job, for ``plan_command``."""
+    """GPU type, dtype and number of GPUs that are asked for, as keyword arguments of ``plan_command``."""
     gpu_type = None if gpu_type == CPU else gpu_type
     return {"gpu_type": gpu_type, "dtype": given.request.dtype, "gpus": given.request.gpus}
 
@@ -361,6 +369,11 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
 
 
 def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
+    """The dtype that is asked for, or the recipe's default, or the first that there is.
+
+    Raises:
+        RequestError: the rows have no such dtype
+    """
     recipe, asked, say = given.recipe, given.request.dtype, given.request.say
     available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
     if asked is None:
@@ -420,6 +433,11 @@ def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Ro
 
 
 def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
+    """The number of GPUs that is asked for; on this machine without a request, all GPUs, or two ranks on CPUs.
+
+    Raises:
+        RequestError: it is too large, or a scheduler's job does not say it
+    """
     request, machine = given.request, given.machine
     if request.gpus is not None:
         if request.gpus > MOST_GPUS:
@@ -442,6 +460,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
 
 
 def _scales(rows: Sequence[Row]) -> str:
+    """The documented numbers of GPUs of all ``rows``, in order, with commas."""
     return ", ".join(map(str, sorted({scale for row in rows for scale in row.scales})))
 
 

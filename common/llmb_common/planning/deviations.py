@@ -18,25 +18,30 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
-    """Those of a planned job, in the order of the table; empty where it does all as the runner does."""
+    """What a planned job does otherwise than NVIDIA's runner, in the order of the table; empty where it does nothing
+    so.
+    """
     if plan.device == "cpu":
         return ()
     return tuple(deviation for deviation, applies in TABLE if applies(case, plan))
 
 
 def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
-    """A notice for each."""
+    """Yields one sentence for each deviation: what the job does, what NVIDIA's runner does, and why."""
     for one in found:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
 
 
 def _plain(case: Case, plan: JobPlan) -> bool:
-    """Whether saving takes anything away from the job."""
+    """Whether the job saves checkpoints, so that its optimizer is plain Adam and gathers after its step. Whether the
+    job does without an optimization because it saves checkpoints.
+    """
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
 
 
 def _interleaved(plan: JobPlan) -> bool:
+    """Whether the job has data parallelism and an interleaved pipeline."""
     return plan.dp > 1 and plan.pp > 1 and (plan.vp or 1) > 1
 
 
@@ -52,7 +57,7 @@ def _gathers_early(case: Case, plan: JobPlan) -> bool:
 
 
 def _captured_whole(case: Case, plan: JobPlan) -> bool:
-    """Whether a CUDA graph has the whole iteration."""
+    """Whether CUDA graphs of the job capture whole iterations."""
     if not plan.cuda_graph:
         return False
     if case.function is None:
@@ -61,10 +66,14 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
 
 
 def _graph(case: Case, plan: JobPlan) -> bool:
+    """Whether NVIDIA's runner would gather parameters early inside a captured iteration, in a job that does not
+    save. Whether the job captures whole iterations and gathers weights early, which it may as it does not save.
+    """
     return _captured_whole(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
 def _not_interleaved(case: Case, plan: JobPlan) -> bool:
+    """Whether the job's function gathers weights early, and its changed layout does not interleave."""
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
     return own and not _interleaved(plan) and not case.saves
 
@@ -76,6 +85,7 @@ def _changed_queues(case: Case, plan: JobPlan) -> bool:
 
 
 def _rubin(case: Case, plan: JobPlan) -> bool:
+    """Whether the job on R100 takes another number of device queues than NVIDIA's runner."""
     overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
     single = (plan.tp > 1 or plan.cp > 1) and not overlaps
     return plan.gpu_type == "r100" and _changed_queues(case, plan) and single
@@ -89,23 +99,28 @@ def _sharded(case: Case, plan: JobPlan) -> bool:
 
 
 def _recomputes(case: Case, plan: JobPlan) -> bool:
+    """Whether the job recomputes another number of layers than its function."""
     return plan.function is not None and plan.recompute_layers != plan.function.columns.recompute_layers
 
 
 def _queue_pairs(case: Case, plan: JobPlan) -> bool:
+    """Whether the recipe gives the function's job more queue pairs for each connection."""
     pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
     return plan.function is not None and pairs is not None and pairs.source == "recipe"
 
 
 def _segment(case: Case, plan: JobPlan) -> bool:
+    """Whether the job on R100 asks for nodes of one NVLink domain."""
     return plan.gpu_type == "r100" and getattr(plan.scheduler, "segment", None) is not None
 
 
 def _profiled(case: Case, plan: JobPlan) -> bool:
+    """Whether nsys profiles a job of a function."""
     return plan.function is not None and plan.profile is not None and plan.profile.tool == "nsys"
 
 
 def _never(case: Case, plan: JobPlan) -> bool:
+    """False: a deviation of nearly every job is on the page only, and no notice of one."""
     return False
 
 

@@ -19,24 +19,24 @@ from llmb_common.recipes.model import AnyShape
 
 
 class Layout(Columns[int], frozen=True, kw_only=True):
-    """The columns of a configuration, resolved for one number of GPUs. ``seq_len``: tokens of a sequence."""
+    """The layout columns of a job, resolved for its number of GPUs; ``seq_len`` is the tokens of a sequence."""
 
     seq_len: Work[Positive]
     gpus: int
 
     @property
     def dp(self) -> int:
-        """Data-parallel size."""
+        """The data-parallel size: how many replicas of the model share the batch."""
         return self.gpus // (self.tp * self.pp * self.cp)
 
     @property
     def ga(self) -> int:
-        """Gradient accumulation: micro-batches that a rank runs in one step."""
+        """Gradient accumulation: the number of micro-batches that a rank runs in one step."""
         return self.gbs // (self.mbs * self.dp)
 
     @property
     def expert_dp(self) -> int | None:
-        """Data-parallel size of the experts; None for dense models."""
+        """The data-parallel size of the experts; None for layouts without EP."""
         if self.ep is None:
             return None
         return self.gpus // (self.pp * self.ep * (self.etp or self.tp))
@@ -59,7 +59,10 @@ def refuse_first(broken: Broken) -> None:
 
 
 def broken_rules(layout: Layout, model: AnyShape, family: str) -> Broken:
-    """Every rule. What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``)."""
+    """Yields every rule that a layout breaks for a listed model, each with its remedy; nothing for a valid one.
+
+    What a CUDA graph captures differs by the recipe's ``family`` (see ``llmb_train.settings``).
+    """
     yield from of_numbers(layout, model)
     if pipeline_slots(model.layers, layout.pp, layout.vp) is None:
         parts = f"PP*VP = {layout.pp}*{layout.vp}" if layout.vp else f"PP = {layout.pp}"
@@ -75,7 +78,7 @@ def captures_iterations(family: str) -> bool:
 
 
 def of_numbers(c: Layout, a: AnyShape) -> Broken:
-    """Who must divide whom, apart from the layers of pipeline stages."""
+    """Yields the broken rules of who must divide whom, apart from the layers of pipeline stages."""
     yield from _of_world(c)
     yield from _of_tensors(c, a)
     yield from _of_sequence(c, a.attention_chunk)
@@ -84,7 +87,7 @@ def of_numbers(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_ranks(c: Layout) -> Broken:
-    """What must divide whatever the model is."""
+    """Yields the broken rules of division that hold for every model."""
     yield from _of_world(c)
     yield from _of_sequence(c)
     yield from _of_batches(c)
@@ -98,6 +101,7 @@ def divides_at_all(layout: Layout) -> bool:
 
 
 def _of_world(c: Layout) -> Broken:
+    """Yields a problem where TP, PP and CP do not divide the number of GPUs."""
     model_parallel = c.tp * c.pp * c.cp
     if c.gpus % model_parallel:
         message = f"{c.gpus} GPUs are not divisible by TP*PP*CP = {c.tp}*{c.pp}*{c.cp} = {model_parallel}"
@@ -105,6 +109,7 @@ def _of_world(c: Layout) -> Broken:
 
 
 def _of_tensors(c: Layout, a: AnyShape) -> Broken:
+    """Yields a problem for each size of the model that TP does not divide."""
     divided = {"attention heads": a.heads, "FFN size": a.ffn, "vocabulary": a.vocabulary}
     if a.moe is not None and a.moe.shared_ffn is not None:
         divided["shared expert's FFN size"] = a.moe.shared_ffn
@@ -117,7 +122,7 @@ def _of_tensors(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_sequence(c: Layout, attention_chunk: int | None = None) -> Broken:
-    """Tokens that ranks and chunks of attention get of a sequence."""
+    """Yields what cannot be divided of a sequence: tokens among ranks, and chunks of attention."""
     sequence = f"the sequence of {c.seq_len} tokens"
     if c.tp > 1 and c.seq_len % (c.tp * c.cp):
         yield f"{sequence} is not divisible by TP*CP = {c.tp * c.cp}", "choose other TP, CP"
@@ -140,7 +145,11 @@ _TOKENS = {"mx": ("MXFP8", 32), "nvfp4": ("NVFP4", 16), "bf16": ("BF16", 1)}
 
 
 def of_precision(c: Layout, precision: str) -> Broken:
-    """The tokens that a rank has of a micro-batch. ``precision``: the FP8 scaling, or the dtype where it is not FP8."""
+    """Yields a problem where the tokens that a rank gets of a micro-batch are not a multiple of what a precision
+    needs.
+
+    ``precision``: the FP8 scaling, or the dtype where it is not FP8.
+    """
     word, unit = _TOKENS.get(precision, ("FP8", 8))
     shared = c.tp * c.cp
     if (c.seq_len * c.mbs) % (shared * unit):
@@ -152,16 +161,16 @@ def of_precision(c: Layout, precision: str) -> Broken:
 
 
 def pipeline_slots(layers: int, pp: int, vp: int | None) -> int | None:
-    """Layer slots of the pipeline: ``layers``, or ``layers + 2`` where the embedding and the loss take one slot each.
+    """The number of layer slots of the pipeline: ``layers``, or two more for the embedding and the loss.
 
     Megatron's ``account_for_embedding_in_pipeline_split`` and ``account_for_loss_in_pipeline_split`` make 126, 62 and
-    30 layers divide. None: it divides neither way.
+    30 layers divide. None: the stages divide neither number.
     """
     return next((slots for slots in (layers, layers + 2) if slots % (pp * (vp or 1)) == 0), None)
 
 
 def _of_batches(c: Layout) -> Broken:
-    """Micro-batches of pipeline stages, then of a step."""
+    """Yields problems of micro-batches: with interleaved stages, and with the global batch."""
     each = c.mbs * c.dp
     if c.vp is not None and c.vp > 1:
         if c.pp == 1:
@@ -175,6 +184,7 @@ def _of_batches(c: Layout) -> Broken:
 
 
 def _of_experts(c: Layout, a: AnyShape) -> Broken:
+    """Yields problems of EP and ETP: with the experts, their size, and the number of GPUs."""
     if a.moe is None:
         for name, value in (("EP", c.ep), ("ETP", c.etp)):
             if value is not None and value > 1:
@@ -191,7 +201,7 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
-    """Recomputation, offload and FSDP against each other and the layers."""
+    """Yields problems of recomputation, offload and FSDP: with each other and with the layers."""
     offload, recompute = f"OFFLOAD_LAYERS={c.offload_layers}", f"RECOMPUTE_LAYERS={c.recompute_layers}"
     if c.offload_layers and c.pp > 1:
         yield f"{offload} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1"
@@ -207,6 +217,7 @@ def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
 
 
 def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
+    """Yields what CUDA graphs cannot be combined with; they capture whole iterations or single layers."""
     if not c.cuda_graph:
         return
     if c.offload_layers:
@@ -249,7 +260,7 @@ def with_nearest(
 
 
 def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
-    """The next valid value below and the next one above."""
+    """Yields the nearest valid value below the layout's own for the column ``name``, then the nearest above."""
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
     divides = {
@@ -265,6 +276,10 @@ def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterat
 
 
 def _is_valid(layout: Layout, name: str, value: int, check: Callable[[Layout], None]) -> bool:
+    """Whether ``check`` accepts the layout with ``value`` for the column ``name``.
+
+    With another number of GPUs each replica keeps its part of the batch.
+    """
     changed = replace(layout, **{name: value})
     if name == "gpus" and layout.gbs * value % layout.gpus == 0:  # each replica keeps its part of the batch
         changed = replace(changed, gbs=layout.gbs * value // layout.gpus)

@@ -123,11 +123,12 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 
 def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
+    """The error that there is no such engine; ``field`` is the variable at fault."""
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
 def _adopting(image: str | None) -> str:
-    """The command that makes an image known."""
+    """The command line that makes an image's functions known: ``llmb-install adopt IMAGE``."""
     return f"llmb-install adopt {quote(image or 'IMAGE')}"
 
 
@@ -196,10 +197,10 @@ def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
 
 
 def choose_engine(case: Case) -> str:
-    """The release that is asked for, or the recipe's, without its last number.
+    """The release of Megatron-Bridge that the job runs, asked for or the recipe's, without its last number: ``0.6``.
 
     Raises:
-        RequestError: the recipe does not run on it, the image that is asked for has another one, or there is no image.
+        RequestError: the recipe does not run on it, the image that is asked for has another one, or there is no image
     """
     recipe, request = case.recipe, case.request
     engine = request.engine or recipe.engine
@@ -236,7 +237,9 @@ def choose_engine(case: Case) -> str:
 
 
 def engine_notices(recipe: Recipe, case: Case, engine: str, published: PublishedResult | None) -> list[str]:
-    """That a job does not run on the recipe's own engine, and what its result will be compared with."""
+    """Notices that a job does not run on the recipe's own engine, and what its result will be compared with; or
+    none.
+    """
     catalogue, request, notices = case.recipe.catalogue_file, case.request, []
     if is_newer(engine):
         notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
@@ -304,6 +307,7 @@ def _of_newer(case: Case, engine: str, *, own: bool) -> str:
 
 
 def _why_not(case: Case, engine: str) -> str:
+    """Why the recipe does not run on the release ``engine``, as a clause for an error."""
     recipe = case.recipe
     if engine not in ENGINES:
         return "LLMB has no settings for this release of Megatron-Bridge"

@@ -52,7 +52,7 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
 
 
 def _any_core(entry: FunctionName) -> bool:
-    """Models for which the launcher leaves the cores alone (setup_experiment.py: main)."""
+    """Whether NVIDIA's launcher leaves it to the kernel on which cores such a job runs (setup_experiment.py: main)."""
     return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
@@ -178,7 +178,7 @@ _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
 def _margins(streaming_multiprocessors: int) -> dict[str, str]:
-    """SMs left free for overlapped communication while normalization kernels run."""
+    """The variables that leave so many SMs free for overlapped communication while normalization kernels run."""
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))
 
@@ -223,7 +223,7 @@ def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, st
 
 
 def _sends_large(entry: FunctionName) -> bool:
-    """The models whose launcher enlarges messages between pipeline stages."""
+    """Whether NVIDIA's launcher enlarges the messages between pipeline stages of such a model."""
     if entry.task == "pretrain":
         return entry.model in ("llama3_70b", "llama31_405b")
     return entry.task == "sft" and entry.model.startswith("llama")

@@ -16,7 +16,9 @@ def divides_stages(function: Function, c: Layout) -> bool:
 
 
 def ends_of(function: Function) -> list[str]:
-    """What takes the place of a layer."""
+    """What counts as a layer when the function's layers are divided among stages: ``embedding``, ``loss``, both or
+    neither.
+    """
     return [end for end in ("embedding", "loss") if function.settings.get(f"account_for_{end}_in_pipeline_split")]
 
 

@@ -54,7 +54,7 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
 
 
 def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """What does not go together, each with its remedy."""
+    """Yields what the function and a layout cannot combine, each with its remedy; nothing for a layout that goes."""
     settings, own = function.settings, function.columns
     graphs = c.cuda_graph and not function.captures_iterations
     overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
@@ -162,8 +162,11 @@ def check_settings(
 
 
 def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type: str) -> list[str]:
-    """What does not go together. Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py``
-    and core's ``MoEFlexTokenDispatcher``."""
+    """Sentences on settings of the function that exclude each other; empty where none do.
+
+    Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py`` and core's
+    ``MoEFlexTokenDispatcher``.
+    """
     settings, moe, layers = function.settings, function.architecture.moe, function.layers
     dispatcher, backend = (settings.get(key) for key in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"))
     flex, overlap = dispatcher == "flex", bool(settings.get("overlap_moe_expert_parallel_comm"))
@@ -240,7 +243,11 @@ def check_columns(case: Case, layout: Layout) -> None:
 
 
 def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
-    """What the user changes; the function's own columns are NVIDIA's, and checked by arithmetic only."""
+    """Check the columns that the user changes; the function's own are NVIDIA's, and checked by arithmetic only.
+
+    Raises:
+        RequestError: the first problem
+    """
     asked = case.request.columns
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
@@ -286,8 +293,10 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
 
 
 def _refused(case: Case, function: Function) -> str | None:
-    """Why Megatron refuses the function, apart from numbers of its own scale that do not divide: those of the job have
-    been checked."""
+    """Why Megatron refuses the function; None where it does not.
+
+    Numbers of the function's own scale that do not divide do not count: those of the job have been checked.
+    """
     refused = case.recipe.refusal(case.row.function)
     if refused is None:
         return None

@@ -90,7 +90,7 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def total(self) -> float:
-        """The predicted peak of allocated memory."""
+        """The predicted peak of allocated memory of a rank, in GiB."""
         return sum(self.parts.values())
 
 
@@ -120,12 +120,12 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fullest(self) -> StageMemory:
-        """The stage whose ranks need most."""
+        """The pipeline stage whose ranks need the most memory."""
         return max(self.stages, key=lambda stage: stage.total)
 
     @property
     def peak(self) -> float:
-        """Predicted peak of allocated memory on the fullest rank."""
+        """The predicted peak of allocated memory on the fullest rank, in GiB."""
         return self.fullest.total
 
     @property
@@ -135,12 +135,12 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def fits(self) -> bool:
-        """Whether the likely peak and the reserve are below the limit."""
+        """Whether the likely peak and the reserve together are at most what the device has."""
         return self.likely + self.reserve <= self.limit
 
     @property
     def certain(self) -> bool:
-        """Whether a validated lower bound rules the job out."""
+        """Whether it is certain that the job does not fit: a validated lower bound is above the limit."""
         return (self.at_least or 0) + self.reserve > self.limit
 
     @property
@@ -245,9 +245,10 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One job. GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings.
+    """One job, complete and frozen: everything after planning is a function of it.
 
-    Each field says what it is for (``roles``), and from that follows in what two jobs are the same.
+    GPU counts are whole numbers, times seconds or Slurm durations, paths absolute strings. Each field says what it is
+    for (``roles``), and from that follows in what two jobs are the same.
     """
 
     schema: Bookkeeping[Literal[1]] = 1
@@ -312,17 +313,17 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def traits(self) -> Traits:
-        """What the way of running the job can do."""
+        """What the job's way of running (Slurm, this machine) can do."""
         return traits_of(self.cluster_type)
 
     @property
     def precision(self) -> str:
-        """The precision for people, as the function ``precision`` writes it."""
+        """The dtype with its FP8 scaling as people write it: ``fp8 (mx)``."""
         return precision(self.dtype, self.fp8_recipe)
 
     @property
     def scale(self) -> str:
-        """``128 GB200 GPUs``, ``1 rank on CPUs``: for people."""
+        """The number of GPUs and their type as people write them: ``128 GB200 GPUs``, ``1 rank on CPUs``."""
         on_cpus = self.device == "cpu"
         return (
             f"{counted(self.gpus, 'rank')} on CPUs" if on_cpus else counted(self.gpus, f"{self.gpu_type.upper()} GPU")
@@ -330,7 +331,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def tokens_per_gpu(self) -> float:
-        """Tokens that one GPU processes in a step."""
+        """The number of tokens that one GPU processes in a step."""
         return self.gbs * self.seq_len / self.gpus
 
     @property
@@ -340,6 +341,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def has_experts(self) -> bool:
+        """Whether the model is a mixture of experts."""
         if self.function is not None:
             return self.function.experts
         return self.architecture is not None and self.architecture.moe is not None
@@ -362,7 +364,7 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def layout(self) -> Layout:
-        """The columns, for the rules of divisibility."""
+        """The plan's columns as a ``Layout``."""
         return Layout(**{name: getattr(self, name) for name in Layout.__struct_fields__})
 
 

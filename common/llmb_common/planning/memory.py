@@ -118,7 +118,7 @@ def known_here(ratios: Sequence[float]) -> Accuracy | None:
 
 
 def known(kind: str) -> Accuracy:
-    """How well jobs of ``kind`` are known from published peaks."""
+    """How exactly the memory of jobs of ``kind`` is predicted, by published peaks."""
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
         return found

@@ -17,7 +17,10 @@ from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, size
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """The layers of one stage, chunk by chunk; ``under_way``: how many micro-batches of each chunk are at the peak."""
+    """The layers that one pipeline stage holds, chunk by chunk.
+
+    ``under_way``: for each chunk, how many micro-batches have run forward and not yet backward at the peak.
+    """
 
     chunks: tuple[tuple[Layer, ...], ...]
     under_way: tuple[int, ...]
@@ -26,13 +29,18 @@ class Stage(msgspec.Struct, frozen=True):
 
     @property
     def layers(self) -> tuple[Layer, ...]:
+        """The layers of all chunks of the stage."""
         return tuple(layer for chunk in self.chunks for layer in chunk)
 
 
 def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *, early: int = 0) -> list[Stage]:
-    """The stages in order. ``counts``: layers of each chunk in the order of the model, where a recipe says so itself.
+    """The pipeline stages of a model in order.
 
-    ``early``: micro-batches that a schedule starts before its usual ones.
+    Args:
+        body: the model
+        layout: the job's columns
+        counts: layers of each chunk in the order of the model, where a recipe says so itself
+        early: micro-batches that a schedule starts before its usual ones
     """
     layers, parts = len(body.layers), layout.pp * (layout.vp or 1)
     slots = pipeline_slots(layers, layout.pp, layout.vp)
@@ -97,7 +105,7 @@ _GATHERED_UNITS = 2
 
 
 class MemoryInput(Struct, frozen=True, kw_only=True):
-    """All that the memory of a job depends on."""
+    """Everything that the memory of a job depends on: model, layout, bytes per element, and what is not kept."""
 
     body: Body
     layout: Layout
@@ -112,12 +120,14 @@ class MemoryInput(Struct, frozen=True, kw_only=True):
 
     @property
     def tokens(self) -> float:
-        """Tokens of a micro-batch on a rank, before TP divides them."""
+        """The tokens of a micro-batch on a rank, before TP divides them."""
         return self.layout.seq_len * self.layout.mbs / self.layout.cp
 
 
 def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
-    """Every stage; neighbours that are alike are one entry."""
+    """The peak memory of every pipeline stage, part by part in GiB; neighbouring stages that are alike are one
+    entry.
+    """
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
         weights, gradients, optimizer, copies = _state(job, stage)
@@ -143,12 +153,12 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
 
 
 def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
-    """Those of the stage, and of the heads for further tokens."""
+    """The layers of the stage; the last one also has those of the heads that predict further tokens."""
     return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
 def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
-    """Bytes of weights, gradients, optimizer state and fp32 copies of gradients."""
+    """Bytes on a rank of the stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
     layout, storage, body = job.layout, job.storage, job.body
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
@@ -173,7 +183,7 @@ def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
 
 
 def _activations(job: MemoryInput, stage: Stage) -> float:
-    """Bytes that all micro-batches under way have saved."""
+    """Bytes on a rank that all micro-batches under way have saved for their backward pass."""
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
         kept = chunk[layout.recompute_layers :]
@@ -186,12 +196,12 @@ def _activations(job: MemoryInput, stage: Stage) -> float:
 
 
 def _hidden(job: MemoryInput) -> float:
-    """Bytes of the hidden states of a micro-batch on a rank."""
+    """Bytes on a rank of the hidden states of one micro-batch, in bf16."""
     return 2 * job.body.hidden * job.tokens / job.layout.tp
 
 
 def _saved(job: MemoryInput, layer: Layer) -> float:
-    """Bytes that one micro-batch saves in one layer on a rank."""
+    """Bytes on a rank that one micro-batch saves in one layer for its backward pass."""
     gathered = layer.expert_hidden * (job.layout.etp or job.layout.tp)  # by the ranks that share an expert
     copied = (*layer.expert, Saved(inputs=gathered, modules=("moe",), offload=("expert_fc1", "fused_group_mlp")))
     own = sum(_bytes(job, saved) for saved in layer.saved)
@@ -200,8 +210,11 @@ def _saved(job: MemoryInput, layer: Layer) -> float:
 
 
 def _bytes(job: MemoryInput, saved: Saved) -> float:
-    """Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks
-    exchange it (all-to-all, Transformer Engine 2.8 and later)."""
+    """Bytes of the elements saved of one token, 0 where they are recomputed or offloaded.
+
+    Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks exchange
+    it (all-to-all, Transformer Engine 2.8 and later).
+    """
     if not job.recomputed.isdisjoint(saved.modules) or not job.offloaded.isdisjoint(saved.offload):
         return 0.0
     inputs = job.storage.inputs
@@ -239,7 +252,7 @@ def _layer_moment(job: MemoryInput, layer: Layer) -> float:
 
 
 def _gathered(job: MemoryInput, stage: Stage) -> float:
-    """Bytes of the layers that FSDP holds whole, with their gradients."""
+    """Bytes of the layers that FSDP holds whole at the peak, with their gradients; 0 without FSDP."""
     if not job.layout.fsdp:
         return 0.0
     layout, storage = job.layout, job.storage

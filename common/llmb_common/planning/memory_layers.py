@@ -69,6 +69,7 @@ class Body(msgspec.Struct, frozen=True):
 
     @property
     def has_experts(self) -> bool:
+        """Whether any layer has routed experts."""
         return any(layer.copies for layer in self.layers)
 
 
@@ -86,6 +87,7 @@ def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
 
 
 def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
+    """What a layer of one kind saves of a token and has as matrices, in the model ``a``."""
     saved, shapes = _MIXERS[kind.mixer](a, s) if kind.mixer else ((), frozenset())
     if kind.mlp == "dense":
         ffn = a.ffn or 0
@@ -122,6 +124,7 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
 
 
 def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
+    """What attention saves of a token, and the shapes of its matrices."""
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
     core = Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))
@@ -156,7 +159,7 @@ def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _around(hidden: int, output: int) -> tuple[Saved, ...]:
-    """The norm before a mixer, and the output of attention."""
+    """What is saved of a token before and after a mixer: the norm's input and output, and the mixer's output."""
     return (
         Saved(plain=hidden),
         Saved(inputs=hidden, modules=("layernorm",)),
@@ -168,6 +171,7 @@ _MIXERS = {"attention": _attention, "latent": _latent, "mamba": _mamba, "delta":
 
 
 def _shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
+    """The shapes of the two matrices of an MLP of width ``ffn``."""
     return frozenset({(s.first(ffn), hidden), (hidden, ffn)})
 
 

@@ -16,17 +16,18 @@ CPU_START_SECONDS = 30
 
 
 def start_seconds(plan: JobPlan) -> int:
-    """Seconds from the start of a job to its first step."""
+    """Assumed seconds from the start of a job to its first step."""
     return START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
 
 
 class Span(NamedTuple):
-    """From the quickest to the slowest that is likely."""
+    """A range of seconds, from the quickest to the slowest that is likely."""
 
     low: float
     high: float
 
     def times(self, factor: float) -> Span:
+        """The range with both ends multiplied by ``factor``."""
         return Span(self.low * factor, self.high * factor)
 
 
@@ -36,7 +37,7 @@ def by_own_runs(plan: JobPlan) -> bool:
 
 
 def likely_seconds(plan: JobPlan) -> float | None:
-    """What a step takes most likely. None as ``step_seconds``."""
+    """The likeliest step time in seconds; None where neither own runs nor published results say it."""
     known = plan.preflight
     if by_own_runs(plan):
         return known.predicted_step_seconds
@@ -55,7 +56,7 @@ def step_seconds(plan: JobPlan) -> Span | None:
 
 
 def job_seconds(plan: JobPlan) -> Span | None:
-    """The whole job: start, steps and checkpoints. None as ``step_seconds``."""
+    """Seconds that the whole job takes, with its start and its checkpoints; None where the step time is not known."""
     step, steps = step_seconds(plan), plan.trained_steps
     if step is None:
         return None

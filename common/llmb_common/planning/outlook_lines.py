@@ -43,6 +43,7 @@ def time_lines(plan: JobPlan) -> list[str]:
 
 
 def _published_lines(published: PublishedTime) -> list[str]:
+    """Lines on the published step time nearest to the plan, worded by how alike its job was."""
     seconds = f"{alike(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
@@ -56,7 +57,7 @@ def _published_lines(published: PublishedTime) -> list[str]:
 
 
 def _minutes(span: Span) -> str:
-    """``9 to 11 minutes``, to the minute."""
+    """A range of seconds in whole minutes: ``9 to 11 minutes``."""
     low, high = (max(1, round(seconds / 60)) for seconds in span)
     return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
 
@@ -93,11 +94,13 @@ def fits_line(memory: MemoryEstimate) -> str:
 
 
 def _peaks(memory: MemoryEstimate, unit: str = " GiB") -> str:
+    """The predicted peak with its reserve, and what such jobs were measured to need where that differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f}{unit}{measured} and {memory.reserve:.0f} in reserve"
 
 
 def _as_predicted(memory: MemoryEstimate) -> bool:
+    """Whether jobs of the kind were measured to need about what was predicted."""
     return abs(memory.factor - 1) < _APART
 
 
@@ -110,7 +113,7 @@ def memory_known(memory: MemoryEstimate) -> str:
 
 
 def in_short(plan: JobPlan) -> list[str]:
-    """Memory, time and GPU-hours, a line each where something is known."""
+    """Up to three lines on the plan: memory, time and GPU-hours, each where something is known of it."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
@@ -123,7 +126,7 @@ def in_short(plan: JobPlan) -> list[str]:
 
 
 def ranged(span: Span) -> str:
-    """``9.9 to 11.0``, or one number where both are the same."""
+    """A range with as many digits as tell its ends apart: ``9.9 to 11.0``; one number where both are the same."""
     return " to ".join(dict.fromkeys(alike(*span)))
 
 

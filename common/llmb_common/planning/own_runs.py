@@ -20,7 +20,7 @@ class OwnTime(NamedTuple):
 
 @dataclass(frozen=True)
 class OwnRuns:
-    """What this site's runs say of a job."""
+    """What this site's own runs say of a planned job: how long a step takes, and how much memory such jobs need."""
 
     time: OwnTime | None = None
     """Of runs of exactly this job, with this software; None: there are none."""

@@ -103,7 +103,11 @@ def experiment_name(
 
 
 def _set(settings: Mapping[str, object]) -> str:
-    """``_model.moe_token_dispatcher_type-flex``; with a digest where that is long, or has had to be changed."""
+    """The part of an experiment's name that settings of the framework make:
+    ``_model.moe_token_dispatcher_type-flex``.
+
+    It is cut, and gets a digest, where it is long or has characters that names must not have. Empty without settings.
+    """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
     said = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
     kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", said)[:_LONGEST]
@@ -241,6 +245,7 @@ def make_plan(
 
 
 def _four_digits(value: float) -> float:
+    """``value`` rounded to four significant digits."""
     return float(f"{value:.4g}")
 
 
@@ -275,6 +280,11 @@ def no_install(problem: str) -> RequestError:
 
 
 def _layout(case: Case) -> Layout:
+    """The layout that the request makes of the row's columns; notes what was decided for the user.
+
+    Raises:
+        RequestError: the batch's formula gives no whole number, or is asked for twice
+    """
     request, row = case.request, case.row
     columns = dict(request.columns)
     if "gbs" not in columns:
@@ -300,13 +310,18 @@ def _documented(case: Case) -> Layout:
 
 
 def _of_row(case: Case, **changes: int | bool | None) -> Layout:
+    """The columns of the case's row with some changed, at its number of GPUs."""
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
     columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
 
 
 def _nodes(case: Case) -> tuple[int, int]:
-    """Number of nodes and GPUs used on each."""
+    """The number of nodes, and the number of GPUs used on each.
+
+    Raises:
+        RequestError: the GPUs do not fill whole nodes
+    """
     gpus, gpus_per_node = case.gpus, case.gpus_per_node
     if case.machine.traits.this_machine or gpus <= gpus_per_node:
         return 1, gpus
@@ -319,6 +334,12 @@ def _nodes(case: Case) -> tuple[int, int]:
 
 
 def _image(case: Case, engine: str, install: Path) -> str | None:
+    """The image that the job runs in: asked for, or the recipe's as this installation has it; None without
+    containers.
+
+    Raises:
+        RequestError: an image is asked for where jobs run without
+    """
     request, cluster = case.request, case.cluster
     if not case.containers:
         if request.image:

@@ -116,6 +116,7 @@ _Compared = Iterator[tuple[str, object, object]]
 
 
 def _of_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
+    """Yields size, GPU type, dtype and variant, as published and as planned."""
     yield "size", result.size, plan.model_size
     yield "GPU type", result.gpu, plan.gpu_type
     planned = plan.fp8_recipe if plan.dtype == "fp8" else None
@@ -124,7 +125,10 @@ def _of_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compare
 
 
 def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """The layout. Where the plan is of this row at this scale, its columns are the row's but for those overridden."""
+    """Yields the layout columns, as published and as planned.
+
+    Where the plan is of this row at this scale, its columns are the row's but for those overridden.
+    """
     same_row = result.gpus == plan.gpus and _same_kind(plan, result)
     for name in plan.overridden if same_row else Columns.__struct_fields__:
         if name not in ("gbs", "seq_len"):
@@ -132,8 +136,11 @@ def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
 
 
 def _of_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
-    """Tokens of a sequence. A plan that does not override them has those of its row, which are other rows' of its size
-    where these say nothing."""
+    """Yields the length of a sequence, as published and as planned.
+
+    A plan that does not override it has that of its row, which is the one of other rows of its size where these say
+    nothing.
+    """
     documented = row.sequence_length or plan.seq_len
     if "seq_len" in plan.overridden and row.sequence_length is None:
         documented = recipe.model(row.size).sequence_length
@@ -141,7 +148,7 @@ def _of_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
 
 
 def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
-    """The scale, and the work of each GPU."""
+    """Yields the scale and the work of each GPU, as published and as planned."""
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
         yield "GBS", published, plan.gbs
@@ -155,7 +162,10 @@ def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
 
 
 def _of_settings(plan: JobPlan) -> _Compared:
-    """What no published job has. Saving takes time and switches overlaps off, so does loading."""
+    """Yields what no published job has, with its value there and as planned.
+
+    Saving takes time and switches overlaps off, and so does loading.
+    """
     checkpoint = plan.checkpoint
     for name, value in plan.megatron.items():
         yield name, "unset", value
@@ -166,7 +176,11 @@ def _of_settings(plan: JobPlan) -> _Compared:
 
 
 def _of_function(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
-    """Another function, or one of another release with other columns: what else they set is not compared."""
+    """The difference of functions: another one, or one of another release with other columns; empty where there is
+    none.
+
+    What else the two set is not compared.
+    """
     measured = recipe.of_release(result.release).function(row)
     if plan.function is None or measured is None:
         return []
@@ -177,7 +191,7 @@ def _of_function(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Ro
 
 
 def _of_the_steps(differs: list[Difference]) -> list[Difference]:
-    """Those that make the steps other steps."""
+    """The differences that change what a step does, without scale and what happens beside training."""
     return [item for item in differs if item.name != _GPUS and item.name not in _BESIDE_TRAINING]
 
 
@@ -188,7 +202,7 @@ def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
 
 
 def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
-    """In what the two are of different kinds, what counts most first."""
+    """A sort key: in which of GPU type, dtype, scaling and variant the two differ, what counts most first."""
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
         result.gpu != plan.gpu_type,
@@ -199,14 +213,14 @@ def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple
 
 
 def _scaling(recipe: Recipe, result: PublishedResult) -> str | None:
-    """The FP8 scaling that was measured; None in other dtypes."""
+    """The FP8 scaling that a result was measured with; None for other dtypes."""
     if result.dtype != "fp8":
         return None
     return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
 
 
 def _software_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
-    """To sort by: the plan's own container, then the newest."""
+    """A sort key: results of the plan's own container come first, then those of the newest."""
     container = recipe.document(result).container
     newest_first = [-number for number in release_order(container or "00.00")]
     return not same_release(container_release(plan.image), container), newest_first

@@ -39,7 +39,7 @@ def groups(plan: JobPlan) -> list[RankGroup]:
 
 
 def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
-    """The node of a rank, and its place in each group; ``ep`` and ``etp`` only where there are experts."""
+    """A rank's node and its place in each group, by name; ``ep`` and ``etp`` only where there are experts."""
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank
     for name in ("tp", "cp", "dp"):

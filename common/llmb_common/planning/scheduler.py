@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
 
 
 class TimeLimit(NamedTuple):
-    """A time limit as plans have it, and the variable of the request that says so; empty: the site's file does."""
+    """A time limit as plans write it, and the variable of the request that gave it; empty: the site's file did."""
 
     value: str
     variable: str
@@ -40,7 +40,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def queue(self) -> str | None:
-        """Where the job waits, and whose nodes it gets."""
+        """The queue in which the job waits, and whose nodes it gets; None where there are no queues."""
         return None
 
     def job_name(self, usual: str) -> str:
@@ -49,17 +49,17 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def nodelist(self) -> str | None:
-        """The nodes that are asked for by name, a host list."""
+        """The nodes that are asked for by name, a host list; None: any."""
         return None
 
     @property
     def excluded(self) -> str | None:
-        """The nodes that the job avoids, a host list."""
+        """The nodes that the job avoids, a host list; None: none."""
         return None
 
     @property
     def containers(self) -> bool:
-        """Whether ranks run in the image."""
+        """Whether the job's ranks run in the image."""
         return False
 
     @property
@@ -80,7 +80,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of a request that ask for the same."""
+        """The variables of a request, name to value, that ask for the same account and queue."""
         said = {self.account_variable: self.account, self.queue_variable: self.queue}
         return {name: value for name, value in said.items() if name and value}
 
@@ -108,12 +108,12 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def queue(self) -> str | None:
-        """Where jobs wait if they do not say."""
+        """The queue of jobs that name none; None: the scheduler's own default."""
         return None
 
     @property
     def containers(self) -> bool:
-        """Whether jobs run in images, where that is possible."""
+        """Whether jobs run in images where their way of running can."""
         return True
 
     def problems(self) -> Iterable[tuple[str, str, str]]:

@@ -128,6 +128,11 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _refuse_planned(name: str, said: str) -> None:
+    """Refuse a setting of the framework that a plan sets itself.
+
+    Raises:
+        RequestError: ``name`` is one; the remedy names the variable that changes it
+    """
     if column := _COLUMNS.get(name):
         raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
     for pattern, instead in _PLANNED.items():
@@ -136,6 +141,11 @@ def _refuse_planned(name: str, said: str) -> None:
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
+    """Refuse settings that contradict the layout's recomputation or CUDA graphs.
+
+    Raises:
+        RequestError: there is one
+    """
     if found.get("model.recompute_granularity") == "full":
         remedy = "use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)"
         raise RequestError(f"{said}: model.recompute_granularity=full is planned", remedy=remedy)
@@ -149,7 +159,11 @@ def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) 
 
 
 def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
-    """What the field takes; empty: unknown."""
+    """The types and words that the setting ``name`` takes in a release; empty where they are not known.
+
+    Raises:
+        RequestError: the release has no such setting, and ``strict`` asks for it
+    """
     sections = fields_of_release(engine)
     section, _, field = name.partition(".")
     if not sections or field in sections.get(section, {}):
@@ -186,7 +200,7 @@ def value_of(text: str, kinds: list[str], said: str) -> Any:
 
 
 def _readings(text: str) -> Iterator[Any]:
-    """What ``text`` may mean, the narrowest first."""
+    """Yields the values that ``text`` may stand for, the narrowest type first and the text itself last."""
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
     if re.fullmatch(r"[+-]?[0-9]{1,18}", text):
@@ -203,6 +217,7 @@ def _readings(text: str) -> Iterator[Any]:
 
 
 def _is_of(value: Any, kinds: list[str]) -> bool:
+    """Whether ``value`` is of one of the types, or one of the words, that a setting takes."""
     if isinstance(value, str):
         a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)
         return "str" in kinds or f'"{value}"' in kinds or bool(a_dtype)

@@ -26,7 +26,11 @@ class Source(NamedTuple):
 
 
 def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Request) -> list[Source]:
-    """The values that decide ``plan``, which was made of the others."""
+    """The values that decide a plan, each with where it comes from: a variable, the site's file, the recipe, the
+    machine.
+
+    ``plan`` must have been made of the other arguments.
+    """
     names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
     resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
@@ -74,7 +78,7 @@ def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
 
 
 def _written(value: int | None) -> object:
-    """The value of a column as a user writes it."""
+    """The value of a column as a user writes it: ``NA`` for none, ``yes`` and ``no``."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "NA" if value is None else value

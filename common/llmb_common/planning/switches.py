@@ -54,7 +54,9 @@ def fp8_recipe_for(case: Case) -> str | None:
 
 
 def steps_for(case: Case) -> tuple[int, int | None]:
-    """Training steps, and after how many further steps a resumed run ends (the documents train one)."""
+    """The number of steps to train, and after how many a resumed run ends (None: after all; the documents train
+    one).
+    """
     request, variant = case.request, case.variant
     if request.max_steps is not None:
         window = variant.measurement
@@ -124,7 +126,11 @@ _SOFTWARE_TRACE = "nvtx,cuda-sw"
 
 
 def _trace(case: Case, engine: str, tool: str) -> str:
-    """What nsys traces."""
+    """What nsys traces, as its option ``--trace`` takes it; notes what is odd about a value that is asked for.
+
+    Raises:
+        RequestError: the value asked for is not valid
+    """
     own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
     asked, said = case.request.profile_trace, case.request.say("PROFILE_TRACE", case.request.profile_trace)
     if asked is None:
@@ -146,7 +152,13 @@ def _trace(case: Case, engine: str, tool: str) -> str:
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
-    """None: all. Some of the documented 0-8 do not exist where a job has 8 GPUs, which is no mistake of the user's."""
+    """The ranks that are profiled; None: all.
+
+    Of the documented 0-8, those that a small job does not have are left out without a word.
+
+    Raises:
+        RequestError: no list of ranks, or none that the job has
+    """
     asked, gpus = case.request.profile_ranks, case.gpus
     text = asked or case.variant.profiling.ranks
     if text == "all":
@@ -170,6 +182,11 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
+    """The profiler that this machine can run: nsys, or PyTorch's own, which is noted.
+
+    Raises:
+        RequestError: GPU metrics are asked for, and nsys is missing
+    """
     machine = case.machine
     if not machine.traits.this_machine or (machine.has_nsys and not case.on_cpu):
         return "nsys"
@@ -230,7 +247,7 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
-    """Where checkpoints are written and read, and what speaks against it."""
+    """Where checkpoints are written and read; notes what the documents say against them at this size and scale."""
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
         case.note(

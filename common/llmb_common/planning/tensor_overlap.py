@@ -49,7 +49,9 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
 
 
 def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """What the overlap cannot do: the problem and its remedy."""
+    """Yields what the overlap of TP's exchange cannot do in this layout, each with its remedy; nothing without the
+    overlap.
+    """
     if not overlaps_tensors(case, c):
         return
     off = f"{case.request.say('MEGATRON_SETTINGS')} {_SWITCH}=false"

@@ -64,4 +64,5 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
 
 
 def _words(seconds: int) -> str:
+    """Seconds as whole minutes, rounded up: ``7 minutes``."""
     return counted(math.ceil(seconds / 60), "minute")

@@ -41,13 +41,14 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
 
 
 class CatalogEntry(NamedTuple):
-    """A recipe and its folder."""
+    """A recipe with the folder that it was read from."""
 
     folder: Path
     recipe: Recipe
 
 
 def _entry(folder: Path) -> CatalogEntry | None:
+    """The recipe in a folder; None, after a notice, where it cannot be read."""
     try:
         return CatalogEntry(folder, load_recipe(folder))
     except RecipeError as error:
@@ -99,6 +100,11 @@ class Workspace:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
+        """The site's configuration; that of no site without an installation.
+
+        Raises:
+            ConfigError: the file cannot be read
+        """
         from llmb_common.planning.site.cluster import load_cluster_config
 
         return load_cluster_config(self.install_or_none, notice)
@@ -110,6 +116,7 @@ class Workspace:
         return tuple(entry for entry in entries if entry is not None)
 
     def _recipes_root(self) -> Path:
+        """The folder with the recipes: the installation's clone, else those of this package."""
         if not os.environ.get("LLMB_REPO") and self.cluster.repo:
             clone = Path(self.cluster.repo)
             if next(recipe_folders(clone), None) is not None:

@@ -34,7 +34,9 @@ _PRECISIONS = {
 
 
 class FunctionName(msgspec.Struct, frozen=True, array_like=True):
-    """One line of the index: what the name of a function says."""
+    """What the name of a function of Megatron-Bridge says: model, task, GPUs and precision. One line of a
+    catalogue's index.
+    """
 
     name: str
     model: str
@@ -46,20 +48,26 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def dtype(self) -> str:
+        """``bf16``, ``fp8`` or ``nvfp4``, by the word in the function's name."""
         return _PRECISIONS[self.precision][0]
 
     @property
     def fp8_recipe(self) -> str | None:
+        """The FP8 scaling (``cs``, ``ds``, ``mx``, ``sc``) by the function's name; None in other precisions."""
         return _PRECISIONS[self.precision][1]
 
     def variant(self, base: str) -> str:
-        """The value of CONFIG_VARIANT: ``base`` for plain pretraining, else the task and what follows the precision."""
+        """The CONFIG_VARIANT that selects the function: ``base`` for plain pretraining, else its task and its name's
+        suffix.
+        """
         words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
         return "_".join(words) or base
 
 
 class Chunks(msgspec.Struct, frozen=True, array_like=True):
-    """The layers of each chunk of a model, in its order, at ``pp`` stages of ``vp`` chunks."""
+    """NVIDIA's layout of a model for ``pp`` pipeline stages of ``vp`` chunks: the layers of each chunk, in the
+    model's order.
+    """
 
     pp: int
     vp: int
@@ -70,7 +78,11 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """What calling a function gives. ``stages``: it assigns its layers to stages of the pipeline itself."""
+    """What calling a function of Megatron-Bridge gives: its layout columns, its model and its settings.
+
+    ``stages``: it assigns its layers to pipeline stages itself. FLOPs per token are Megatron-Bridge's count and LLMB's
+    own; None: not known.
+    """
 
     columns: Columns[int]
     sequence_length: int
@@ -94,12 +106,12 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         return "full_iteration" in str(said)
 
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
-        """The layers of each chunk at PP and VP; None where no layout says so."""
+        """The layers of each chunk at ``pp`` stages of ``vp`` chunks; None where no layout of NVIDIA's is for these."""
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
 
 class Flops(NamedTuple):
-    """FLOPs for one token of one step, as Megatron-Bridge counts them and as LLMB does; None: not known."""
+    """FLOPs per token of a training step, by Megatron-Bridge's count and by LLMB's own; None: not known."""
 
     of_bridge: float | None = None
     own: float | None = None
@@ -114,11 +126,14 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
     own: tuple[float, float] | None = None
 
     def flops(self, function: Function, length: int) -> Flops:
-        """Those of ``function`` on sequences of ``length`` tokens."""
+        """The FLOPs per token of ``function`` on sequences of ``length`` tokens; unknown for lengths below
+        ``least``.
+        """
         if length < self.least:
             return Flops()
 
         def at(known: float | None, growth: tuple[float, float] | None) -> float | None:
+            """``known`` FLOPs, counted at the function's own length, at ``length``; None where either is not known."""
             if known is None or growth is None:
                 return None
             b, c = growth
@@ -128,6 +143,8 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of a catalogue's file; functions stay undecoded until one is asked for."""
+
     schema: Literal[1]
     release: str
     core: str
@@ -145,6 +162,11 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read(path: Path) -> _CatalogueFile:
+    """The content of a catalogue's file.
+
+    Raises:
+        RecipeError: it cannot be read
+    """
     remedy = (
         "write it again: llmb-install adopt and its image, or in an engine that has the functions: "
         "python -m llmb_train.catalogue FILE"
@@ -210,10 +232,11 @@ class Catalogue:
         return self._decoded[name]
 
     def flops(self, name: str, sequence_length: int) -> Flops:
-        """Those of the function ``name`` on sequences of so many tokens.
+        """The FLOPs per token of the function ``name`` on sequences of ``sequence_length`` tokens, as far as they
+        are known.
 
         Raises:
-            RecipeError: as ``function``.
+            RecipeError: as ``function`` does
         """
         function = self.function(name)
         if sequence_length == function.sequence_length:
@@ -223,7 +246,7 @@ class Catalogue:
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The models, by name."""
+        """The names of all models that the catalogue has functions for, each once, in its order."""
         return tuple(dict.fromkeys(entry.model for entry in self.index))
 
     def model(self, size: str) -> Model:
@@ -234,7 +257,7 @@ class Catalogue:
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """The variants beside the base: run only where CONFIG_VARIANT names them."""
+        """The variants beside plain pretraining, by name; they are run only where CONFIG_VARIANT names them."""
         names = dict.fromkeys(sorted(entry.variant(self._base.name) for entry in self.index))
         return tuple(
             msgspec.structs.replace(
@@ -249,7 +272,10 @@ class Catalogue:
         )
 
     def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
-        """What the functions are selected by, from the index alone. ``in_image``: those of the recipe's image."""
+        """Yields what selects each function, from the index alone.
+
+        A function that the recipe's image, whose catalogue ``in_image`` is, does not have is marked with this release.
+        """
         known = {entry.name for entry in in_image.index}
         for entry in self.index:
             variant = entry.variant(self._base.name)
@@ -282,6 +308,7 @@ class Catalogue:
                 yield self._row(entry, name)
 
     def _row(self, entry: FunctionName, variant: str) -> Row:
+        """The configuration row that one function stands for; ``variant`` is its CONFIG_VARIANT."""
         function = self.function(entry.name)
         values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
         return Row(
@@ -307,7 +334,7 @@ def _formula(gbs: int, gpus: int) -> str:
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The result for one function at its own number of GPUs.
+    """What Megatron's own validation says of one function at its own number of GPUs.
 
     ``needs``: packages of the container that validation asked for, and what the user has to give. ``refused``: why
     Megatron does not train it even then; None: it does.
@@ -318,7 +345,7 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The results of one engine."""
+    """What the validation of one release of the engine says of its functions, by their names."""
 
     schema: Literal[1]
     release: str
@@ -328,10 +355,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_validation(path: Path) -> Validation:
-    """The whole file.
+    """The content of a file of validation results.
 
     Raises:
-        RecipeError: it cannot be read.
+        RecipeError: it cannot be read
     """
     remedy = "write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue"
     document: Validation = read_generated(path, Validation, remedy=remedy)

@@ -75,7 +75,7 @@ Problems: TypeAlias = Iterator[tuple[str, str]]
 
 
 def _problems(recipe: Recipe) -> Problems:
-    """What the types cannot say."""
+    """Yields what is wrong in a recipe and cannot be said by types, each with its remedy; nothing for a right one."""
     sizes = [model.size for model in recipe.listed_models]
     variants = [variant.name for variant in recipe.listed_variants]
     yield from _repeated("model size", sizes)
@@ -118,22 +118,26 @@ def _problems(recipe: Recipe) -> Problems:
 
 
 def _identity(recipe: Recipe, result: PublishedResult) -> str:
+    """One line that only one published result of a recipe may have: what was measured, and in which document."""
     document, dtype = recipe.document(result), precision(result.dtype, result.fp8_recipe)
     what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
     return f"{what} of {document.title} {document.container}"
 
 
 def _which(item: Row | PublishedResult) -> str:
+    """A row or a result, named for messages by its size, GPU type and source."""
     return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
 
 
 def _repeated(kind: str, names: list[str]) -> Problems:
+    """Yields a problem for each name that stands twice; ``kind`` is what the names are of."""
     for name, count in Counter(names).items():
         if count > 1:
             yield f"the {kind} {name!r} appears twice", "keep one"
 
 
 def _problems_of_rows(recipe: Recipe) -> Problems:
+    """Yields what is wrong with the listed rows: ranges, missing architectures, and two rows for one request."""
     seen: dict[tuple[str, str, str, str, int], Row] = {}
     for row in recipe.listed_rows:
         if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
@@ -150,6 +154,7 @@ def _problems_of_rows(recipe: Recipe) -> Problems:
 
 
 def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
+    """Yields what is wrong with one published result: corrections, its document, container and row."""
     where = _which(result)
     if bool(result.corrected) != bool(result.why):
         yield f"{where}: 'corrected' and 'why' go together", "give both, or neither"

@@ -31,7 +31,7 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Experts with their router, in the numbers that Megatron needs."""
+    """The experts of a model with their router, in the numbers that Megatron needs to build them."""
 
     router: Literal["softmax", "sigmoid"] = "softmax"
     pre_softmax: bool = False
@@ -81,6 +81,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_chunk(self) -> int | None:
+        """None: no function's attention is cut into chunks. Listed architectures may have one."""
         return None
 
 
@@ -120,6 +121,7 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_order(self) -> list[LayerKind]:
+        """The kind of each layer, from the first to the last."""
         runs = re.findall(r"([0-9]*)([a-z])", self.order)
         return [self.kinds[letter] for count, letter in runs for _ in range(int(count or 1))]
 
@@ -178,13 +180,15 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def listed(self) -> Architecture:
-        """The architecture of a model that the recipe itself describes."""
+        """The architecture that the recipe itself lists; a model that a function describes has none, and must not be
+        asked.
+        """
         assert self.architecture is not None, f"{self.size} is described by a function"
         return self.architecture
 
 
 def layers_of(a: Architecture) -> Layers:
-    """The layers of ``a``: ``a`` for dense ones, ``b`` for those with experts."""
+    """The layers of a listed architecture; their kinds are ``a`` for dense ones and ``b`` for those with experts."""
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
     attention, norms = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups), 2 * norm * a.hidden
     kinds = {"a": LayerKind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
@@ -198,7 +202,10 @@ def layers_of(a: Architecture) -> Layers:
 
 
 def count_parameters(a: Architecture) -> int:
-    """Weights of the whole model, as the real one on the meta device counts them; the vocabulary is not padded."""
+    """The number of weights of a listed architecture, with its vocabulary unpadded.
+
+    It is what the real model, built on the meta device, counts.
+    """
     layers = layers_of(a)
     inside = sum(kind.divided + kind.routed + kind.whole for kind in layers.in_order)
     return layers.norm * a.hidden + 2 * a.vocabulary * a.hidden + inside
@@ -209,7 +216,7 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 
 
 class ModelFlops(NamedTuple):
-    """FLOPs of one training step (forward and backward) on one sequence."""
+    """FLOPs of one training step, forward and backward, on one sequence, by part of the model."""
 
     attention: int
     mlp: int
@@ -217,6 +224,7 @@ class ModelFlops(NamedTuple):
 
     @property
     def total(self) -> int:
+        """The FLOPs of all parts together."""
         return self.attention + self.mlp + self.embedding
 
 
@@ -242,6 +250,7 @@ def model_flops(
 
 
 def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:
+    """Tokens per second of a whole job whose steps take ``step_seconds``."""
     return sequence_length * global_batch_size / step_seconds
 
 

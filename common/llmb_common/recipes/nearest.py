@@ -30,7 +30,9 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 
 @dataclass(frozen=True)
 class Model:
-    """A model that somebody names or a recipe has. ``parameters`` None: nobody says."""
+    """A model as its name describes it; ``parameters`` is None where neither the name nor a list says how many it
+    has.
+    """
 
     name: str
     parameters: float | None
@@ -38,32 +40,32 @@ class Model:
 
     @property
     def family(self) -> str:
-        """``qwen``."""
+        """The letters that the name begins with, ``qwen``; empty where it begins with none."""
         found = re.match(r"[a-z]*", self.name)
         return found[0] if found else ""
 
     @property
     def sees(self) -> bool:
-        """Whether it takes images, by its name."""
+        """Whether the model takes images, by a word in its name."""
         return bool({"vl", "omni", "vision", "audio", "45v"} & {*_words(self.name)})
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """A size of a recipe that is near to a model without one."""
+    """A model of a recipe that is near to one that no recipe has."""
 
     recipe: Recipe
     model: Model
 
     @property
     def said(self) -> str:
-        """``llama3_70b (71B parameters, dense)``."""
+        """The model with its size and kind, for messages: ``llama3_70b (71B parameters, dense)``."""
         kind = "mixture of experts" if self.model.experts else "dense"
         return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
 
 
 def model_named(name: str) -> Model:
-    """What the name ``name`` says, and ``library.json`` of it."""
+    """The model that ``name`` describes, completed by what ``library.json`` says of it."""
     words = _words(name)
     known = _library()["models"].get(in_library(name) or "", {})
     parameters, experts = None, bool(known.get("experts"))
@@ -80,17 +82,20 @@ def model_named(name: str) -> Model:
 
 
 def in_library(name: str) -> str | None:
-    """What Megatron-Bridge calls the model ``name`` in its library of recipes; None: it has none, or also a performance
-    recipe."""
+    """The name under which Megatron-Bridge's library trains the model ``name`` without a performance recipe.
+
+    None where the library lacks it, or a performance recipe exists as well.
+    """
     plain = _plain(name)
     return next((known for known in _library()["models"] if _plain(known) == plain), None)
 
 
 def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -> Nearest | None:
-    """The size of ``recipes`` that is nearest to the model ``name``, of those for ``gpu_type`` where that is given.
+    """The model of ``recipes`` that is nearest to the model ``name``; None where there is none.
 
-    In this order: dense or experts, the number of parameters to a factor of about 1.4, images or not, the family, the
-    number. Of a model whose name has no number: the largest of its family. None: there is none, or no such size.
+    ``gpu_type``: only models with configurations for it count. In this order: dense or experts, the number of
+    parameters to a factor of about 1.4, images or not, the family, the number. Where the name has no number: the
+    largest of its family.
     """
     asked = model_named(name)
     found: list[Nearest] = [Nearest(recipe, model) for recipe in recipes for model in _models(recipe, gpu_type)]
@@ -100,6 +105,7 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     wanted = asked.parameters
 
     def apart(item: Nearest) -> tuple[object, ...]:
+        """The sort key of a candidate: how far it is from the model that was asked for."""
         model = item.model
         ratio = abs(math.log2((model.parameters or 1) / wanted))
         alike = (round(2 * ratio), model.sees != asked.sees, model.family != asked.family)
@@ -109,9 +115,9 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 
 
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
-    """What to do about the model ``name``, which no recipe has; empty where nothing is known of it.
+    """A sentence on what to run instead of the model ``name``, which no recipe has; empty where nothing is near.
 
-    ``job``: as of ``plan_command``.
+    ``job``: what is asked of the job, as in ``plan_command``.
     """
     near, library = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes), in_library(name)
     said = []
@@ -150,7 +156,7 @@ def plan_command(
 
 
 def _accepted(recipe: Recipe) -> Iterator[Configuration]:
-    """The configurations that the recipe's image has, without the numbers of GPUs at which Megatron refuses them."""
+    """Yields the configurations that the recipe's image runs, without the scales at which Megatron refuses them."""
     index = recipe.catalogue.index if recipe.catalogue is not None else ()
     base = recipe.listed_variants[0].name
     refused = {
@@ -166,7 +172,10 @@ def _accepted(recipe: Recipe) -> Iterator[Configuration]:
 
 
 def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
-    """Whose configurations jobs on ``gpu_type`` run: a relative's only where the recipe has none for the type."""
+    """The GPU types whose configurations jobs on ``gpu_type`` run; empty for no type.
+
+    A relative's count only where the recipe has none for the type itself.
+    """
     if gpu_type is None:
         return ()
     has_own = any(one.gpu == gpu_type for one in recipe.configurations)
@@ -174,7 +183,10 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
 
 
 def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
-    """The models of a recipe whose parameters are known, without small copies and stand-ins."""
+    """Yields the models of a recipe, on ``gpu_type`` or on any, whose number of parameters is known.
+
+    Small copies and stand-ins are left out.
+    """
     here = _whose_rows(recipe, gpu_type)
     sizes = {one.size for one in _accepted(recipe) if gpu_type is None or one.gpu in here}
     for size in recipe.sizes:
@@ -192,6 +204,7 @@ def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
 
 
 def _words(name: str) -> list[str]:
+    """The words of a model's name in lower case, without those at its end that say how it was trained."""
     words = re.split(r"[-_/ ]+", name.lower())
     while len(words) > 1 and words[-1] in _NO_MODELS:
         words.pop()
@@ -199,15 +212,17 @@ def _words(name: str) -> list[str]:
 
 
 def _plain(name: str) -> str:
-    """Without what names are written with and without: ``qwen2.5-72b`` is ``qwen25_72b``."""
+    """A model's name without its punctuation, so that ``qwen2.5-72b`` and ``qwen25_72b`` are equal."""
     return re.sub(r"[^a-z0-9]", "", "".join(_words(name)))
 
 
 def _number(text: str) -> float:
+    """The number in a name, where ``p`` may be the decimal point: ``1p2`` is 1.2."""
     return float(text.replace("p", "."))
 
 
 @cache
 def _library() -> dict[str, Any]:
+    """The content of ``library.json``."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
     return found

@@ -25,6 +25,8 @@ NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
 
 
 class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a recipe runs where the request does not say: model size, dtype and GPU type."""
+
     model_size: Name
     dtype: Dtype
     gpu_type: Name | None = None
@@ -37,7 +39,7 @@ class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The files of one release's functions."""
+    """The files that describe one release's functions: the catalogue, and what validation says of it."""
 
     catalogue: str
     validation: str | None = None
@@ -93,8 +95,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @cached_property
     def releases(self) -> dict[str, Recipe]:
-        """By exact release of Megatron-Bridge, the recipe with that release's functions; empty where all have the
-        same."""
+        """The recipe with each release's functions, by the exact release of Megatron-Bridge.
+
+        Empty where all releases have the same functions.
+        """
         if not self.other_catalogues or self.catalogue is None:
             return {}
         folder = Path(self.catalogue.path).parent
@@ -115,7 +119,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
-        """The catalogue of functions; None where all rows are listed."""
+        """The recipe's catalogue of functions, read when first asked for; None where all its rows are listed.
+
+        Raises:
+            RecipeError: the file cannot be read
+        """
         if self.catalogue_file is None:
             return None
         from llmb_common.recipes.catalogue import Catalogue
@@ -129,23 +137,31 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """Every model size."""
+        """The names of all models, those of the catalogue included."""
         return (*(model.size for model in self.listed_models), *(self.catalogue.sizes if self.catalogue else ()))
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
+        """All models, those of the catalogue included."""
         return tuple(self.model(size) for size in self.sizes)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
+        """All variants, those of the catalogue included."""
         return (*self.listed_variants, *(self.catalogue.variants if self.catalogue else ()))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
+        """All configuration rows, those of the catalogue included."""
         return (*self.listed_rows, *(self.catalogue.rows() if self.catalogue else ()))
 
     @cached_property
     def results(self) -> tuple[PublishedResult, ...]:
+        """All published results, those in the file of results included.
+
+        Raises:
+            RecipeError: that file cannot be read
+        """
         if self.results_file is None:
             return self.listed_results
         from llmb_common.recipes.rows import read_results
@@ -211,6 +227,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @cached_property
     def _validated(self) -> dict[str, Validated]:
+        """What validation says of each function, by name; empty where the recipe names no such file."""
         if self.validation_file is None:
             return {}
         from llmb_common.recipes.catalogue import read_validation
@@ -246,6 +263,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise self._unknown("variant", name, "CONFIG_VARIANT", [known.name for known in self.variants], among)
 
     def _unknown(self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]) -> RequestError:
+        """The error for a ``name`` of a ``kind`` that is not among ``known``; it lists those that are also in
+        ``among``.
+
+        ``field`` is the variable that says the name. An empty ``among`` lists all.
+        """
         wanted = set(among)
         names = [one for one in known if not wanted or one in wanted]
         return RequestError(
@@ -255,12 +277,14 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def measured_as(self, variant: str) -> Variant:
-        """How runs of ``variant`` are measured: functions as the first, of whatever catalogue they are."""
+        """The variant by whose rules runs of ``variant`` are measured: itself if the recipe lists it, else the first
+        one.
+        """
         return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
 
 
 def find_row(recipe: Recipe, result: PublishedResult) -> Row | None:
-    """The configuration row that a published result was measured with."""
+    """The configuration row that a published result was measured with; None where the recipe has none such."""
     recipe = recipe.of_release(result.release)
     rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)
     fits = (row for row in rows if None in (row.fp8_recipe, result.fp8_recipe) or row.fp8_recipe == result.fp8_recipe)

@@ -47,12 +47,12 @@ FilePattern = Annotated[
 
 
 def precision(dtype: str, fp8_recipe: str | None) -> str:
-    """``bf16``, ``fp8 (mx)``: the dtype with its FP8 scaling, for people."""
+    """The dtype with its FP8 scaling as people write it: ``bf16``, ``fp8 (mx)``."""
     return f"{dtype} ({fp8_recipe})" if fp8_recipe else dtype
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nsight Systems defaults. ``file`` is the report's name."""
+    """The default steps and ranks of an Nsight Systems profile; ``file`` is the name of the report."""
 
     start: Positive
     stop: Positive
@@ -64,7 +64,7 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which iterations give the result. ``statistic`` last: the last step, with the window's mean beside it."""
+    """The iterations that give a run's result; ``statistic`` last: the last step, with the window's mean beside it."""
 
     first: Positive
     last: Positive
@@ -77,6 +77,8 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a run that traces NCCL differs: its number of steps, and the suffix of its name."""
+
     steps: Positive = 5
     suffix: Suffix = ""
 
@@ -128,7 +130,7 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """The documented GPU counts: doublings from ``gpus_min`` to ``gpus_max``."""
+        """The documented numbers of GPUs: ``gpus_min``, and its doublings up to ``gpus_max``."""
         doublings = (self.gpus_max // self.gpus_min).bit_length()
         return tuple(self.gpus_min << doubling for doubling in range(doublings))
 
@@ -152,7 +154,7 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Configuration(NamedTuple):
-    """What selects a row, and the numbers of GPUs that it documents."""
+    """What selects a configuration row, and the numbers of GPUs that the row documents."""
 
     size: str
     gpu: str
@@ -178,12 +180,15 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def software(self) -> str:
-        """What was measured, for people: ``Megatron-Bridge, nemo:26.08``."""
+        """The framework and container that the document measured: ``Megatron-Bridge, nemo:26.08``."""
         return f"{self.framework}, nemo:{self.container}"
 
 
 class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One published result. ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason."""
+    """One result that NVIDIA published, for one configuration at one scale.
+
+    ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason.
+    """
 
     variant: Name
     gpu: Name
@@ -208,7 +213,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     source: str
 
     def value(self, figure: Figure) -> float | None:
-        """The figure to compare with: corrected where the document is wrong, else as printed."""
+        """The figure to compare with, corrected where the document is wrong; None where it was not published."""
         printed: float | None = getattr(self, figure)
         return self.corrected.get(figure, printed)
 
@@ -246,6 +251,8 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a file of published rows."""
+
     schema: int
     looked_up: str
     """The day on which the rows were compared with ``source``."""
@@ -254,20 +261,20 @@ class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:
-    """All rows of the file.
+    """All rows of a file of published results, as printed.
 
     Raises:
-        RecipeError: it cannot be read.
+        RecipeError: it cannot be read
     """
     document: _PublishedFile = read_generated(path, _PublishedFile, remedy="restore it from the repository")
     return document.rows
 
 
 def read_results(path: Path) -> tuple[PublishedResult, ...]:
-    """The rows that belong to a function, as results to compare with.
+    """The rows of a file of published results that belong to a function, as results to compare with.
 
     Raises:
-        RecipeError: the file cannot be read.
+        RecipeError: the file cannot be read, or lacks what a function's row needs
     """
     rows = [row for row in read_published(path) if row.function is not None]
     together: dict[str | None, list[PublishedRow]] = defaultdict(list)
@@ -277,7 +284,7 @@ def read_results(path: Path) -> tuple[PublishedResult, ...]:
 
 
 def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
-    """``rows``: those of its function."""
+    """A printed row as a result to compare with; ``rows`` are all printed rows of the same function."""
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
     same = {name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__}
@@ -292,9 +299,9 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
 
 
 def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
-    """That the two results nearest in time are both further away than releases should differ; empty where they agree.
+    """A note that a row is far from the two nearest in time, where both are further away than releases differ.
 
-    Two, so that an outlier makes none of its neighbours look odd: the first and the last have both on one side.
+    Empty where they agree. Two, so that an outlier makes none of its neighbours look odd.
     """
     order = sorted({release_order(other.container) for other in rows})
     position = order.index(release_order(row.container))

@@ -29,16 +29,17 @@ from llmb_common.runs.timing.records import Iteration
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""
 
-EVIDENCE = (
-    *("gpus", "driver", "cuda", "kernel", "cpu", "nccl", "network", "channels", "adapters", "gpudirect"),
-    *("nvlink", "fabric", "pcie", "power_limit", "clocks"),
+EVIDENCE = tuple(
+    (
+        "gpus driver cuda kernel cpu nccl network channels adapters gpudirect nvlink fabric pcie power_limit clocks"
+    ).split()
 )
 """Facts that a run's nodes tell: one without them is of an unknown value, not of none."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """How the second side's step time compares with the first's: ``ratio`` 1.02 is 2 % slower, with its interval."""
+    """The second side's step time over the first's, with its interval: a ``ratio`` of 1.02 is 2 % slower."""
 
     ratio: float
     low: float
@@ -97,9 +98,10 @@ _MOST_RANKED = 40
 
 
 def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
-    """Bounds of how much larger the second values are, whatever distribution both share (Hodges and Lehmann, 1963).
+    """Bounds of how much larger the second values are than the first, whatever distribution both have.
 
-    None where the values are too few: five of each are enough, where all of one side are above all of the other.
+    Hodges and Lehmann (1963). None where the values are too few to say it at ``_RANK_RATE`` (five on each side are
+    enough, where all of one side are above all of the other), or so many that the ranks add nothing.
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
@@ -114,7 +116,10 @@ def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, f
 
 
 def _rank_sums(first: int, second: int) -> list[int]:
-    """In how many orders of all values 0, 1, 2, ... pairs have the second side's first (Mann and Whitney, 1947)."""
+    """The null distribution of the Mann-Whitney statistic (1947) for samples of ``first`` and ``second`` values.
+
+    Element u is the number of orderings of all values in which u pairs have the second sample's value first.
+    """
     ways = [1] + [0] * (first * second)
     for size in range(1, first + 1):
         # From size - 1 values to size: times (1 - x^(second + size)) / (1 - x^size).
@@ -126,9 +131,10 @@ def _rank_sums(first: int, second: int) -> list[int]:
 
 
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
-    """The iteration at which the loss of a run differs most from that of the first, and by how much, as a share of it.
+    """The iteration at which another run's loss differs most from the first run's, and that difference as a share of
+    it.
 
-    None where no iteration of the first and another run has a finite loss.
+    None where no iteration of the first and of another run both have a finite loss.
     """
     known = {
         item.index: item.loss for item in first if item.loss is not None and math.isfinite(item.loss) and item.loss
@@ -146,9 +152,10 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
 
 
 def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
-    """What differs between two sides: (name, first's value, second's), plan first, then software, image and nodes.
+    """The facts in which two sides of a comparison differ, as rows (name, first side's value, second side's value).
 
-    Where a side's own runs differ, its value names each with the number of its runs.
+    The plan's facts come first, then software, image and nodes. Where the runs of one side differ among themselves, its
+    value has each of theirs with the number of runs.
     """
     one, other = ([facts(record) for record in side] for side in (first, second))
     names = dict.fromkeys(name for found in (*one, *other) for name in found)
@@ -160,6 +167,7 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
 
 
 def _together(side: Sequence[dict[str, str]], name: str) -> str:
+    """The value that the runs of a side have for a fact, ``-`` where it is unknown; several: ``a (2) / b (1)``."""
     counts = Counter(found.get(name, "-") for found in side)
     if len(counts) == 1:
         return next(iter(counts))
@@ -167,14 +175,20 @@ def _together(side: Sequence[dict[str, str]], name: str) -> str:
 
 
 def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
-    """Which of what decides the work of a step is not the same for both, by the plan's names."""
+    """Names of the plan's fields that decide how much work a step is, and differ between the two plans. Empty: equal
+    work.
+    """
     # Variants of a catalogue are kinds of training: sft, pretrain.
     names = (*fields_of(JobPlan, "work"), *(["variant"] if first.function or second.function else []))
     return tuple(name for name in names if getattr(first, name) != getattr(second, name))
 
 
 def facts(record: RunRecord) -> dict[str, str]:
-    """What is known of a run and may explain its speed, by name: plan, environment, software, image, nodes."""
+    """Everything on record of a run that may explain its speed, as name to value: plan, environment, software,
+    image, nodes.
+
+    A fact without a value is left out.
+    """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
     found["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
@@ -191,7 +205,7 @@ _NOT_SHOWN = {"overridden"}
 
 
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
-    """Of these what is known before a run."""
+    """The facts that a plan alone tells, as name to value: those of ``facts`` that are known before the run."""
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
     environment = kept.pop("env")
@@ -201,6 +215,7 @@ def facts_of_plan(plan: JobPlan) -> dict[str, str]:
 
 
 def _flat(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+    """The leaves of nested dictionaries, each with the dotted path of its keys: ``checkpoint.enabled``."""
     for name, item in value.items():
         if isinstance(item, dict):
             yield from _flat(item, f"{above}{name}.")
@@ -209,6 +224,7 @@ def _flat(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
 
 
 def _shown(value: object) -> str:
+    """A value as text: JSON unless it is a string already; empty for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)
@@ -216,9 +232,9 @@ def _shown(value: object) -> str:
 
 @dataclass(frozen=True)
 class Contender:
-    """``of``, whatever that is, with the step time of each of its runs, at least one.
+    """One entry of a ranking: ``of``, which is the caller's own and not looked at, with the step times of its runs.
 
-    ``tokens``: of a step, on one GPU.
+    ``times`` has at least one; ``tokens`` is the number of tokens that one GPU trains on in a step.
     """
 
     of: Any
@@ -228,14 +244,16 @@ class Contender:
 
     @property
     def seconds(self) -> float:
-        """Seconds per token on one GPU, stalls included."""
+        """Mean seconds that one GPU takes for a token, stalls included."""
         return math.exp(level(self.times, self.scatter).mean) / self.tokens
 
 
 def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change | None]]:
-    """The contenders in order of speed, the fastest first, with their places.
+    """The contenders ordered by time per token, fastest first, each with its place and its change against the
+    fastest.
 
-    The change is their time for a token over that of the fastest of all, 1.02 is 2 % slower; None of the fastest.
+    Those that cannot be told apart share a place (see the module). A change of 1.02 is 2 % slower than the fastest of
+    all; None for that one itself.
     """
     found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)
@@ -248,6 +266,7 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
 
 
 def _per_token(first: Contender, second: Contender) -> Change:
+    """How much longer the second contender takes for a token on one GPU, with the interval of that ratio."""
     change = compare_times(first.times, second.times, first.scatter)
     share = first.tokens / second.tokens
     return Change(change.ratio * share, change.low * share, change.high * share)

@@ -20,12 +20,16 @@ if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
 
 
 def _caller(plan: JobPlan) -> dict[str, str]:
-    """Variables of the caller's environment. The recipe's and the site's follow from the rest, and a change of the
-    site's is what comparing over time is to show."""
+    """The plan's variables that the caller's own environment set, as name to value.
+
+    Those of the recipe and the site are left out: they follow from the rest of the plan, and what a change of the
+    site's does is just what a comparison over time is to show.
+    """
     return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
 
 
 def _checkpoints(plan: JobPlan) -> bool:
+    """Whether the run writes or reads checkpoints, which changes its speed."""
     return plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
 
 
@@ -40,38 +44,68 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 
 
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
-    """The values of the fields with one of ``roles``, by name."""
+    """The values of the plan's fields that have one of ``roles`` (``request.columns``), by the field's name.
+
+    A field in ``_ASPECTS`` counts with one aspect of it, under that aspect's name.
+    """
     known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
     return {called: aspect(plan) for called, aspect in known}
 
 
 def configuration(plan: JobPlan) -> dict[str, Any]:
-    """The plan without names, paths, limits and accounts: two runs with the same one do the same work the same way.
+    """Everything of a plan that decides the work of a step and its speed, by name; equal for two runs that are
+    repeats.
 
-    ``NCCL_ALGO=Ring`` in the caller's environment is another configuration.
+    Names, paths, limits and accounts are left out. A variable of the caller's counts: ``NCCL_ALGO=Ring`` makes another
+    configuration.
     """
     return aspects(plan, "work", "division", "speed")
 
 
 def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
-    """What the plans differ in, by name, with the value of each: columns, variables, settings, image, engine."""
-    known = [values_of(plan) for plan in plans]
-    everything = dict.fromkeys(name for values in known for name in values)
-    names = sorted(everything, key=lambda name: name in ("engine", "image"))  # a variable of one plan comes before
-    found = {name: [values.get(name, "-") for values in known] for name in names}
-    found = {name: values for name, values in found.items() if len(set(values)) > 1}
+    """The names in which the plans differ, each with the value of every plan, in their order; ``-``: a plan has
+    none.
+
+    Names are columns, variables, settings, ``image`` and ``engine``; of the last two only what adds something. Empty
+    where the plans are alike.
+    """
+    values = [values_of(plan) for plan in plans]
+    names = dict.fromkeys(name for plan_values in values for name in plan_values)
+    found: dict[str, list[str]] = {}
+    # Engine and image stand last, also where only one plan has a variable that the others lack.
+    for name in sorted(names, key=lambda name: name in ("engine", "image")):
+        of_each = [plan_values.get(name, "-") for plan_values in values]
+        if len(set(of_each)) > 1:
+            found[name] = of_each
     if "gpus" in found:
         found.pop("gpus_per_node", None)  # on one machine, the same again
-    if len({*found.get("image", [])}) == len({*found.get("engine", [])}) == len({(p.image, p.engine) for p in plans}):
-        found.pop("image" if all(container_release(plan.image) for plan in plans) else "engine")
+    if _image_is_engine(plans, found):
+        all_released = all(container_release(plan.image) for plan in plans)
+        found.pop("image" if all_released else "engine")
     if "image" in found:
-        often = Counter(Path(image).name for image in set(found["image"]))
-        found["image"] = [name if often[name := Path(image).name] == 1 else image for image in found["image"]]
+        found["image"] = _short_names(found["image"])
     return found
 
 
+def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) -> bool:
+    """Whether image and engine both differ, and each image comes with one engine: one of the two says it all."""
+    images = set(differing.get("image", []))
+    engines = set(differing.get("engine", []))
+    pairs = {(plan.image, plan.engine) for plan in plans}
+    return len(images) == len(engines) == len(pairs)
+
+
+def _short_names(images: list[str]) -> list[str]:
+    """The file name of each image; the whole path where another image has the same name."""
+    often = Counter(Path(image).name for image in set(images))
+    return [image if often[Path(image).name] > 1 else Path(image).name for image in images]
+
+
 def apart(plans: Iterable[JobPlan | None]) -> list[str]:
-    """What tells each plan from the others of its kind of job but the number of GPUs: ``tp=2, NCCL_ALGO=Ring``."""
+    """For each plan, what tells it from the others of its kind of job: ``tp=2, NCCL_ALGO=Ring``.
+
+    The number of GPUs is not among it. Empty for a plan that is alone of its kind, or None.
+    """
     listed = list(plans)
     kinds: dict[str, dict[int, JobPlan]] = {}
     for at, plan in enumerate(listed):
@@ -87,7 +121,9 @@ def apart(plans: Iterable[JobPlan | None]) -> list[str]:
 
 
 def values_of(plan: JobPlan) -> dict[str, str]:
-    """What tells jobs apart, by the names and in the words of tables: ``tp: 2``, ``NCCL_ALGO: Ring``, ``engine``."""
+    """The configuration of a plan with its engine and image as tables write it, as name to text: ``tp: 2``; ``-``:
+    no value.
+    """
     said: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
@@ -96,17 +132,24 @@ def values_of(plan: JobPlan) -> dict[str, str]:
 
 
 def kind_of_job(plan: JobPlan) -> str:
-    """What people call jobs of every scale that differ in nothing else: ``mbridge llama3_70b sft fp8 (cs)``."""
+    """The plan's recipe, model size, variant and precision, without its scale: ``mbridge llama3_70b sft fp8 (cs)``."""
     return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
 
 
 def title_of(plan: JobPlan) -> str:
-    """``llama3.1 405b mbridge fp8 (cs) on 128 gb200``, and what of it is not as the recipe documents it: ``, tp=4``."""
+    """One line that names a plan's configuration: ``llama3.1 405b mbridge fp8 (cs) on 128 gb200, tp=4``.
+
+    After the GPUs stand its ``deviations`` from what the recipe documents.
+    """
     return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}{deviations(plan)}"
 
 
 def deviations(plan: JobPlan) -> str:
-    """What tells the job from the documented one, each after a comma: columns, the caller's variables, switches."""
+    """What of a plan is not as its recipe documents it, as text to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
+
+    Overridden columns, Megatron settings, the caller's variables, switches, a profiler, checkpoints. Empty: as
+    documented.
+    """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
     found += [f"{name}={value}" for name, value in sorted(_caller(plan).items())]
@@ -117,6 +160,7 @@ def deviations(plan: JobPlan) -> str:
 
 
 def _shortened(text: str) -> str:
+    """``text``, cut to ``_LONGEST`` characters with three dots."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -129,7 +173,9 @@ _keys: dict[int, tuple[JobPlan, str]] = {}
 
 
 def configuration_key(plan: JobPlan) -> str:
-    """A key that is equal for equal configurations only: twelve hexadecimal digits."""
+    """Twelve hexadecimal digits that are equal for plans of equal ``configuration`` only. Its values are kept in
+    memory.
+    """
     if id(plan) not in _keys:
         text = json.dumps(configuration(plan), sort_keys=True)
         if len(_keys) >= _MANY:
@@ -139,37 +185,47 @@ def configuration_key(plan: JobPlan) -> str:
 
 
 def configuration_of(record: RunRecord) -> str:
-    """The key of a run's configuration and software: equal for repeats of each other."""
+    """A run's configuration key and, after a blank, its software: equal for repeats of each other only.
+
+    Raises what ``software_of`` does; outside containers that reads the run's log.
+    """
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
 
 def memory_key(plan: JobPlan, kind: str) -> str:
-    """What the memory of jobs of ``kind`` (``planning.memory``) is compared within: kind and software."""
+    """The key under which measured GPU memory is compared: ``kind`` (of ``planning.memory``) and the plan's
+    software.
+    """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
 
 def software_of_plan(plan: JobPlan) -> str:
-    """What a run of the plan will train with; empty outside containers, where only the run itself can tell."""
+    """What a run of ``plan`` will train with: ``nemo:26.02.01`` or the image's file name.
+
+    Empty outside containers, where only the run itself can tell.
+    """
     return software_of_image(plan.image or "")
 
 
 def software_of_image(image: str) -> str:
-    """What runs in an image train with; empty where there is none."""
+    """What jobs in an image train with: ``nemo:26.02.01``, else the image's file name; empty for an empty path."""
     release = container_release(image)
     return f"nemo:{release}" if release else Path(image).name
 
 
 class RunImage(NamedTuple):
-    """The image of a run: its path or reference, and the digest on record, shortened; empty where none is."""
+    """A run's image: its path or reference, and the digest on record, shortened to twelve digits; empty where there
+    is none.
+    """
 
     image: str
     content: str
 
 
 def image_of(record: RunRecord) -> RunImage:
-    """The image of a run.
+    """The image that a run trained in.
 
-    Of a release that was imported no digest counts: each import makes another file of the same content.
+    A release that was imported has no digest here: each import makes another file of the same content.
     """
     from llmb_common.runs.manifest import image_receipt
 
@@ -179,9 +235,11 @@ def image_of(record: RunRecord) -> RunImage:
 
 
 def image_marks(images: Sequence[RunImage]) -> list[str]:
-    """What tells each run's image from others of its name, after a blank: `` (sha256:1a2b3c4d5e6f)``, `` (/a/x.sqsh)``.
+    """For each image, the text that tells it from others of its name: `` (sha256:1a2b3c4d5e6f)`` or ``
+    (/a/x.sqsh)``.
 
-    Empty where one name is one image: one digest in several folders is, and a path whose digest was noted only once.
+    It begins with a blank, to be appended to a name. Empty where one name is one image: the same digest in several
+    folders, or a path whose digest was noted only once.
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):
@@ -197,12 +255,15 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
 
 
 def _unlike(name: str, image: str) -> bool:
-    """Whether a file's name says more than the release that its software is called by."""
+    """Whether an image, named by its path, has a file name other than the ``name`` of its software."""
     return not image.startswith("sha256:") and Path(image).name != name
 
 
 def _image(image: str, digests: set[str]) -> str:
-    """An image without a digest on record. What is named like a release, and nothing else, is that release."""
+    """What stands for an image without a digest of its own: the only digest of that path, else the path.
+
+    Empty for a file that is named like a release and nothing else: it is taken for that release.
+    """
     release = container_release(image)
     if len(digests) == 1:
         return next(iter(digests))
@@ -210,7 +271,11 @@ def _image(image: str, digests: set[str]) -> str:
 
 
 def software_of(record: RunRecord) -> str:
-    """What a run trained with, for people and for equality: ``nemo:26.02.01``, an image's name, or package versions."""
+    """What a run trained with, to be read and to be compared: ``nemo:26.02.01``, an image's name, or package
+    versions.
+
+    Outside containers it is in the record, else in the run's log; ``unknown software`` where neither has it.
+    """
     if named := software_of_plan(record.plan):
         return named
     job = record.manifest.get("job")

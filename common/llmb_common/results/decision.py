@@ -33,7 +33,10 @@ Answer: TypeAlias = Literal["pass", "fail", "open"]
 
 @dataclass(frozen=True)
 class Decision:
-    """Ratios are of step times: 1.02 is 2 % slower than the reference."""
+    """Whether a configuration is within the tolerance of its reference, and what would decide where that is open.
+
+    Ratios are of step times: 1.02 is 2 % slower than the reference.
+    """
 
     answer: Answer
     ratio: float
@@ -66,37 +69,41 @@ class Decision:
 
     @property
     def resolution(self) -> float:
-        """The smallest difference from the limit that these runs are sure to show, as a share of the reference.
+        """The distance from ``ratio`` to the farther end of its interval, as a share of the reference.
 
-        It is the distance to the farther end of the interval.
+        A difference from the limit that is larger is sure to be seen by these runs.
         """
         return max(self.high - self.ratio, self.ratio - self.low)
 
     @property
     def stall_share(self) -> float:
-        """What stalls cost, as a share of the steady step time."""
+        """What stalls cost, as a share of the steady step time; 0 where that is unknown."""
         return self.ratio / self.steady - 1 if self.steady else 0.0
 
     @property
     def rarest_stall(self) -> int:
-        """Steps of which one stalls, where these runs see one in 19 cases of 20: rarer ones are not looked for."""
+        """One stall in so many steps is the rarest kind that these runs see in 19 of 20 cases."""
         return max(self.steps // 3, 1)
 
     @property
     def steady_answer(self) -> Answer:
-        """The answer that the steady steps alone would get."""
+        """The answer that the steady steps alone, without stalls, would get."""
         if self.steady + self.steady_half <= self.limit:
             return "pass"
         return "fail" if self.steady - self.steady_half > self.limit else "open"
 
 
 def look(count: int) -> int:
-    """How many of ``count`` runs, by date, the verdict is over: it does not matter when or how often somebody asks."""
+    """How many of ``count`` runs, the earliest first, the verdict is over: the largest of ``LOOKS`` that is not
+    more.
+
+    So it does not matter when or how often somebody asks. 0 for no runs.
+    """
     return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 
 
 def doubling(looks: Sequence[int]) -> Iterator[int]:
-    """``looks``, and the doublings of the last one without end."""
+    """``looks`` followed by the doublings of its last element, without end."""
     return itertools.chain(looks, (looks[-1] * 2**power for power in itertools.count(1)))
 
 
@@ -142,9 +149,10 @@ def decide(
         held = not found.repeated and middle - found.mean_half > limit
 
         def decides(count: int, error: float) -> bool:
-            """Whether the interval of ``count`` runs, against a reference with that error, leaves out the limit.
+            """Whether the interval of ``count`` runs leaves out the limit, against a reference with that relative
+            error.
 
-            Each run that is not there yet has a day of its own.
+            Each run that is not there yet is taken to have a day of its own.
             """
             spread = then.spread
             new_days = count - len(there) + waiting_days
@@ -158,7 +166,7 @@ def decide(
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         def decides_here(count: int) -> bool:
-            """Whether so many runs on the days that there are would, the same again and again."""
+            """Whether ``count`` runs would decide that repeat those that there are, on the same days."""
             named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(there)]
             every = list(itertools.islice(itertools.cycle(named), count))
             same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
@@ -192,7 +200,10 @@ def decide(
 def _foreseen(
     found: Level, runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, rate: float, error: float
 ) -> Level:
-    """``found`` once the site speaks for the configuration, two runs later, where they scatter as it says."""
+    """The level of the runs as it will be once the site's record speaks for the configuration, two runs later.
+
+    ``found`` itself where the site's record speaks already, says nothing, or is contradicted by the runs.
+    """
     if found.spread.source != "stated" or found.spread.scattered or not scatter.learned:
         return found
     within, between = TRUST * scatter.run**2, TRUST * scatter.total**2

@@ -62,7 +62,7 @@ _NOTHING_KNOWN = Prior(0.0, 0.0)
 
 
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
-    """Of the means of days with so many runs each."""
+    """What is known beforehand of the scatter of day means, for days of ``runs`` runs each."""
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
     degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
     return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
@@ -70,7 +70,11 @@ def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """Of natural logarithms: from the day ``at`` on they are larger by ``shift``, within ``reach`` on either side."""
+    """One change of level in a series of days: from the day ``at`` (a position from 0) on, values are larger by
+    ``shift``.
+
+    Values are natural logarithms of step times; the truth of ``shift`` lies within ``reach`` on either side.
+    """
 
     at: int
     shift: float
@@ -82,6 +86,10 @@ class LevelChange:
 
 
 class _Split(NamedTuple):
+    """A series cut in two before position ``at``: how much larger the second side's mean is, and the squares that
+    are left.
+    """
+
     at: int
     shift: float
     squares: float
@@ -89,12 +97,12 @@ class _Split(NamedTuple):
 
 
 def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE) -> tuple[LevelChange, ...]:
-    """Every change of level, in order.
+    """Every change of level in a series of days, in order; empty where none is certain.
 
     Args:
-        days: the mean of the natural logarithms of each day's step times, in order
-        prior: of the scatter of the days, however often the level changes
-        rate: how often there may be one where nothing changed
+        days: for each day the mean natural logarithm of its step times, in order
+        prior: what is known beforehand of how days scatter
+        rate: how often a series in which nothing changed may be said to have a change
     """
     edges = [0, *_edges(days, prior, rate), len(days)]
     return tuple(
@@ -104,7 +112,7 @@ def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE
 
 
 def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChange | None:
-    """The last change to the worse of which no more than half has been undone since; None: there is none."""
+    """The last change to slower steps of which no more than half has been undone since; None where there is none."""
     edges = [0, *(change.at for change in changes)]
     now = fmean(days[edges[-1] :]) if days else 0.0
     for before, change in reversed(list(zip(edges, changes, strict=False))):
@@ -114,6 +122,7 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
 
 
 def _edges(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
+    """The positions of all changes of level in ``days``, in order, searching both sides of each change again."""
     at = _find(days, prior, rate)
     if at is None:
         return []
@@ -121,7 +130,9 @@ def _edges(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
 
 
 def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
-    """The likeliest change of the series or of one of its last parts."""
+    """The position of the likeliest change in the series or in one of its last parts; None where none is certain at
+    ``rate``.
+    """
     found = []
     for size, share in _parts(len(days)):
         part = days[len(days) - size :]
@@ -141,7 +152,10 @@ def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
 
 
 def _parts(count: int) -> list[tuple[int, float]]:
-    """Days of the series and of each of its last parts, with their shares of the error rate."""
+    """The lengths of the series and of its last parts that are searched, each with its share of the error rate.
+
+    Empty where the days are too few for any.
+    """
     if count < LEAST_DAYS:
         return []
     sizes = [count]
@@ -152,6 +166,7 @@ def _parts(count: int) -> list[tuple[int, float]]:
 
 
 def _splits(values: Sequence[float]) -> Iterator[_Split]:
+    """Every way to cut the series in two with at least ``_LEAST`` days on each side."""
     first = values[0]
     sums = list(itertools.accumulate(value - first for value in values))
     squares, total, count = math.fsum((value - first) ** 2 for value in values), sums[-1], len(values)
@@ -162,7 +177,7 @@ def _splits(values: Sequence[float]) -> Iterator[_Split]:
 
 
 def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
-    """The split with the largest t, of those whose short side agrees with itself."""
+    """The split with the largest t among those whose short side agrees with itself; None where there is none."""
     best, largest = None, 0.0
     for split in _splits(values):
         t = abs(split.shift) / _error(split, len(values), prior)
@@ -172,18 +187,21 @@ def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
 
 
 def _error(split: _Split, count: int, prior: Prior) -> float:
-    """Standard error of the shift, of days that do not follow each other."""
+    """Standard error of a split's shift in a series of ``count`` days, were these independent of each other."""
     return math.sqrt(_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
 
 
 def _variance(split: _Split, count: int, prior: Prior) -> float:
+    """Variance of a day around the mean of its side: pooled with the prior, and never below what a longer series
+    shows.
+    """
     degrees, own = prior.degrees + count - 2, split.squares / (count - 2)
     pooled = (prior.degrees * prior.deviation**2 + split.squares) / degrees
     return max(pooled, own if count > 6 else 0.0, 1e-24)
 
 
 def _agrees(values: Sequence[float], split: _Split) -> bool:
-    """Whether each day of a short side lies beyond half of the change."""
+    """Whether each day of the shorter side, where that is a few days, lies beyond half of the change."""
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
     if len(short) > _FEW:
@@ -196,12 +214,12 @@ def _agrees(values: Sequence[float], split: _Split) -> bool:
 
 
 def _speaks_for_itself(at: int, count: int) -> bool:
-    """Whether either side has days enough to show how they scatter, whatever is said of the site."""
+    """Whether both sides of a split have days enough to show how days scatter, without a prior."""
     return min(at, count - at) >= SETTLED
 
 
 def _widening(values: Sequence[float], at: int) -> float:
-    """How much larger an error is for days that follow each other, by what is left of them beside the change."""
+    """The factor by which autocorrelation of the days widens the error of a shift; 1 for short series."""
     count = len(values)
     if count < _SHORTEST:
         return 1.0
@@ -215,7 +233,10 @@ def _widening(values: Sequence[float], at: int) -> float:
 
 
 def _measured(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
-    """The change at ``at`` between two levels, which are ``values``; they begin with the day ``offset``."""
+    """The ``LevelChange`` at position ``at`` of ``values``, which are the days of the two levels around it.
+
+    ``offset`` is the position of their first day in the whole series.
+    """
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
     widening = _widening(values, at)
@@ -238,7 +259,11 @@ class Changed:
 
 @dataclass(frozen=True)
 class DatedRun:
-    """One successful run, begun at ``started`` (Unix time); ``seconds`` a step, with its standard error."""
+    """One successful run in a history, begun at ``started`` (Unix time) on ``day``; ``seconds`` and ``error`` of its
+    step.
+
+    ``changes`` are the facts that differ from the run before.
+    """
 
     run_id: str
     started: float
@@ -251,9 +276,11 @@ class DatedRun:
 
 @dataclass(frozen=True)
 class Shift:
-    """From the run ``run_id`` on, begun at ``since``, steps take ``ratio`` times as long; bounds as of a verdict.
+    """A change of level in a history: from run ``run_id`` on, begun at ``since``, steps take ``ratio`` times as
+    long.
 
-    The change may as well lie between the days of ``earliest`` and ``latest`` (Unix time).
+    ``low`` and ``high`` bound the ratio at a verdict's confidence. The change may as well lie anywhere between the days
+    of ``earliest`` and ``latest``. Times are Unix times.
     """
 
     run_id: str
@@ -271,7 +298,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class History:
-    """``moments`` by date, at least one; ``shifts`` are the changes of level, in order."""
+    """One configuration over time: its runs by date, at least one, and the changes of level among them, in order."""
 
     key: str
     title: str
@@ -285,8 +312,10 @@ class History:
 
 
 class Observed(NamedTuple):
-    """What a history keeps of a run: little, because there may be thousands. ``facts`` are those of ``history_facts``,
-    which runs that have the same ones may share."""
+    """What a history keeps of a run: little, because there may be thousands.
+
+    ``facts`` are those of ``history_facts``; runs that have the same ones may share one mapping.
+    """
 
     run_id: str
     configuration: str
@@ -299,7 +328,7 @@ class Observed(NamedTuple):
 
 
 def observed(record: RunRecord, measured: StepTime) -> Observed:
-    """A run with its step time."""
+    """What a history keeps of the run of ``record``, whose step time is ``measured``."""
     return Observed(
         run_id=record.paths.run_id,
         configuration=configuration_of(record),
@@ -313,7 +342,7 @@ def observed(record: RunRecord, measured: StepTime) -> Observed:
 
 
 def history_facts(record: RunRecord) -> dict[str, str]:
-    """The ``facts`` of a run but its nodes: which ones a scheduler chooses is not a change of the system."""
+    """The ``facts`` of a run without its nodes: which ones a scheduler chooses is not a change of the system."""
     return {name: value for name, value in facts(record).items() if name != "hosts"}
 
 
@@ -322,10 +351,12 @@ def histories(
     rate: float = REPORT_RATE,
     scatter_of: Callable[[str], Scatter] = lambda _: STATED,
 ) -> list[History]:
-    """One for each configuration, in the order of the first runs.
+    """A history for each configuration among ``runs``, in the order of their first runs.
 
-    ``rate`` is how often there may be a shift where nothing changed; ``scatter_of`` says how repeats of a
-    ``configuration_of`` differ.
+    Args:
+        runs: in any order
+        rate: how often a history without a change may be said to have one
+        scatter_of: how repeats differ, for a ``configuration_of``
     """
     together: dict[str, list[Observed]] = {}
     for run in runs:
@@ -340,7 +371,10 @@ def histories(
 
 
 def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
-    """Each with what changed since whichever run knew: what a run's nodes do not tell is as the last one knew it."""
+    """Yields each run, by date, with what changed since the last run that knew that fact.
+
+    A run's own ``changes`` are against the run before; a fact that nodes did not tell then is not among them.
+    """
     before: Mapping[str, str] | None = None
     known: Mapping[str, str] = {}
     marks = image_marks([item.image for item in items])
@@ -355,6 +389,7 @@ def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Change
 
 
 def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
+    """The facts that differ between two runs; what nodes tell only where both runs know it."""
     if before is now:
         return ()
     return tuple(
@@ -365,7 +400,7 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed
 
 
 def _days(moments: Sequence[DatedRun]) -> list[int]:
-    """Where in ``moments`` each day with runs begins."""
+    """The positions in ``moments`` at which a new day begins."""
     days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
 
@@ -375,6 +410,7 @@ _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
 
 
 def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
+    """The changes of level among the runs, in order, each with the facts that changed at the same time and stayed."""
     starts = _days(moments)
     edges = [*starts, len(moments)]
     means = [fmean(math.log(moment.seconds) for moment in moments[a:b]) for a, b in itertools.pairwise(edges)]

@@ -51,7 +51,7 @@ Bounded: TypeAlias = tuple[float, float, float]
 
 
 class Spread(NamedTuple):
-    """How well runs tell the mean of their configuration: of logarithms."""
+    """How well runs tell the mean of their configuration; variances are of natural logarithms."""
 
     variance: float
     """Of the mean of the days' means."""
@@ -65,13 +65,16 @@ class Spread(NamedTuple):
     """The runs scatter more than the site's record says."""
 
     def half(self, error_rate: float, extra_error: float) -> float:
-        """Half of the interval, beside another error of the same quantity."""
+        """Half the interval of the mean, each bound wrong at ``error_rate``; ``extra_error`` is another relative
+        error of it.
+        """
         return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
 
 
 @dataclass(frozen=True)
 class Level:
-    """The step time of a configuration: natural logarithms, of seconds for ``steady``, else of factors.
+    """The step time of a configuration and its interval, as natural logarithms: of seconds for ``steady``, else of
+    factors.
 
     The mean step time is ``steady + stalls``.
     """
@@ -90,12 +93,12 @@ class Level:
 
     @property
     def mean(self) -> float:
-        """Of the step time, stalls included."""
+        """Logarithm of the mean step time in seconds, stalls included."""
         return self.steady + self.stalls
 
     @property
     def bounded(self) -> Bounded:
-        """The mean between its bounds."""
+        """The mean between its bounds, as (low, mean, high)."""
         return self.low, self.mean, self.high
 
     @property
@@ -120,16 +123,19 @@ def level(
     stated: Scatter = STATED,
     shown: int = SHOWN,
 ) -> Level:
-    """The step time of a configuration, by at least one run.
+    """The step time of a configuration between its bounds, from the step times of its runs.
 
     Args:
-        runs: the step time of each
+        runs: the step time of each, at least one
         scatter: how runs differ, by what is stated or by the site's record
-        earlier: of other runs of the configuration, which say how it scatters and not how fast it is
+        earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
         error_rate: how often the truth lies beyond either bound
         extra_error: relative standard error of what the level is compared with
         stated: what holds where the site's record does not
-        shown: with fewer runs, stalls scatter as if they came by chance
+        shown: with fewer runs than that, stalls are taken to scatter as if they came by chance
+
+    Raises:
+        statistics.StatisticsError: no runs
     """
     calm = [replace(run, stalls=()) if run.stalls else run for run in runs]
     steady, mean = _centre(calm), _centre(runs)
@@ -146,12 +152,12 @@ def level(
 
 
 def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
-    """Standard error of the mean step time of at least one run, as a share of it."""
+    """Relative standard error of the mean step time of at least one run."""
     return math.sqrt(_spread(runs, scatter, earlier, STATED, SHOWN).variance)
 
 
 def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
-    """``whole`` less all ``parts``, by their bounds (MOVER: Zou and Donner, 2008)."""
+    """``whole`` minus the sum of ``parts``, with the bounds of that difference (MOVER: Zou and Donner, 2008)."""
     middle = whole[1] - sum(part[1] for part in parts)
     below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
     above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
@@ -159,18 +165,20 @@ def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
 
 
 def _centre(runs: Sequence[StepTime]) -> float:
-    """The mean of the days' means."""
+    """Logarithm of the mean step time: the mean of the days' means."""
     return statistics.fmean(day_means(runs))
 
 
 def day_means(runs: Sequence[StepTime]) -> list[float]:
-    """The logarithm of the mean step time of each of the ``batches``."""
+    """For each of the ``batches`` of ``runs``, the mean of the logarithms of their step times."""
     return [statistics.fmean(run.mean_log for run in batch) for batch in batches(runs)]
 
 
 def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated: Scatter, shown: int) -> Spread:
-    """``scatter`` pooled with what the runs show, or ``stated``, or the runs' own: the first that they do not
-    contradict."""
+    """The spread of the runs by the first model that they do not contradict.
+
+    The models are ``scatter`` pooled with what the runs show, then ``stated`` pooled with it, then the runs alone.
+    """
     groups = batches(runs)
     inside = statistics.fmean(run.relative_error**2 for run in runs)
     if len(runs) < shown:
@@ -200,7 +208,11 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
 
 
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
-    """A variance with its degrees of freedom; True: what was seen is too large for the prior, which is dropped."""
+    """A prior variance and an observed one joined, as (variance, degrees of freedom, whether they conflict).
+
+    ``squared`` are observed squared deviations with ``degrees`` of freedom. Where they are too large to have come from
+    the prior, the prior is dropped and the last element is True.
+    """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf
         if f_tail(ratio, degrees, prior_degrees) < _CONFLICT:

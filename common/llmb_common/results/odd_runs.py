@@ -55,7 +55,10 @@ class SlowNode:
 
 
 def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
-    """The node that all slow runs had and no other, or with which runs are slower; None where none is known to be."""
+    """The node that speaks for a slow machine: all slow runs had it and no other did, or runs with it are slower.
+
+    None where no node is known to be slow, also where chance alone might show as much.
+    """
     parts = _two_kinds(runs)
     if parts is not None:
         fast, slow = parts
@@ -72,6 +75,7 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
 
 
 def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTime]) -> SlowNode:
+    """The ``SlowNode`` of ``nodes``, with the numbers and mean step times of the slow runs and of the fast ones."""
     return SlowNode(
         nodes,
         len(slow),
@@ -82,7 +86,7 @@ def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTim
 
 
 def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
-    """The fast runs and the slow ones, where these are apart by far more than either kind scatters."""
+    """The runs as (fast, slow), where these lie apart by far more than either kind scatters; None where they do not."""
     if len(runs) < _FEWEST:
         return None
     ordered = sorted(runs, key=lambda run: run.log)
@@ -95,7 +99,10 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
 
 
 def unlike(runs: Sequence[StepTime]) -> str:
-    """Where some runs are apart from the others by far more than either kind scatters, and what nodes they had."""
+    """One sentence about the fewer runs that are far from the rest, with the nodes that only they had.
+
+    Empty where the runs are of one kind.
+    """
     parts = _two_kinds(runs)
     if parts is None:
         return ""
@@ -115,12 +122,12 @@ def unlike(runs: Sequence[StepTime]) -> str:
 
 
 def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
-    """The nodes that all of ``these`` runs had, and none of the others."""
+    """The nodes that every run of ``these`` had and no run of ``others``."""
     return frozenset.intersection(*map(_nodes, these)).difference(*map(_nodes, others))
 
 
 def _chance(runs: Sequence[StepTime], few: int) -> float:
-    """How often a node would be in exactly ``few`` runs that are drawn by chance."""
+    """The probability that some node is in exactly ``few`` runs, were these drawn from ``runs`` by chance."""
     sets = [_nodes(run) for run in runs]
     patterns = {tuple(node in had for had in sets) for node in frozenset().union(*sets)}
     as_often = sum(sum(pattern) == few for pattern in patterns)
@@ -128,11 +135,12 @@ def _chance(runs: Sequence[StepTime], few: int) -> float:
 
 
 def _nodes(run: StepTime) -> frozenset[str]:
+    """The host names of a run's nodes; empty where they are not known."""
     return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
 
 
 def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
-    """The node with which runs are slower than without it, in words; empty where chance would do as much."""
+    """One sentence that names the node with which runs are slower than without; empty where chance would do as much."""
     found = _slower_with(tuple(runs), trials)
     if found is None:
         return ""
@@ -146,10 +154,10 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
 # A verdict's remarks and the summary ask for the same runs, of which there may be many.
 @functools.lru_cache(maxsize=256)
 def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
-    """The node with which runs are slower than without it, where shuffling the runs hardly ever does as much, and the
-    positions of the runs that had it.
+    """The node with which runs are slower than without, and the positions of the runs that had it.
 
-    The largest difference over all nodes, each with and without in two runs or more, in standard errors.
+    It is the node with the largest Student's t of those that two runs or more had, and two or more had not. None where
+    shuffling the runs ``trials`` times reaches that t too often, or the runs are too few to tell.
     """
     sets = [_nodes(run) for run in runs]
     counts = {node: sum(node in had for had in sets) for node in frozenset().union(*sets)}
@@ -164,12 +172,13 @@ def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collecti
     squared = math.fsum(value * value for value in apart)
 
     def t(values: Sequence[float], had: tuple[int, ...]) -> float:
-        """Student's t of the difference between the runs that had a node and the others."""
+        """Student's t of the difference between the runs at the positions ``had`` and the others."""
         total = math.fsum(values[at] for at in had)
         between = total * total / len(had) + total * total / (len(values) - len(had))
         return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
 
     def largest(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
+        """The largest t over all nodes, and the positions of the runs that had that node."""
         return max((t(values, had), had) for had in patterns)
 
     seen, had = largest(apart)

@@ -63,9 +63,10 @@ Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 
 @dataclass(frozen=True)
 class Block:
-    """Runs one after the other: ``order`` has the side of each, ``times`` its step time, None where that is lost.
+    """Runs one after the other: ``order`` is the side of each, as ``ABBA``; ``times`` its step time, None where it
+    is lost.
 
-    ``work``: the logarithm of B's tokens a step and GPU over A's, 0 where a step is the same work.
+    ``work``: the logarithm of B's tokens per step and GPU over A's, 0 where a step is the same work.
     """
 
     order: str
@@ -74,12 +75,12 @@ class Block:
 
     @property
     def turns(self) -> list[int]:
-        """Of the runs that have a step time, from 0."""
+        """Positions, from 0, of the runs that have a step time."""
         return [turn for turn, time in enumerate(self.times) if time is not None]
 
     @property
     def steady(self) -> Vector:
-        """The logarithm of what each of them takes for a token, stalls apart, up to a constant."""
+        """Logarithm of the steady time per token of each run that has one, up to a constant that all share."""
         return [
             time.log - self.work * (side == "B")
             for side, time in zip(self.order, self.times, strict=True)
@@ -87,15 +88,17 @@ class Block:
         ]
 
     def of(self, side: str) -> list[StepTime]:
-        """The step times of a side."""
+        """The step times of the runs of ``side``, ``A`` or ``B``."""
         return [time for letter, time in zip(self.order, self.times, strict=True) if time and letter == side]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """B against A: logarithms of step times, stalls apart. ``low`` and ``high`` bound the difference.
+    """How B's step time differs from A's, as natural logarithms without stalls; ``low`` and ``high`` bound
+    ``difference``.
 
-    ``noise``: standard deviation of the difference of two runs; ``drift``: how much slower a run is than the last.
+    ``pairs`` is half the number of runs; ``noise`` the standard deviation of the difference of two runs; ``drift`` how
+    much slower each run is than the one before.
     """
 
     pairs: int
@@ -108,7 +111,9 @@ class Comparison:
     """What B loses to stalls beyond what A does; 0 where these runs do not show that one does."""
 
     def answer(self, resolution: float = RESOLUTION) -> Answer:
-        """``faster``: B is, for certain. ``no difference``: none larger than ``resolution``."""
+        """``faster`` or ``slower``: B is, for certain. ``no difference``: none larger than ``resolution``, a share.
+        Else ``open``.
+        """
         if self.high < 0 or self.low > 0:
             return "faster" if self.high < 0 else "slower"
         limit = math.log1p(resolution)
@@ -116,22 +121,30 @@ class Comparison:
 
 
 def order(block: int, seed: str) -> str:
-    """The order of the runs of a block, from 1: any of six, whatever the other blocks have."""
+    """The order of the four runs of a block, drawn from ``ORDERS``; the same for the same number (from 1) and
+    ``seed``.
+    """
     return random.Random(f"{seed} {block}").choice(ORDERS)
 
 
 def look(blocks: int, most: int) -> int:
-    """The number of blocks that the answer is over, after so many have ended, of ``most`` at all; 0: too few."""
+    """How many of the ``blocks`` that have ended the answer is over, where there are to be at most ``most``; 0: too
+    few.
+    """
     return max((size for size in looks(most) if size <= blocks), default=0)
 
 
 def looks(most: int) -> list[int]:
-    """The numbers of blocks after which somebody looks, where there are to be at most ``most``."""
+    """The numbers of blocks after which an answer is given, where there are to be at most ``most``, the last of
+    them.
+    """
     return [*itertools.takewhile(lambda size: size < most, doubling(LOOKS)), most]
 
 
 def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
-    """The answer of a look, either bound of which is wrong at ``RATE``; None where the blocks are too few for that."""
+    """How B compares with A over ``blocks``, each bound wrong at ``RATE``; None where the blocks are too few for
+    that.
+    """
     rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
     found = design.interval(steady, rate)
@@ -146,9 +159,9 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
 
 
 def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) -> Bounded:
-    """What the first side loses to stalls beyond what the second does; nothing where that one does is not certain.
+    """What the first side loses to stalls beyond the second, as (low, difference, high) of logarithms.
 
-    Student's t of the runs' own shares: of sides that stall alike it is wrong less often than ``rate``.
+    Zeros where it is not certain that one does: Student's t of the runs' own shares, wrong less often than ``rate``.
     """
     sides = [[math.log1p(run.stall_share) for run in side] for side in (first, second)]
     degrees = len(first) + len(second) - 2
@@ -162,7 +175,11 @@ def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) 
 
 
 class _Design:
-    """What the draw has made of the runs on record. A vector has a value for each of them, in order."""
+    """The randomised design behind blocks of runs: which draws were possible, and what each would make of the same
+    values.
+
+    A vector has one value for each run on record, in order.
+    """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._turns = [block.turns for block in blocks]
@@ -220,7 +237,10 @@ class _Design:
         return vector
 
     def _tables(self, left: Vector) -> list[list[Vector]]:
-        """Of each block what each order adds: the products of its sides with values, draw, sides and shared effects."""
+        """For each block and each possible order of it, the scalar products that ``interval`` sums.
+
+        They are those of the order's sides with the values, the actual draw, themselves, and each shared effect.
+        """
         tables, start = [], 0
         for turns in self._turns:
             end = start + len(turns)
@@ -232,12 +252,13 @@ class _Design:
 
 
 def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
-    """Draws at random, the same each time."""
+    """A sample of the possible draws, one row of each table in each, the same sample for the same tables and rate."""
     source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
     return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 
 def _sides(letters: str, turns: Sequence[int]) -> Vector:
+    """1 for each run of side B and 0 for each of side A, at the ``turns`` of a block, less their mean."""
     return _centred([float(letters[turn] == "B") for turn in turns])
 
 
@@ -247,9 +268,11 @@ def _joined(values: Iterable[Vector]) -> Vector:
 
 
 def _centred(values: Vector) -> Vector:
+    """The values less their mean."""
     mean = math.fsum(values) / len(values)
     return [value - mean for value in values]
 
 
 def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+    """The scalar product of two vectors."""
     return float(sum(map(mul, first, second)))

@@ -60,7 +60,10 @@ Kind: TypeAlias = Literal["baseline", "published", "stated"]
 
 @dataclass(frozen=True)
 class Reference:
-    """``seconds`` a step, measured with ``software``; ``error`` is its relative standard error, 0 where unknown."""
+    """The step time that a run is compared with: ``seconds``, measured with ``software``, from ``source``.
+
+    ``error`` is its relative standard error, 0 where that is unknown.
+    """
 
     kind: Kind
     seconds: float
@@ -79,17 +82,21 @@ class Reference:
 
 
 def by_preference(known: Iterable[Reference]) -> list[Reference]:
-    """Those of the same software first, else as given: the first is what a run is compared with."""
+    """The references, those of the run's own software first and else in the order given: a run is compared with the
+    first.
+    """
     return sorted(known, key=lambda reference: not reference.same_software)
 
 
 def same_software(image: str | None, document: Document) -> bool:
-    """Whether jobs in ``image`` run what ``document`` has measured. Those of LLMB always run Megatron-Bridge."""
+    """Whether jobs in ``image`` train with the framework and release that ``document`` has measured."""
     return document.framework == "Megatron-Bridge" and same_release(container_release(image), document.container)
 
 
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
-    """What NVIDIA published for exactly the plan's configuration, the nearest software first."""
+    """What NVIDIA published for exactly the plan's configuration, the nearest software first; empty where nothing
+    is.
+    """
     found = []
     for result in published_results(plan, recipe):
         document = recipe.document(result)
@@ -109,12 +116,12 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 
 
 def release_spread(plan: JobPlan) -> Spread:
-    """How far the step time of the plan's kind of model moves between two releases."""
+    """How much step times of the plan's kind of model (dense or MoE) change from one release to the next."""
     return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]
 
 
 class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the runs that a baseline is the mean of: its ``StepTime``, in seconds."""
+    """One of the runs that a baseline is made of, with its ``StepTime`` in seconds."""
 
     run_id: str
     seconds: float
@@ -126,14 +133,17 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def time(self) -> StepTime:
-        """The step time, in the form that a run's own has."""
+        """The run's step time as a ``StepTime``."""
         return StepTime(
             self.seconds, self.error, 0, stalls=self.stalls, steps=self.steps, day=self.day, nodes=self.nodes
         )
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``key`` is the configuration's, ``title`` what people call it, ``added`` Unix time."""
+    """This site's own reference for one configuration and software: some of its runs, chosen by somebody.
+
+    ``key`` is the ``configuration_key``, ``title`` what people call it, ``added`` a Unix time.
+    """
 
     key: str
     title: str
@@ -149,12 +159,12 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times(self) -> list[StepTime]:
-        """The step times of its runs."""
+        """The step time of each of its runs."""
         return [run.time for run in self.runs]
 
     @property
     def seconds(self) -> float:
-        """Mean step time, stalls included."""
+        """Mean step time in seconds, stalls included."""
         return math.exp(level(self.times).mean)
 
     def relative_error(self, past: PastRuns) -> float:
@@ -168,22 +178,30 @@ _LIST = ("baselines", Baseline, "a list of baselines")
 
 
 def baselines(install: Path) -> list[Baseline]:
-    """All of the installation, by title. Raises RecordError when the file cannot be read."""
+    """All baselines of an installation, by title; empty where it has none.
+
+    Raises:
+        RecordError: their file cannot be read, or has one without runs or times
+    """
     found = read_list(_file(install), *_LIST)
     _check_baselines(found, install)
     return sorted(found, key=_order)
 
 
 def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
+    """Raises RecordError where a baseline has no runs, or a run without a time."""
     if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
         raise RecordError(f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file")
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
-    """Make ``runs`` the baselines of their configurations and software; repeats become one. Returns the new ones.
+    """Make ``runs`` the baselines of their configurations and software, repeats together; returns the new baselines.
+
+    Other baselines stay; one of the same configuration and software is replaced.
 
     Raises:
-        RequestError: no runs
+        RequestError: no runs, or repeats with several images of one name
+        RecordError: the file cannot be read
     """
     if not runs:
         raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
@@ -203,6 +221,11 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
 
 
 def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTime, str]]) -> Baseline:
+    """The baseline that repeats of one configuration make.
+
+    Raises:
+        RequestError: they ran with several images of one name
+    """
     title = title_of(repeats[-1][0].plan)
     if len(images := {mark for _, _, mark in repeats}) > 1:
         raise RequestError(
@@ -218,10 +241,10 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
-    """Forget the baselines of these configurations; returns those that there were.
+    """Remove the baselines of the configurations with these keys from the installation; returns the removed ones.
 
     Raises:
-        RequestError: a key that no baseline has
+        RequestError: a key that no baseline has; nothing is removed then
     """
     removed: list[Baseline] = []
 
@@ -238,7 +261,7 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """The baselines of the run's configuration, that of its own software first; none that the run itself is part of."""
+    """The baselines to compare a run with, that of its own software first; without those that the run is part of."""
     if not known:
         return []  # to say what a run's software is may mean to read its log
     others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
@@ -246,14 +269,22 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
 
 
 def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
-    """Where the run's nodes are not as a baseline's were: that of its configuration, else the newest with such GPUs."""
+    """How a run's nodes differ from the nodes of a baseline; empty where nothing does, or there is none to compare
+    with.
+
+    The baseline of its own configuration comes first, else the newest with the same GPUs; none that the run is part of.
+    """
     if any(run.run_id == record.paths.run_id for item in _alike(account, known) for run in item.runs):
         return []
     return unlike_site(account, known, configuration_key(record.plan))
 
 
 def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
-    """The same of nodes that no run is on record of; ``key`` is that of a configuration."""
+    """How nodes differ from the nodes of a baseline, for nodes of which no run is on record; empty as in
+    ``unlike_baselines``.
+
+    ``key`` is that of a configuration, whose baseline is preferred.
+    """
     item = max(_alike(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
         return []
@@ -261,12 +292,14 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 
 
 def _alike(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
-    """The baselines whose nodes had the same GPUs."""
+    """The baselines whose nodes had the same GPUs as ``account``'s."""
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """The baselines of a plan that runs with ``software``, that of the same software first."""
+    """The baselines of the plan's configuration as references, that of the same ``software`` first; empty: there is
+    none.
+    """
     key = configuration_key(plan)
     return by_preference(
         Reference(
@@ -278,10 +311,12 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
 
 
 def _file(install: Path) -> Path:
+    """Path of the installation's list of baselines."""
     return install / ".llmb" / "baselines.json"
 
 
 def _order(item: Baseline) -> tuple[str, str]:
+    """The sort key of baselines: title, then software."""
     return item.title, item.software
 
 
@@ -290,7 +325,11 @@ _CONTAINER = "container"
 
 
 class Worth(msgspec.Struct, frozen=True):
-    """How the time for a token changes, as shares: -0.05 is 5 % less. ``of``: what was compared, in words."""
+    """What a change of configuration did to the time for a token in published results, as shares: -0.05 is 5 % less
+    time.
+
+    ``of`` says what was compared, and ``pairs`` how many pairs of results the three figures are from.
+    """
 
     low: float
     median: float
@@ -304,9 +343,10 @@ class Worth(msgspec.Struct, frozen=True):
 
 
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
-    """What the change from one plan to the other is worth; None where no published results differ in just that.
+    """How published step times changed with just the change from ``before`` to ``after``; None where no results
+    differ so.
 
-    Results of the same model are compared, those of the plans' GPU type if there are any. Of a change of nothing but
+    Results of the same model are compared, those of the plan's GPU type if there are any. For a change of nothing but
     the container, of which they have no pair, it is how far one release is from the next (``release_spread``).
     """
     wanted = _apart(_of_plan(before), _of_plan(after))
@@ -326,6 +366,7 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
 
 
 def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]) -> Worth | None:
+    """The worth of another container and nothing else, by ``release_spread``; None for any other change."""
     one, other = wanted.get(_CONTAINER, (None, None))
     if wanted.keys() != {_CONTAINER} or not isinstance(one, tuple) or not isinstance(other, tuple):
         return None
@@ -337,11 +378,13 @@ def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]
 
 
 def _apart(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
+    """The names in which two mappings differ, each with both values; a missing one is None."""
     names = dict.fromkeys([*one, *other])
     return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
 
 
 def _of_plan(plan: JobPlan) -> Facts:
+    """What a plan would run with, by the names of ``_of_result``."""
     known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
     known |= _precision(plan.dtype, plan.fp8_recipe)
     return {**known, **_columns(plan), "gbs": plan.gbs, _CONTAINER: _release(container_release(plan.image))}
@@ -363,14 +406,17 @@ def _of_result(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] |
 
 
 def _precision(dtype: str, fp8_recipe: str | None) -> Facts:
+    """The precision as two facts; the FP8 recipe is None for other precisions."""
     return {"dtype": dtype, "fp8_recipe": fp8_recipe if dtype == "fp8" else None}
 
 
 def _columns(item: Columns[int] | Columns[str]) -> Facts:
+    """The layout columns of a plan or a row, by name; what is not set has the value that it then means."""
     return {name: getattr(item, name) or 0 for name in Columns.__struct_fields__ if name != "gbs"} | {
         name: getattr(item, name) or 1 for name in ("vp", "ep", "etp")
     }
 
 
 def _release(release: str | None) -> tuple[int, ...] | None:
+    """A release as numbers that compare in order; None where there is none."""
     return release_order(release) if release else None

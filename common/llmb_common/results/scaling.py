@@ -32,9 +32,9 @@ Kind: TypeAlias = Literal["weak", "strong"]
 
 
 class ScaledRun(NamedTuple):
-    """One successful run: its plan, what it trained with, and its step time in seconds, with what is known of it.
+    """One successful run on its way into a scaling line: plan, recipe, software, and its step time in seconds.
 
-    ``scatter`` is how repeats differ at this site.
+    ``time`` has the same step time with its error, where known; ``scatter`` is how repeats differ at this site.
     """
 
     plan: JobPlan
@@ -52,7 +52,10 @@ class ScaledRun(NamedTuple):
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """A published point of the same kind of job; ``efficiency`` against the line's smallest scale, where published."""
+    """A published result at one number of GPUs, for the same kind of job as a line.
+
+    ``efficiency`` is against the published result at the line's smallest scale; None where nothing was published there.
+    """
 
     gpus: int
     tokens_per_second: float
@@ -62,7 +65,10 @@ class PublishedPoint:
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """One scale: the mean of ``runs`` runs. The efficiency's bounds are a verdict's; the smallest scale's has none."""
+    """One number of GPUs on a line: the mean of ``runs`` runs, and the efficiency against the line's smallest scale.
+
+    The efficiency is a fraction, and its bounds are at a verdict's confidence; the smallest scale has none.
+    """
 
     gpus: int
     gbs: int
@@ -77,7 +83,11 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """``points`` by scale, at least two of them or of ``published``; ``published`` has scales that were not run too."""
+    """One kind of job at several numbers of GPUs, ``points`` by scale; ``published`` has scales that were not run as
+    well.
+
+    At least two scales were run.
+    """
 
     title: str
     software: str
@@ -87,7 +97,9 @@ class ScalingLine:
 
 
 def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
-    """Every line with two scales that were run, in the order of the first runs."""
+    """The scaling lines that ``runs`` make, in the order of their first runs; empty where no kind of job ran at two
+    scales.
+    """
     families: dict[tuple[object, ...], list[ScaledRun]] = {}
     for run in runs:
         plan = run.plan
@@ -100,7 +112,10 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
 
 
 def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
-    """Weak lines have one batch per GPU, strong ones one batch; a run may be on one of each."""
+    """Yields the weak and strong lines of runs that differ in scale and batch alone; a run may be on one of each.
+
+    Weak: the global batch per GPU is the same. Strong: the global batch is.
+    """
     kinds: tuple[Kind, ...] = ("weak", "strong")
     for kind in kinds:
         together: dict[float, dict[int, list[ScaledRun]]] = {}
@@ -113,6 +128,7 @@ def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
 
 
 def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
+    """The line of runs grouped by scale, the smallest first; published points stand beside weak lines only."""
     first, plan = scales[0][0], scales[0][0].plan
     published = _published(first, plan.gpus) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
@@ -123,7 +139,7 @@ def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
 
 
 def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
-    """The scale of ``runs`` against that of ``base``."""
+    """The point of ``runs``, all of one scale, whose efficiency is against the runs of the smallest scale, ``base``."""
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
     if runs is base:
@@ -137,7 +153,10 @@ def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Publ
 
 
 def _published(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
-    """What was published for the run's kind of job, at every scale: by the document nearest to its software."""
+    """What was published for the run's kind of job at every scale, by the document nearest to its software.
+
+    ``base`` is the number of GPUs that efficiencies are against. Empty where nothing was published.
+    """
     found: dict[int, tuple[PublishedResult, int]] = {}
     for result in run.recipe.results:
         row = find_row(run.recipe, result)

@@ -43,7 +43,11 @@ _SET_ASIDE = 10
 
 @dataclass(frozen=True)
 class Scatter:
-    """Standard deviations as shares of the step time, with the degrees of freedom for which each counts."""
+    """How repeats of a configuration differ: standard deviations, as shares of the step time, between days and
+    within one.
+
+    The degrees of freedom say for how many observations each counts.
+    """
 
     day: float
     day_degrees: float
@@ -63,7 +67,9 @@ class Scatter:
 
     @property
     def of_one_day(self) -> Scatter:
-        """How runs of one day differ, for a verdict on that day alone."""
+        """The scatter for a verdict on a single day alone: runs differ as within a day, and nothing is claimed of
+        others.
+        """
         return replace(self, day=0.0, learned=True, one_day=True)
 
 
@@ -73,7 +79,9 @@ evening need to be wrong in at most 5 % of the cases where days differ by 3 %.""
 
 
 class Squares(NamedTuple):
-    """Squared deviations of logarithms and their degrees of freedom: of runs within batches, and of batches' means."""
+    """Sums of squared deviations of log step times, with degrees of freedom: within batches, and between their
+    means.
+    """
 
     within: float = 0.0
     within_degrees: int = 0
@@ -87,9 +95,10 @@ NOTHING_SEEN = Squares()
 
 
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
-    """Runs that share a day, or the nodes that others did not have: what they have in common is not seen by repeating.
+    """Runs grouped by what repeating does not show: those of one day, or of nodes that the other runs did not have.
 
-    Where all runs had the same nodes, those are the system, and no accident.
+    Where all runs had the same nodes, those are the system and no accident, and only days make groups. A run without a
+    day is a group of its own.
     """
     days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
@@ -111,11 +120,12 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
-    """The sums of squares of the ``batches`` of one configuration."""
+    """The ``Squares`` of the ``batches`` of one configuration, over the logarithm of each run's mean step time."""
     return _squares([[run.mean_log for run in batch] for batch in groups])
 
 
 def _squares(groups: Sequence[Sequence[float]]) -> Squares:
+    """The ``Squares`` of batches of numbers."""
     means = list(map(_mean, groups))
     centre = _mean(means)
     return Squares(
@@ -128,11 +138,15 @@ def _squares(groups: Sequence[Sequence[float]]) -> Squares:
 
 
 def _mean(values: Sequence[float]) -> float:
+    """The mean of the values; 0 where there are none."""
     return math.fsum(values) / max(len(values), 1)
 
 
 def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
-    """What a site's runs say, one sequence for each configuration; ``STATED`` where they are too few."""
+    """How repeats differ at a site, from its runs, one sequence for each configuration.
+
+    Where they are too few, it is ``STATED`` with the number of runs.
+    """
     groups = [(runs, squares(batches(runs))) for runs in history]
     count = sum(len(runs) for runs, _ in groups)
     near = [found for _, found in groups if found.within_degrees]
@@ -191,11 +205,14 @@ def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
 
 
 def _bias(degrees: float) -> float:
-    """The bias of the logarithm of a variance with so many degrees of freedom."""
+    """How far the mean of the logarithm of a sample variance with so many degrees of freedom is from that of the
+    true one.
+    """
     return digamma(degrees / 2) - math.log(degrees / 2)
 
 
 def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+    """The weighted mean of the values."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
@@ -207,7 +224,7 @@ _NEWEST = 40
 
 
 class PastRun(NamedTuple):
-    """A successful run, measured as documented; ``configuration`` with its software, as ``configuration_of`` has it."""
+    """A successful run measured as its recipe documents it; ``configuration`` is its ``configuration_of``."""
 
     configuration: str
     run_id: str
@@ -215,7 +232,10 @@ class PastRun(NamedTuple):
 
 
 class PastRuns:
-    """Every run once, whoever has it; the newest of a configuration come first."""
+    """The step times on record at a site, by configuration; a run that is given twice counts once.
+
+    Give the newest runs of a configuration first: only the first ``_NEWEST`` say how it scatters.
+    """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:
         self._by_configuration: dict[str, dict[str, StepTime]] = {}
@@ -226,7 +246,10 @@ class PastRuns:
         """By configuration: of each batch the logarithms of its runs, by their ids."""
 
     def scatter(self, configuration: str) -> Scatter:
-        """What the other configurations say, without this one's own runs: those speak for themselves."""
+        """How repeats differ at this site, learned from the runs of all other configurations.
+
+        ``configuration``'s own runs are left out, because they speak for themselves elsewhere.
+        """
         if len(self._by_configuration) > _MANY:
             return self._of_all
         if configuration not in self._scatter:
@@ -239,7 +262,7 @@ class PastRuns:
         return learn(list(runs.values()) for runs in self._by_configuration.values())
 
     def others(self, configuration: str, than: Collection[str]) -> Squares:
-        """How the configuration's runs but those with these ids differ."""
+        """The squares of the configuration's runs on record, without those whose ids are in ``than``."""
         if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})
             ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}

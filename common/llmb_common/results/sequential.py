@@ -28,7 +28,9 @@ of the reference does."""
 
 
 def tolerance_of(required: float) -> float:
-    """How much slower a step may be where performance must exceed ``required`` of the reference: 0.95 is +5.26 %."""
+    """How much slower a step may be where performance must exceed ``required``, a share of the reference: 0.95 gives
+    0.0526.
+    """
     return 1 / required - 1
 
 
@@ -38,10 +40,12 @@ _TELLING = 3
 
 @dataclass(frozen=True)
 class SuiteAttempt:
-    """How a run ended: with a step time (None where only its success counts), or why it says nothing, or why it failed.
+    """How a run of a campaign ended: with a step time, with a fault that is not the system's, or with a failure that
+    is.
 
-    ``fault`` is not the system's speed: a node died, somebody cancelled it. Such a run is replaced. ``bad_nodes`` are
-    those that its end speaks against.
+    ``time`` is None where only success counts. ``fault`` says why the run tells nothing of the system (a node died,
+    somebody cancelled it); it is replaced. ``failure`` says why it failed. ``bad_nodes`` are those that its end speaks
+    against.
     """
 
     time: StepTime | None = None
@@ -52,8 +56,11 @@ class SuiteAttempt:
 
 @dataclass(frozen=True)
 class Rerun:
-    """``attempt`` is the run's number, from 1; ``days`` from now it should start. ``replaces``: the number of the run
-    that says nothing, in whose place it is; None: it is one more."""
+    """A run that a campaign adds: its number ``attempt`` (from 1), why, and in how many ``days`` from now it should
+    start.
+
+    ``replaces`` is the number of the run that says nothing, in whose place it is; None: it is one more.
+    """
 
     attempt: int
     reason: str
@@ -63,7 +70,9 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Needs:
-    """About what would decide: ``runs`` like those that there are; where ``days`` is not 0, each on a further day."""
+    """How many further runs would decide an open answer: ``runs``, and where ``days`` is not 0, each on a day of its
+    own.
+    """
 
     runs: int
     days: int
@@ -71,10 +80,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class SequentialDecision:
-    """Where a workload stands. ``attempts`` is how many runs there must be; ``answer`` None: wait for them.
+    """Where a workload of a campaign stands: how many runs there must be, and its answer once they have ended.
 
-    ``decision`` is that of the last look. ``trouble`` says why there is none, or why it does not count. ``needs``: what
-    would decide where it ends open.
+    ``answer`` None: wait for ``attempts`` runs. ``decision`` is that of the last look; ``trouble`` says why there is
+    none, or why it does not count. ``needs`` is what would decide where the campaign ends open.
     """
 
     attempts: int
@@ -148,10 +157,10 @@ def follow(
 def _day_that_may_decide(
     judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime], left: int, *, spread: bool
 ) -> int | None:
-    """0: further runs may decide today; 1: only on further days, one a day; None: ``left`` runs cannot decide.
+    """When further runs may decide: 0 today, 1 only on further days, one a day; None where ``left`` runs cannot.
 
     Where runs like those that there are would decide sooner on further days, they are not tried today first. Arguments
-    as of ``follow``.
+    are those of ``follow``.
     """
     needs = what_would_decide(judge, times)
     sooner_elsewhere = spread and needs is not None and needs.days > 0
@@ -168,11 +177,10 @@ def may_decide(
     *,
     further_days: bool,
 ) -> bool:
-    """Whether at most ``left`` further runs could give an answer, at any look of a campaign.
+    """Whether at most ``left`` further runs could give an answer at any look of a campaign.
 
-    They could not where they would not even if each were as fast as the fastest so far, each as slow as the slowest, or
-    each like the middle one, which lets them scatter least.
-    ``further_days``: each on a day of its own; else all on the day of the last run.
+    They cannot if there is none though each were as fast as the fastest so far, as slow as the slowest, or like the
+    middle one. ``further_days``: each has a day of its own; else all share the day of the last run.
     """
     ordered = sorted(times, key=_length)
     # Fewer runs do not show how much they differ.
@@ -186,8 +194,10 @@ def may_decide(
 
 
 def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime]) -> Needs | None:
-    """The fewest further runs, all like the middle one of ``times``, with which a look decides; None: over the last
-    look. Those of the same day are preferred to as many on further days.
+    """The fewest further runs, each like the middle one of ``times``, with which a look decides; None: none up to
+    the last.
+
+    Runs of the same day are preferred to as many on further days.
     """
     like = sorted(times, key=_length)[len(times) // 2]
     for count in [size - len(times) for size in LOOKS if size > len(times)]:
@@ -198,6 +208,7 @@ def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Se
 
 
 def _length(time: StepTime) -> float:
+    """The mean step time of a run in seconds; the steady one where the mean is unknown."""
     return time.mean or time.seconds
 
 

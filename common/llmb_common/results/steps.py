@@ -42,9 +42,10 @@ _LEAST_SHARE = -0.9
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """``seconds`` is the location of the window's steps without stalls, ``error`` its standard error, both in seconds.
+    """The step time of one run: ``seconds`` is the mean of its window's steady steps, ``error`` the standard error
+    of it.
 
-    ``error`` is what the steps of *this* run leave open; it cannot know how runs differ from each other.
+    Both are in seconds. ``error`` is what the steps of *this* run leave open; it cannot know how runs differ.
     """
 
     seconds: float
@@ -85,7 +86,7 @@ class StepTime:
 
     @property
     def stall_error(self) -> float:
-        """Standard error of ``mean_log`` by the stalls, as if they came by chance: each could as well be missing."""
+        """Standard error that stalls add to ``mean_log``, as if they came by chance: each could as well be missing."""
         return math.hypot(*self.stalls) / (self.steps or self.count or 1) / (1 + self.stall_share)
 
     @property
@@ -144,7 +145,7 @@ def _usual(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _noise(values: Sequence[float]) -> tuple[float, float]:
-    """Standard deviation and lag-1 autocorrelation of a stationary series, each corrected for a short series' bias."""
+    """Standard deviation and lag-1 autocorrelation of a stationary series, as a pair, corrected for its being short."""
     count = len(values)
     if count < 3:
         return (statistics.stdev(values) if count == 2 else 0.0), 0.0
@@ -181,7 +182,10 @@ OTHER_WORK = 0.25
 
 
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
-    """Everything odd about the steps of a run whose window is complete, and has the step time ``measured``."""
+    """Sentences about what is odd in the steps of a run whose window is complete; empty where nothing is.
+
+    ``measured`` is the run's step time.
+    """
     inside = timing.window.select(timing.iterations)
     skipped = [item for item in timing.iterations if item.skipped]
     found = [
@@ -199,7 +203,11 @@ _TO_WARM_UP = 10
 
 
 def after_warm_up(timing: RunTiming) -> list[Iteration]:
-    """The steps that are in the window or not of a warm-up, and none before both."""
+    """The steps of a run that no warm-up slowed: neither the first ones of each start, nor slow ones that follow
+    these.
+
+    Those inside the documented window always count. Empty for a log without steps.
+    """
     if not timing.iterations:
         return []
     window = timing.window
@@ -219,8 +227,9 @@ _COMPILING = 1.1
 
 
 def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
-    """The steps of each start that are slower than settled ones from the first on, where these go on beyond the usual
-    warm-up."""
+    """For each start with a warm-up beyond the usual ten steps, its slow steps from the first on; empty where there
+    is none.
+    """
     iterations = timing.iterations
     settled = [item.seconds for item in iterations[-(len(iterations) // _SETTLED) :]]
     if len(iterations) < 2 * _TO_WARM_UP or (iterations[_TO_WARM_UP].seconds <= min(settled) and not timing.restarts):
@@ -241,7 +250,10 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
 
 
 def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
-    """How long the first steps were slow; of a window among them, what settled steps take."""
+    """A sentence on how long the first steps of the last slow start were slow; empty where no start was.
+
+    Of a window that is among them it says what settled steps take, and how to measure those.
+    """
     starts = _slow_starts(timing)
     if not starts:
         return ""
@@ -263,6 +275,7 @@ def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
 
 
 def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
+    """A sentence on the measured steps that were set apart as outliers; empty where none was."""
     if not measured.spikes:
         return ""
     odd = [inside[at] for at in measured.spikes]
@@ -277,7 +290,9 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
 
 
 def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
-    """The window starts too early: its first steps fall towards the level of the others."""
+    """A sentence where the window starts too early: its first steps fall towards the level of the others. Else
+    empty.
+    """
     head = [item.seconds for item in inside[:3]]
     rest = [item.seconds for item in inside[3:]]
     if len(rest) < 4:
@@ -289,7 +304,11 @@ def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
 
 
 def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
-    """The last third against the first, where the difference is larger than chance."""
+    """A sentence where the last third of the steps takes more or less time than the first, beyond chance. Else
+    empty.
+
+    ``aside`` are iterations that do not count.
+    """
     kept = [item for item in steady if item.index not in aside]
     third = len(kept) // 3
     if third < 4:
@@ -305,14 +324,21 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
-    """TFLOP (10^12 operations) of one GPU in one step, as the log's own TFLOPS and times make them; None: unknown."""
+    """The TFLOP (10^12 operations) that one GPU does in a step, from the TFLOPS and times that the log prints.
+
+    None where the log prints no TFLOPS, or too small ones to be exact.
+    """
     # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
     rates = [item.tflops * item.seconds for item in inside if item.tflops and 1 <= item.tflops < math.inf]
     return statistics.median(rates) if rates else None
 
 
 def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
-    """Where the work of a step, as the log counts it, is not the plan's; both in TFLOP of one GPU, None: unknown."""
+    """A sentence where the log's count of a step's work is not the plan's to within ``allowed``, a share; else
+    empty.
+
+    Both are TFLOP of one GPU; None is unknown, and not compared.
+    """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
     return (
@@ -322,12 +348,16 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 
 
 def _named(odd: Sequence[Iteration]) -> str:
+    """The iterations by number, the first few of many: ``iterations 36, 37``."""
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """What the log alone says of a run's steps, and a verdict needs. ``time`` None: the window is incomplete."""
+    """What the log alone says of a run's steps, as far as a verdict needs it.
+
+    ``time`` is None where the window is incomplete.
+    """
 
     time: StepTime | None = None
     remarks: tuple[str, ...] = ()
@@ -338,7 +368,7 @@ class MeasuredSteps:
 
 
 def step_time(timing: RunTiming) -> StepTime | None:
-    """The run's step time over its window, with its error; None where the window is incomplete."""
+    """The step time of a run over its window; None where the window is incomplete."""
     measured = timing.window.select(timing.iterations)
     if not measured or len(measured) < len(timing.window):
         return None
@@ -347,9 +377,10 @@ def step_time(timing: RunTiming) -> StepTime | None:
 
 
 def whole_time(timing: RunTiming) -> StepTime | None:
-    """The same over all steps after warm-up, up to the window's end: for comparisons with nothing that is published.
+    """The step time of a run over all steps from its warm-up to the window's end; None where the window is
+    incomplete.
 
-    None where the window is incomplete.
+    It has more steps than ``step_time``, for comparisons with nothing that is published.
     """
     steady = after_warm_up(timing)
     upto = [item.seconds for item in steady if item.index <= timing.window.last]
@@ -357,7 +388,7 @@ def whole_time(timing: RunTiming) -> StepTime | None:
 
 
 def steps_of(timing: RunTiming) -> MeasuredSteps:
-    """What the steps in a log that was read say."""
+    """Everything that a run's steps say, from its log; all empty where the window is incomplete."""
     measured = step_time(timing)
     if measured is None:
         return MeasuredSteps()

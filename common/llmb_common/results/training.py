@@ -46,7 +46,7 @@ _UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes do
 
 
 class Training(NamedTuple):
-    """What a log alone says of its training. Losses in nats; None where it has too few.
+    """What a log alone says of whether its run trained. Losses are in nats; None where the log has too few.
 
     A tuple, because one is kept for each run, and those are the fastest to read.
     """
@@ -74,6 +74,8 @@ NOTHING = Training()
 
 @dataclass(frozen=True)
 class _Course:
+    """How a loss went from the first step to the last, in levels (medians) of its stretches."""
+
     start: float
     lowest: float
     end: float
@@ -83,7 +85,7 @@ class _Course:
 
 
 def training_of(iterations: Sequence[Iteration]) -> Training:
-    """Whether a run trains, judged by all steps of its log."""
+    """What the steps of a log say of whether the run trained; ``faults`` is empty where nothing speaks against it."""
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
     course = _course(losses)
@@ -106,7 +108,10 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 
 
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
-    """Why a run of ``plan`` did not train, in words; empty where nothing speaks against it."""
+    """Sentences that say why a run of ``plan`` did not train; empty where nothing speaks against it.
+
+    A loss that does not fall is one only for a run that starts from scratch and could have learned something.
+    """
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:
         return training.faults
@@ -124,10 +129,11 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
 
 
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
-    """For each of several runs of one configuration and software: in what it is unlike the others, in words.
+    """For each of several repeats of a run, sentences on how its training differs from the others'; empty where it
+    does not.
 
-    With fewer than three of one length nobody knows which of them is wrong. Of several jobs of a chain, which save and
-    go on, the first alone is one from the first step.
+    With fewer than three of one length nobody knows which of them is wrong. Jobs of a chain, which save and go on, are
+    compared among themselves.
     """
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
@@ -150,6 +156,7 @@ class _Usual:
 
 
 def _usual(runs: Sequence[Training]) -> _Usual:
+    """What repeats of a run have in common; with fewer than three losses it allows everything."""
     ends = [run.end for run in runs if run.end is not None]
     if len(ends) < 3:
         return _Usual(0.0, math.inf, frozenset())
@@ -163,6 +170,7 @@ def _usual(runs: Sequence[Training]) -> _Usual:
 
 
 def _unlike(run: Training, usual: _Usual) -> tuple[str, ...]:
+    """A sentence on how a run's loss differs from what is usual; empty where it does not."""
     if run.end is None:
         return ()
     if abs(run.end - usual.end) > usual.apart:
@@ -172,6 +180,7 @@ def _unlike(run: Training, usual: _Usual) -> tuple[str, ...]:
 
 
 def _course(losses: Sequence[float]) -> _Course | None:
+    """The course of a loss, step by step; None where it has fewer than ``_ENOUGH`` values."""
     count = len(losses)
     if count < _ENOUGH:
         return None
@@ -195,7 +204,7 @@ def _noise(losses: Sequence[float]) -> float:
 def _curve_faults(
     name: str, losses: Sequence[float], course: _Course | None, steps: Sequence[Iteration]
 ) -> tuple[str, ...]:
-    """What no curve of a loss does."""
+    """Sentences about what no training's loss does (stay at 0, stand still, rise), for the loss called ``name``."""
     zeros = losses.count(0.0)
     if zeros > _accidents(losses):
         return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
@@ -207,13 +216,14 @@ def _curve_faults(
 
 
 def _longest_row(values: Sequence[float]) -> tuple[int, float]:
-    """How often one value comes in a row at most, and which; 0 where none comes twice."""
+    """The length and the value of the longest row of equal values; (0, 0.0) where no two in a row are equal."""
     if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
         return 0, 0.0
     return max((sum(1 for _ in same), value) for value, same in itertools.groupby(values))
 
 
 def _rise(name: str, course: _Course) -> tuple[str, ...]:
+    """A sentence where a loss rose, or fell and rose again, beyond its noise. Else empty."""
     start, lowest, end = course.start, course.lowest, course.end
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
@@ -224,7 +234,7 @@ def _rise(name: str, course: _Course) -> tuple[str, ...]:
 
 
 def _still(steps: Sequence[Iteration]) -> tuple[str, ...]:
-    """Steps that cannot have changed the model."""
+    """Sentences about steps that cannot have changed the model: gradients or learning rates of 0. Else empty."""
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
     if len(flat) > _accidents(steps):
@@ -236,7 +246,10 @@ def _still(steps: Sequence[Iteration]) -> tuple[str, ...]:
 
 
 def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
-    """Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare."""
+    """A sentence where the optimizer skipped more steps than FP16's loss scaling explains. Else empty.
+
+    Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare.
+    """
     skipped = sum(item.skipped for item in iterations)
     if not skipped:
         return ()
@@ -249,7 +262,7 @@ def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
 
 
 def _negative(iterations: Sequence[Iteration]) -> tuple[str, ...]:
-    """Losses below 0: what balances experts, and what further heads predict, are sums of what cannot be."""
+    """Sentences about losses below 0, which sums of what cannot be negative never are. Else empty."""
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
         for name, value in item.negative:
@@ -283,15 +296,17 @@ _LEAST_LEAP = 0.02
 
 
 def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
-    """What a training may do and a benchmark does not: gradients that explode, measured steps whose loss leaps.
+    """Sentences on what a training may do and a benchmark does not: gradients that explode, measured losses that
+    leap.
 
-    Empty where there is nothing of it. It changes no verdict.
+    Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
     return tuple(text for text in (_growth(taken), _leaps(taken, window)) if text)
 
 
 def _growth(steps: Sequence[Iteration]) -> str:
+    """A sentence where the gradient norm grows by more than healthy training ever does. Else empty."""
     norms = [(item.index, item.grad_norm) for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
     if len(norms) < _ENOUGH:
@@ -305,6 +320,7 @@ def _growth(steps: Sequence[Iteration]) -> str:
 
 
 def _leaps(steps: Sequence[Iteration], window: Window) -> str:
+    """A sentence on steps of the window whose loss is far from that of the steps around them. Else empty."""
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]
     if len(losses) < _ENOUGH:
@@ -334,4 +350,5 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
 
 
 def _accidents(steps: Sequence[object]) -> float:
+    """How many of the steps may be odd by accident."""
     return max(1.0, _ACCIDENTS * len(steps))

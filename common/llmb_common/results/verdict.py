@@ -41,7 +41,17 @@ from llmb_common.runs.timing.window import Window
 def remarks_on(
     runs: Sequence[StepTime], decision: Decision, scatter: Scatter, waiting: Sequence[StepTime] = ()
 ) -> tuple[str, ...]:
-    """In words; empty where there is nothing to say. ``waiting``: further runs, which count at the next look."""
+    """Sentences about ``runs`` as a group for the reader of their verdict; empty where there is nothing to remark.
+
+    They say when the runs share one day or one set of nodes, scatter more than is known of this site, or are slow with
+    one node.
+
+    Args:
+        runs: the step times that the decision is over
+        decision: the decision over them
+        scatter: how runs of this site differ, with which it was made
+        waiting: further successful runs of the same configuration, which count only at the decision's next look
+    """
     found = []
     if decision.days < len(runs):
         what = "one day or the same nodes" if decision.days == 1 else f"only {decision.days} days or sets of nodes"
@@ -73,11 +83,12 @@ Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 
 @dataclass(frozen=True)
 class Figures:
-    """The figures that follow from a step time. MFUs are fractions; None without a peak.
+    """Speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOPS per GPU, MFU.
 
-    ``tflops_per_gpu`` follows from the step time, counting FLOPs as the recipe's source does, and ``mfu`` too, unless
-    LLMB counts otherwise: then ``own_tflops_per_gpu`` says what it is of. ``log_mfu`` is the log's mean TFLOPS over the
-    peak, the rule of the newer publications.
+    ``step_seconds`` is the step time that all of them follow from. FLOPs are counted as the recipe's source counts
+    them. Where LLMB's own count differs, ``mfu`` follows that one, and ``own_tflops_per_gpu`` is the TFLOPS by it (else
+    None). ``log_mfu`` is the mean of the TFLOPS that the log prints over the GPU's peak, as newer publications have it.
+    MFUs are fractions, None where the GPU's peak or the FLOPs are unknown.
     """
 
     step_seconds: float
@@ -91,9 +102,11 @@ class Figures:
 
 @dataclass(frozen=True)
 class Verdict:
-    """``decision`` None: nothing was compared. ``remarks`` are what a reader must know of the run, in words.
+    """The judgement of a run or of repeats of one: its ``kind``, and ``text``, the sentence that is shown.
 
-    ``not_training``: why it did not train as planned; with any of it, a verdict is never a pass.
+    ``decision`` and ``reference`` are None where nothing was compared. ``remarks`` are sentences that a reader must
+    know of the runs. ``not_training`` says why they did not train as planned: with any entry, the verdict is never a
+    pass.
     """
 
     kind: Kind
@@ -105,24 +118,32 @@ class Verdict:
 
     @property
     def difference(self) -> float | None:
-        """Step time over the reference's, less 1."""
+        """The step time over the reference's, less 1: 0.02 is 2 % slower. None where nothing was compared."""
         return self.decision.ratio - 1 if self.decision else None
 
 
 def window_of(plan: JobPlan) -> Window:
-    """The iterations that the recipe's source measures."""
+    """The iterations over which a run of ``plan`` is measured, as the source of the recipe's published results has
+    them.
+    """
     return Window(plan.measurement.first, plan.measurement.last)
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
-    """The step time that the recipe's source states: the window's mean, or the last step."""
+    """The step time of a run in seconds, by the statistic of the recipe's source: the window's mean, or the last
+    step.
+
+    None where the log does not have it.
+    """
     if plan.measurement.statistic == "last":
         return timing.last.seconds if timing.last else None
     return timing.seconds.mean if timing.seconds else None
 
 
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
-    """Tokens/s, days for 1e12 tokens, TFLOP/s per GPU and MFU; model FLOPs as the recipe's source counts them."""
+    """The ``Figures`` of a run of ``plan`` whose steps take ``step_seconds``; ``timing`` has the TFLOPS that its log
+    prints.
+    """
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflop = planned_tflop(plan, recipe)
     tflops = tflop / step_seconds if tflop is not None else None
@@ -151,10 +172,19 @@ def judge_result(
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
 ) -> Verdict:
-    """Whether a run trained, and how fast: against a reference of the same software if there is one, of ``baselines``
-    before published.
+    """The verdict over one run: whether it trained, and how fast it was against a reference.
 
-    ``steps`` is ``steps_of(timing)`` where that is known already; ``scatter`` and ``earlier`` are as of ``decide``.
+    A reference of the run's own software comes before others, and one of ``baselines`` before a published one. A run
+    that did not succeed, or must not be compared, is "not judged", and the text says why.
+
+    Args:
+        plan: what was run
+        recipe: where its published results are
+        timing: what its log says
+        baselines: this site's own references for the configuration
+        steps: ``steps_of(timing)``, where it is known already
+        scatter: how runs of this site differ
+        earlier: squares of earlier runs of the configuration, as in ``decide``
     """
     if not timing.status.measured:
         odd = (timing.status.message,) if timing.status.not_finite else ()
@@ -183,7 +213,9 @@ def judge_result(
 
 
 def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
-    """Of a log that LLMB did not make: whether it trained, and what is odd about its steps; compared with nothing."""
+    """The verdict over a log that LLMB did not make: it is compared with nothing, and fails only where it did not
+    train.
+    """
     training = steps.training if steps.time is not None else training_of(timing.iterations)
     odd = (timing.status.message,) if timing.status.not_finite else ()
     text = "not an LLMB run, so not compared"
@@ -191,7 +223,10 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
 
 
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
-    """``verdict`` is over the speed of one run or several; ``odd``: why one did not train, in words, empty: all did."""
+    """``verdict``, over speed alone, turned into a fail where ``odd`` says that a run did not train.
+
+    ``odd`` are sentences; empty: all runs trained, and the verdict stands. What was not judged stays so.
+    """
     if not odd or verdict.kind == "not judged":
         return replace(verdict, not_training=odd)
     speed = "fast, but not training" if verdict.kind == "pass" else "not training"
@@ -199,6 +234,9 @@ def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
 
 
 def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, reference: Reference) -> tuple[str, ...]:
+    """Sentences about a run beside its reference: the notes on it, a clock boost that only one had, the last step's
+    time.
+    """
     found = [f"its reference: {note}" for note in reference.notes]
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
         found.append("the published run used the GPU clock boost (ENABLE_VBOOST=true), this run did not")
@@ -221,9 +259,13 @@ def judge_runs(
     earlier: Squares = NOTHING_SEEN,
     waiting: Sequence[StepTime] = (),
 ) -> Verdict:
-    """One verdict over repeats of one configuration; a reference measured with other software widens the tolerance.
+    """The verdict over the speed of repeats of one configuration, against ``reference``.
 
-    ``waiting`` runs are there already, and count at the next look.
+    The tolerance (a share of the step time) is widened where the reference was measured with other software. The other
+    arguments are those of ``decide``.
+
+    Raises:
+        ValueError: no runs, or a reference that is not positive
     """
     tolerance = widened(tolerance, plan, reference)
     decision = decide(
@@ -242,7 +284,10 @@ def judge_runs(
 
 
 def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
-    """TFLOP of one GPU in one step; None where they are not known."""
+    """The TFLOP (10^12 operations) that one GPU does in one step of ``plan``, as the recipe's source counts them.
+
+    None for a function of the catalogue whose FLOPs are not known.
+    """
     if plan.architecture is None:
         per_token = plan.function.flops_per_token if plan.function else None
         if per_token is None:
@@ -254,7 +299,10 @@ def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
 
 
 def own_share(plan: JobPlan) -> float | None:
-    """LLMB's count of the function's FLOPs over Megatron-Bridge's; None where they are equal, or either is unknown."""
+    """LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them.
+
+    None where the two agree to ``SAME_COUNT``, where one is unknown, and for plans without a function.
+    """
     function = plan.function
     if function is None or not function.flops_per_token or not function.own_flops_per_token:
         return None
@@ -263,7 +311,9 @@ def own_share(plan: JobPlan) -> float | None:
 
 
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
-    """Why a healthy run is compared with nothing; empty where it may be."""
+    """Why a successful run is compared with nothing: a smoke test, profiled, or measured over other steps. Empty: it
+    may be.
+    """
     if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
         return "a smoke test is never compared with GPU results"
     if plan.profile is not None or plan.nccl_trace:
@@ -274,7 +324,10 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 
 
 def _text(decision: Decision, reference: Reference) -> str:
-    """``pass, 1.0% slower ± 5.9% (limit 5.0% slower)``: what it means must be clear without the page about it."""
+    """The sentence that shows a decision: ``pass, 1.0% slower ± 5.9% (limit 5.0% slower; stated scatter)``.
+
+    It must be clear without the page about verdicts. Where the decision is open, it ends with what would decide.
+    """
     mark = "" if reference.same_software else "indication: "
     limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
@@ -298,14 +351,17 @@ def _text(decision: Decision, reference: Reference) -> str:
 
 
 def _apart(ratio: float) -> str:
-    """A ratio of step times in words."""
+    """A ratio of step times as words: 1.02 is ``2.0% slower``, 1 is ``equal``."""
     share = f"{abs(ratio - 1):.1%}"
     return "equal" if share == "0.0%" else f"{share} {'slower' if ratio > 1 else 'faster'}"
 
 
 def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
-    """``tolerance`` (a share of the step time), wider by what releases differ where ``reference`` is only an
-    indication."""
+    """``tolerance`` (a share of the step time) for a run of ``plan`` judged by ``reference``.
+
+    It stays as it is for a reference of the run's own software, and else grows by what step times change between
+    releases.
+    """
     if reference.same_software:
         return tolerance
     return (1 + tolerance) * (1 + release_spread(plan).slowest) - 1

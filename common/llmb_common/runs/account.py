@@ -20,7 +20,7 @@ KEY = "evidence"
 
 
 def make_account(record: RunRecord) -> NodeSummary:
-    """What the run's nodes recorded in ``nodes/``, summarized."""
+    """A summary of what the nodes of a run recorded in its folder ``nodes/``; empty where they recorded nothing."""
     return summarize(needs_of_run(record.plan), read_nodes(record.paths.folder))
 
 
@@ -36,6 +36,6 @@ def account_of(record: RunRecord) -> NodeSummary:
 
 
 def as_plain(account: object) -> dict[str, Any]:
-    """The JSON values of an ``NodeSummary``, or of another struct."""
+    """A ``NodeSummary``, or another struct, as JSON values."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain

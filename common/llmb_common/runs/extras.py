@@ -66,7 +66,7 @@ class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """Checkpoints and profiles of a run. ``folder``: the run's."""
+    """The checkpoints and profiles of a run; ``folder`` is the run's, empty where the run has none of them."""
 
     folder: str = ""
     profile: ProfileFiles | None = None
@@ -85,12 +85,14 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as JSON values."""
+        """The checkpoints and profiles as JSON values, with the lines for people."""
         return {**msgspec.to_builtins(self), "lines": self.lines()}
 
 
 def extras_of(record: RunRecord) -> Extras:
-    """The checkpoints and profiles of the run that ``record`` describes."""
+    """The checkpoints and profiles of a run, from its plan, its log and the files on disk; empty where it asked for
+    none.
+    """
     checkpoint, profile = record.plan.checkpoint, _profile(record)
     loads = checkpoint.load is not None or checkpoint.resume
     if not (profile or checkpoint.enabled or loads):
@@ -136,6 +138,7 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
 
 
 def _profile(record: RunRecord) -> ProfileFiles | None:
+    """The profile that the plan asked for, with the files that are there; None where none was asked for."""
     plan = record.plan.profile
     if plan is None:
         return None
@@ -166,6 +169,7 @@ def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> Loade
 
 
 def _loss(iterations: Iterable[Iteration], index: int) -> float | None:
+    """The loss that a log has at iteration ``index``; None where it has none."""
     return next((item.loss for item in iterations if item.index == index), None)
 
 
@@ -181,6 +185,11 @@ def _beside(checkpoints: Path) -> Sequence[Iteration]:
 
 
 def _iterations(log: Path) -> Sequence[Iteration]:
+    """The iterations in a log.
+
+    Raises:
+        OSError: it cannot be read
+    """
     with open_log(log) as file:
         return read_log(file).iterations
 
@@ -195,6 +204,7 @@ def _files(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _loaded_line(item: LoadedCheckpoint) -> str:
+    """One line on a checkpoint that was loaded, and whether the loss went on from there."""
     words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
     if item.loss_after is None:
         return words
@@ -205,12 +215,14 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 
 
 def _saved_line(item: SavedCheckpoint) -> str:
+    """One line on a checkpoint that was saved: its step, how long it took, its size and folder."""
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
     held = size(item.bytes) if item.bytes is not None else "deleted since"
     return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
 
 
 def _profile_line(item: ProfileFiles) -> str:
+    """One line on a profile: its steps and ranks, and where its files are."""
     of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder

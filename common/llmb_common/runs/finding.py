@@ -149,6 +149,7 @@ def give_up(record: RunRecord) -> RunRecord:
     """
 
     def change(found: RunRecord) -> RunRecord:
+        """The record as CANCELLED, unless the run has ended already."""
         if not is_live(found.state) and found.state != NOT_SUBMITTED:
             return found
         return with_job_facts(found.with_state(CANCELLED, "cancelled"))
@@ -165,6 +166,7 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
     """
 
     def change(found: RunRecord) -> RunRecord:
+        """The record as SUBMITTING with the error as its detail, unless a job is known by now."""
         return found if found.job_id is not None else found.with_state(SUBMITTING, error.message[:500])
 
     update_record(record.paths.folder, change)

@@ -57,7 +57,11 @@ class OwnRun(NamedTuple):
         return os.fdopen(file, "rb")
 
     def read(self, name: str) -> bytes:
-        """The content of ``open``. Raises as that."""
+        """The content of the file ``name`` in the run's folder.
+
+        Raises:
+            OSError: as ``open`` does
+        """
         with self.open(name) as stream:
             return stream.read()
 
@@ -95,11 +99,12 @@ def refusal(folder: Path) -> RecordError | None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the run in ``folder`` is ours to act on."""
+    """Whether the run in ``folder`` is this user's to continue or to cancel."""
     return refusal(folder) is None
 
 
 def not_yours(what: str, whose: str) -> RecordError:
+    """The error that ``what`` belongs to another user, ``whose``, so that this one must not act on it."""
     return RecordError(
         f"{what} belongs to {whose}, not to you ({user_name(me())})",
         remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
@@ -250,7 +255,11 @@ def _is_in_use(shared: Path) -> bool:
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = False) -> None:
-    """Write a file that nobody can see yet."""
+    """Create a file with ``content``; it must not exist, and nobody may see its folder yet.
+
+    Raises:
+        OSError: it exists, or cannot be written
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as stream:
         os.fchmod(descriptor, mode)

@@ -45,7 +45,7 @@ def make_manifest(
 
 
 def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
-    """Where recipe and training code come from: commit and hashes."""
+    """The commit and the hashes of the recipe and of the training code, for a run's manifest."""
     return {
         "git": git_state(recipe_folder),
         "recipe_sha256": sha256_of(recipe_folder / "recipe.yaml"),
@@ -69,6 +69,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> Answer:
+    """What git answers in a clone, within 20 seconds."""
     # Without optional locks: looking at a clone must not be in the way of who works in it.
     return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 

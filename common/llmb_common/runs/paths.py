@@ -22,14 +22,17 @@ class RunPaths:
 
     @property
     def name(self) -> str:
+        """The name of the run and of its folder: the experiment's, then date and time."""
         return f"{self.experiment_name}_{self.stamp}"
 
     @property
     def folder(self) -> Path:
+        """The run's own folder."""
         return self.experiments / self.experiment_name / self.name
 
     @property
     def record(self) -> Path:
+        """The record of the run."""
         return self.folder / "run.json"
 
     @property
@@ -39,10 +42,12 @@ class RunPaths:
 
     @property
     def job(self) -> Path:
+        """The file that tells the ranks what to train."""
         return self.folder / "job.json"
 
     @property
     def script(self) -> Path:
+        """The batch script."""
         return self.folder / f"{self.experiment_name}.sbatch"
 
     @property
@@ -60,22 +65,27 @@ class RunPaths:
 
     @property
     def output(self) -> Path:
+        """The folder for what the job writes."""
         return self.folder / self.experiment_name
 
     @property
     def log(self) -> Path:
+        """The log of the ranks."""
         return self.output / f"log-{self.experiment_name}.out"
 
     @property
     def batch_log(self) -> Path:
+        """The log of the batch script."""
         return self.output / f"sbatch_{self.experiment_name}.out"
 
     @property
     def profiles(self) -> Path:
+        """The folder for reports of Nsight Systems."""
         return self.output / "nsys_profile"
 
     @property
     def checkpoints(self) -> Path:
+        """The folder for checkpoints, unless the user names another."""
         return self.output / "checkpoints"
 
     @property
@@ -88,7 +98,7 @@ class RunPaths:
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
-        """The series ``series_id`` of runs, which may be of several experiments."""
+        """The paths that all runs of the series ``series_id`` share; they may be of several experiments."""
         return SharedPaths(self.experiments, "llmb", "series", series_id)
 
 
@@ -106,20 +116,22 @@ class SharedPaths:
 
     @property
     def folder(self) -> Path:
+        """The folder that several runs share, hidden beside theirs."""
         return self.parent / f".{self.kind}-{self.shared_id}"
 
     @property
     def script(self) -> Path:
+        """The batch script of all these runs."""
         return self.folder / f"{self.kind}.sbatch"
 
     @property
     def log(self) -> Path:
-        """Where a series writes what is no run's own."""
+        """The file for output that is not of a single run."""
         return self.folder / f"{self.kind}.out"
 
     @property
     def job_name(self) -> str:
-        """The Slurm job name."""
+        """The name of the Slurm job that runs all of them."""
         return f"{self.title}.{self.kind}-{self.shared_id}"
 
 
@@ -129,6 +141,7 @@ def numbered(second: int, number: int) -> str:
 
 
 def experiments_folder(workload_folder: str) -> Path:
+    """The folder in a workload's folder that holds its experiments."""
     return Path(workload_folder) / "experiments"
 
 

@@ -91,11 +91,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def in_series(self) -> bool:
-        """Whether its job runs others before it, or after it."""
+        """Whether the run's job also runs others, before it or after it."""
         return self.turn is not None and self.turn.turns > 0
 
     def alone(self) -> Submission:
-        """This submission as a job of its own."""
+        """The submission as one of a job that runs nothing else."""
         return msgspec.structs.replace(self, turn=None)
 
 
@@ -119,6 +119,7 @@ class RunRecord:
 
     @property
     def state(self) -> str:
+        """The last observed state; SUBMITTING where none was observed yet."""
         return self.states[-1].state if self.states else SUBMITTING
 
     @property
@@ -128,10 +129,12 @@ class RunRecord:
 
     @property
     def detail(self) -> str:
+        """What explains the state, such as an exit code; empty where nothing does."""
         return self.states[-1].detail if self.states else ""
 
     @property
     def created(self) -> float:
+        """When the run was recorded first (Unix time)."""
         return self.states[0].time if self.states else 0.0
 
     @property
@@ -148,7 +151,9 @@ class RunRecord:
         return self.day_of(self.started)
 
     def day_of(self, when: float) -> str:
-        """``day`` of another moment (Unix time)."""
+        """The day, YYYY-MM-DD, that a moment (Unix time) belongs to where the run was submitted; days begin in the
+        morning.
+        """
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
             offset = time.localtime(when).tm_gmtoff
@@ -185,7 +190,7 @@ class RunRecord:
         return replace(self, states=(*self.states, State(state, round(when, 3), detail)))
 
     def save(self) -> None:
-        """Write the record.
+        """Write the record to its file, replacing the former one.
 
         Raises:
             RecordError: it cannot be written
@@ -194,7 +199,7 @@ class RunRecord:
         write_atomic(self.paths.record, json_text(self.as_dict()), sync_folder=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of run.json."""
+        """The content of ``run.json`` as JSON values."""
         return {
             "schema": SCHEMA,
             "run_id": self.paths.run_id,
@@ -211,6 +216,8 @@ _KEPT = tuple(field.name for field in fields(RunRecord) if field.name != "paths"
 
 
 class _Version(msgspec.Struct):
+    """The one field that records of every schema have."""
+
     schema: int
 
 
@@ -237,6 +244,11 @@ def _read(content: bytes) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _plan(content: bytes) -> JobPlan:
+    """The plan in a record, decoded.
+
+    Raises:
+        msgspec.MsgspecError: it is none
+    """
     plan: JobPlan = from_json(content, JobPlan)
     return plan
 
@@ -279,6 +291,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
 
 
 def _check_version(file: Path, version: int) -> None:
+    """Raises RecordError for a record of another schema than this release reads."""
     if version != SCHEMA:
         raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
 

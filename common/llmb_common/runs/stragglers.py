@@ -59,7 +59,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One sentence: whom the others waited for, and how long."""
+        """One sentence: for whom the other ranks waited, and for how much of a step."""
         several = len(self.ranks) > 1
         in_a_row = several and self.ranks[-1] - self.ranks[0] == len(self.ranks) - 1
         numbers = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else first_few(self.ranks, 8)

@@ -42,7 +42,7 @@ class HangReporter:
         )
 
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
-        """Write who this is, and answer from now on."""
+        """Write which rank this is, and answer from now on when somebody asks for its stack."""
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
                 _record(environ, self._folder / FLIGHT)
@@ -61,7 +61,7 @@ class HangReporter:
             threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
-        """Nobody has asked: the file says nothing."""
+        """Remove the rank's file where nobody has asked, so that it says nothing."""
         with contextlib.suppress(OSError, ValueError):
             if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):
                 Path(self._file.name).unlink()
@@ -70,12 +70,14 @@ class HangReporter:
                         (self._folder / name).rmdir()
 
     def _wait(self, read: int) -> None:
+        """Tell more whenever the rank is asked, until the pipe is closed."""
         while numbers := os.read(read, 64):
             if SIGNAL in numbers:
                 with contextlib.suppress(Exception):  # a traceback here would look like the cause of the hang
                     self._tell_more()
 
     def _tell_more(self) -> None:
+        """Write the flight recorder's dump, and on rank 0 what NCCL's RAS says."""
         folder = self._folder / FLIGHT
         folder.mkdir(exist_ok=True)
         if self._rank.rank == 0 and (program := shutil.which("ncclras")):
@@ -95,6 +97,7 @@ class HangReporter:
 
 
 def _forget() -> None:
+    """Stop answering, in a process that was forked."""
     with contextlib.suppress(Exception):
         faulthandler.unregister(SIGNAL)
         signal.set_wakeup_fd(-1)

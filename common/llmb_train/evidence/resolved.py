@@ -47,7 +47,7 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
 
 
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """The settings whose planned and resolved values differ, in words."""
+    """The settings whose planned and resolved values differ, each as (name, planned, resolved) in words."""
     return [
         (name, _say(planned), _say(resolved))
         for name, planned, resolved in rows
@@ -56,7 +56,7 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 
 
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Everything that decides speed and loss."""
+    """Yields everything that decides speed and loss, as (name, planned, resolved)."""
     yield from _layout(job, config)
     model, plan = config.model, job.performance
     if isinstance(job, Job):
@@ -79,6 +79,7 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+    """Yields the layout and the batch, as planned and as resolved."""
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _get(model, "tensor_model_parallel_size")
     yield "pipeline parallelism", p.pp, _get(model, "pipeline_model_parallel_size")
@@ -96,6 +97,7 @@ def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _architecture(job: Job, model: Any) -> Iterator[Row]:
+    """Yields the model's sizes, as planned and as resolved."""
     a = job.architecture
     if a.moe is not None:
         yield "experts", a.moe.experts, _get(model, "num_moe_experts")
@@ -106,6 +108,7 @@ def _architecture(job: Job, model: Any) -> Iterator[Row]:
 
 
 def _precision(model: Any) -> Any:
+    """The precision that the configuration has, as plans write it."""
     if _get(model, "fp4", None):
         return "nvfp4"
     if _get(model, "fp8", None):
@@ -116,6 +119,7 @@ def _precision(model: Any) -> Any:
 
 
 def _recomputed(model: Any) -> Any:
+    """The number of layers that the configuration recomputes, or how else it recomputes."""
     granularity = _get(model, "recompute_granularity")
     if granularity in (_UNKNOWN, None):
         return _UNKNOWN if granularity is _UNKNOWN else 0
@@ -123,9 +127,11 @@ def _recomputed(model: Any) -> Any:
 
 
 def _get(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
+    """A field of a section, enumerations as their value; ``default`` where there is no such field."""
     value = getattr(section, name, default)
     return getattr(value, "value", value)  # of an enumeration
 
 
 def _say(value: Any) -> str:
+    """A value for a message."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

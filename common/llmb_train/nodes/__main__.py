@@ -27,6 +27,7 @@ def main(spec: Dict[str, Any]) -> None:
 
 
 def _say(value: Dict[str, Any]) -> None:
+    """Print an answer with the node's name, in frames that survive other output."""
     node = node_name(os.environ)
     value["node"] = node
     sys.stdout.write("\n".join(frames(node, value)) + "\n")

@@ -26,7 +26,7 @@ _ending = threading.Event()
 
 
 class NoAnswer(Exception):
-    """Why there is none, in words for the run's record."""
+    """There is no answer; its text says why, for the run's record."""
 
 
 class Hangs(NoAnswer):
@@ -52,6 +52,12 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
 
 
 def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
+    """What a program prints, within so many seconds; ``thread`` is who asks.
+
+    Raises:
+        NoAnswer: it is missing, fails, or prints too much
+        Hangs: it does not answer in time
+    """
     name, deadline = command[0], time.monotonic() + seconds
     try:
         process = subprocess.Popen(
@@ -90,12 +96,14 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
 
 
 def _kill(group: int) -> None:
+    """Kill a process group; one that has ended is no error."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
 
 @atexit.register
 def _kill_asked() -> None:
+    """Kill all programs that were asked, when this process ends."""
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
     while None in tuple(_asked.values()) and time.monotonic() < deadline:
@@ -106,6 +114,12 @@ def _kill_asked() -> None:
 
 
 def _read(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
+    """Everything that a program prints until ``deadline``.
+
+    Raises:
+        NoAnswer: it prints too much
+        Hangs: it does not end in time
+    """
     assert process.stdout is not None
     answer = bytearray()
     with selectors.DefaultSelector() as selector:
@@ -162,13 +176,14 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
 
 
 def _forget(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
+    """Stop waiting for a child, and end it."""
     poll.unregister(child.reading)
     del waiting[child.reading]
     child.end()
 
 
 class _Child:
-    """One call, in a fork of this process."""
+    """One call of a function, in a fork of this process that may hang."""
 
     def __init__(self, name: str, function: Callable[[], Any], seconds: float) -> None:
         self.name, self.late, self.stuck = name, False, False
@@ -185,13 +200,13 @@ class _Child:
         os.close(writing)
 
     def read(self) -> bool:
-        """Take what it says; whether more may come."""
+        """Take what the child has said; returns whether more may come."""
         block = os.read(self.reading, 1 << 16)
         self._said += block
         return bool(block) and len(self._said) <= MOST_SAID
 
     def end(self) -> None:
-        """Kill its session, and wait a moment for its end."""
+        """Kill the child's session, and wait a moment for its end."""
         self.state = _state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)
@@ -206,6 +221,7 @@ class _Child:
             time.sleep(0.01)
 
     def result(self) -> Dict[str, Any]:
+        """What the function returned, with how long it took; else that it hung, or died."""
         if self.late or self.stuck:
             how = f"cannot be killed: state {_state(self.pid)}" if self.stuck else "killed"
             return {"hung": how, "state": self.state, "seconds": self.took}
@@ -237,6 +253,7 @@ def _run(function: Callable[[], Any], writing: int) -> None:
 
 
 def _state(pid: int) -> str:
+    """The kernel's letter for a process's state; ``unknown`` where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             return stream.read(4096).rpartition(b")")[2].split()[0].decode()

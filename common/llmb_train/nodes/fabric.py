@@ -109,12 +109,12 @@ class _Step:
         return int(struct.unpack("q", self._shared[:8])[0])
 
     def next(self) -> None:
-        """To be called before whatever may hang."""
+        """Note that the next step begins; to be called before whatever may hang."""
         self._shared[:8] = struct.pack("q", self.reached + 1)
 
 
 class _Member:
-    """One rank of a group, and what it is to do."""
+    """One rank of a group of nodes, and what it is to measure."""
 
     def __init__(
         self,
@@ -182,6 +182,7 @@ def _seconds(member: _Member, store: Any, size: int) -> float:
 
 
 def _block(member: _Member, data: Any) -> float:
+    """Seconds that a block of all-reduces of ``data`` takes."""
     wait(member.device)
     begun = time.perf_counter()
     for _ in range(_BLOCK[member.device]):

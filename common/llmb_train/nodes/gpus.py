@@ -74,8 +74,16 @@ _NUMBERS = {
 """Numbers by the places they have had, newest first; the name says the unit."""
 
 _CHANGING = (
-    *("index", "sm_mhz", "utilization", "power_w", "throttle", "pcie_width", "pcie_generation"),
-    *("temperature_c", "temperature_margin_c", "memory_temperature_c"),
+    "index",
+    "sm_mhz",
+    "utilization",
+    "power_w",
+    "throttle",
+    "pcie_width",
+    "pcie_generation",
+    "temperature_c",
+    "temperature_margin_c",
+    "memory_temperature_c",
 )
 """What is kept of a GPU in each of many looks under load."""
 
@@ -99,7 +107,7 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 
 
 def changing(look: Dict[str, Any]) -> Dict[str, Any]:
-    """Of a snapshot, what the next one may have otherwise."""
+    """A snapshot of the GPUs with only what may differ in the next one."""
     return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
 
 
@@ -118,6 +126,7 @@ def parse(answer: bytes) -> Dict[str, Any]:
 
 
 def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
+    """What nvidia-smi says of a GPU; None for what it does not know."""
     texts = {name: _text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
     return {
@@ -174,16 +183,18 @@ def _counters(element: ElementTree.Element) -> Dict[str, float]:
 
 
 def _text(element: ElementTree.Element, path: str) -> Optional[str]:
+    """The text at a path of nvidia-smi's XML; None where it has nothing."""
     text = (element.findtext(path) or "").strip()
     return None if text.strip("[]").lower() in _NOTHING else text[:120]
 
 
 def _first(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
-    """The number at the first of ``paths`` that has one."""
+    """The number at the first of ``paths`` that has one; None where none has."""
     values = (_as_number(element.findtext(path)) for path in paths)
     return next((value for value in values if value is not None), None)
 
 
 def _as_number(text: Optional[str]) -> Optional[float]:
+    """The number that a text begins with; None where it begins with none."""
     found = _NUMBER.match((text or "").strip())
     return float(found.group()) if found else None

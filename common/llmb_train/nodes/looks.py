@@ -125,6 +125,7 @@ def ports() -> List[Dict[str, Any]]:
 
 
 def _ports() -> List[Dict[str, Any]]:
+    """The ports of InfiniBand and RoCE adapters, with their state and error counters."""
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
         types = port / "gid_attrs/types"
@@ -220,6 +221,7 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
 
 def _starts(program: str) -> bool:
+    """Whether a Python starts within three seconds."""
     try:
         return _tool(program, "-c", "pass", seconds=3)[0] is not None
     except Hangs:
@@ -262,7 +264,7 @@ def stuck() -> List[Dict[str, Any]]:
 
 
 def _in_d() -> Dict[int, Tuple[str, str]]:
-    """By process id: name, and what changes when it runs."""
+    """The processes in uninterruptible sleep, by id: name, and a text that changes when the process runs."""
     found = {}
     ours = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
     for name in names(ROOT / "proc"):
@@ -291,7 +293,7 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
 
 
 def _room(path: str) -> Dict[str, Any]:
-    """``free`` and ``size`` in bytes of the file system there."""
+    """Bytes ``free`` and ``size`` of the file system at a path; None each where it is not there."""
     try:
         room = os.statvfs(path)
     except OSError:
@@ -306,6 +308,6 @@ def _limit(what: str) -> Optional[int]:
 
 
 def _whole(text: Optional[str]) -> Optional[int]:
-    """The number that it begins with."""
+    """The whole number that a text begins with; None where it begins with none."""
     found = re.match(r"\d+", text or "")
     return int(found.group()) if found else None

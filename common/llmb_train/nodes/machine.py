@@ -15,7 +15,7 @@ _MOST_BYTES = 1 << 20
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """The node's name as Slurm calls it, else the host's."""
+    """The name of the node as Slurm has it, else the host's."""
     return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
@@ -79,7 +79,7 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
 
 
 def names(folder: Path) -> List[str]:
-    """What is in ``folder``, sorted; nothing where it is not there."""
+    """The names in a folder, sorted; empty where it is not there."""
     try:
         return sorted(path.name for path in folder.iterdir())
     except OSError:

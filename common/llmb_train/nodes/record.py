@@ -84,7 +84,7 @@ class Node:
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
-        """Start querying the GPUs while they train, and stop in time."""
+        """Start looking at the GPUs while they train, and stop in time; ``number`` is the step that has ended."""
         if number == LOAD_STEP:
             self._in_thread(self._look_under_load)
         if number == LAST_LOAD_STEP:
@@ -112,11 +112,13 @@ class Node:
                 stream.write(f"{json.dumps(line)}\n".encode())
 
     def _join(self, seconds: float) -> None:
+        """Wait for the looks that are under way, at most so many seconds."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _look_under_load(self) -> None:
+        """Record the GPUs several times while they train."""
         samples: list[dict[str, Any]] = []
         while True:
             look = gpus.snapshot()
@@ -128,14 +130,17 @@ class Node:
                 return  # what does not answer once is not asked again
 
     def _look_at_start(self) -> None:
+        """Record the machine, and its GPUs before they train."""
         self._keep("machine", machine.facts(self._environ))
         self._keep("before", gpus.snapshot())
 
     def _in_thread(self, look: Callable[[], None]) -> None:
+        """Run ``look`` in a thread whose errors nobody sees, on the rank that records its node."""
         if not self._writes:
             return
 
         def quietly() -> None:
+            """Run ``look`` and drop its errors."""
             # A thread's traceback in the log would look like the cause of whatever comes later.
             with contextlib.suppress(Exception):
                 look()
@@ -146,6 +151,7 @@ class Node:
             self._threads.append(thread)
 
     def _keep(self, name: str, value: object) -> None:
+        """Set one entry of the node's record, and write the file anew."""
         with self._lock:
             self._content[name] = value
             text = json.dumps(self._content, allow_nan=False)

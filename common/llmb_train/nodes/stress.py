@@ -41,7 +41,7 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
 
 
 def _looks_under_load() -> list[dict[str, Any]]:
-    """As in a run's evidence, once the GPUs are warm."""
+    """Looks at the GPUs once they are warm, as in a run's evidence."""
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]
 
@@ -97,6 +97,6 @@ def take(device: str, index: int) -> None:
 
 
 def wait(device: str) -> None:
-    """Wait for what the GPU has been given to do."""
+    """Wait for what the GPU was given to do; nothing on CPUs."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -139,6 +139,7 @@ def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) 
 
 
 def _machines(options: argparse.Namespace) -> list[str]:
+    """The machines that a bundle is for."""
     return options.platform or [platform.machine()]
 
 
@@ -209,6 +210,7 @@ def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[
 
 
 def _requirements(text: str, target: Target) -> Iterator[Requirement]:
+    """Yields those requirements of a lock that hold for a machine and Python."""
     version = spelt(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
@@ -243,6 +245,7 @@ def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str
 
 
 def _tags(target: Target) -> Iterable[Tag]:
+    """The tags of wheels that a machine and Python take, the best first."""
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):
         platforms += [f"{_EARLIER[minor]}_{target.machine}"] if minor in _EARLIER else []

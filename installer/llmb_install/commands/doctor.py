@@ -40,7 +40,7 @@ _LARGE_SEGMENTS = (25, 11)
 
 
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
-    """The report; exit status 1 when something blocks."""
+    """The report on a site; the exit status is 1 where something keeps jobs from running."""
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
         read_settings(install / FILE_NAME)
@@ -69,6 +69,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def _lines(checks: list[DoctorCheck]) -> list[str]:
+    """The checks as lines, with their remedies and a sum at the end."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -96,6 +97,7 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 
 
 def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields checks of the space for the installation and its images."""
     found, small = f"{size(facts.free_install)} free in {facts.install}", facts.free_install < 5_000_000_000
     yield line("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
@@ -121,6 +123,7 @@ def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
 
 
 def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields checks of Slurm's commands, version, controller and features."""
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
@@ -176,6 +179,7 @@ def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields checks of the GPU partition and of how GPUs are asked for."""
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
     if name is None:
@@ -200,6 +204,7 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields the check of the account that jobs are charged to."""
     account = facts.slurm.account
     if not facts.has_accounting:
         yield DoctorCheck("account", "doubt", "Slurm accounting is not enabled", "a wrong account is accepted silently")
@@ -244,6 +249,7 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields checks of Slurm's own settings that change what jobs do."""
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
     yield DoctorCheck("task plug-in", "ok", f"{task}{unbound}")
@@ -253,6 +259,7 @@ def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
+    """Yields checks of what runs containers here."""
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}

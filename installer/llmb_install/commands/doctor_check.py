@@ -10,7 +10,7 @@ Level = Literal["ok", "doubt", "blocks"]
 
 @dataclass(frozen=True)
 class DoctorCheck:
-    """``remedy`` says what to do where it is not ok."""
+    """One line of the doctor's report; ``remedy`` says what to do where it is not ok."""
 
     name: str
     level: Level

@@ -90,13 +90,13 @@ class SiteFacts:
 
     @property
     def slurm(self) -> SlurmSettings:
-        """What the site says of Slurm, if it has any."""
+        """The Slurm section of the site's configuration."""
         settings: SlurmSettings = self.config.scheduler(SLURM)
         return settings
 
     @property
     def engine_pythons(self) -> list[str]:
-        """Those in cluster_config.yaml that jobs without a container train in."""
+        """The Pythons in cluster_config.yaml in which jobs without a container train."""
         engine = self.config.engine
         return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
@@ -161,7 +161,7 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 
 
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
-    """What Slurm says of the limits of this site's jobs."""
+    """The limits that Slurm sets for this site's jobs, by partition, association and QOS."""
     slurm: SlurmSettings = config.scheduler(SLURM)
     text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
     partition = assignments(text.split())

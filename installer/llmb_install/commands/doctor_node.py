@@ -65,6 +65,7 @@ def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, reme
 
 
 def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
+    """Yields checks of a node's architecture, GPUs, driver and network."""
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
     yield _ruled("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
     shown, gpu_type = node.facts.before, facts.config.gpu_type
@@ -82,6 +83,7 @@ def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark])
 
 
 def _folders(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+    """Yields checks of whether a node sees the installation, the images and the workload folder."""
     if facts.install.is_dir():
         sees = node.folder("installation").there
         remedy = "put the installation on a file system that all nodes share"
@@ -112,6 +114,7 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
 
 
 def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
+    """Yields a check of programs on the node that did not answer; nothing where all did."""
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
     if hung:
@@ -120,6 +123,7 @@ def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
+    """The check of whether the training engine starts on the node."""
     wanted = facts.engine_pythons
     lost = [python for python in wanted if python not in node.facts.software.starts]
     found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
@@ -128,6 +132,7 @@ def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 
 
 def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
+    """Yields checks of whether an image starts on the node, and sees its GPUs."""
     inside, started, name = node.inside, node.inside.started, "the image on the node"
     if started:
         yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")

@@ -123,10 +123,11 @@ def _training_progress(experiments: Path, before: set[Path]) -> str:
 
 
 def _run_folders(experiments: Path) -> list[Path]:
+    """The folders of all runs below ``experiments``."""
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
 
 def _table(clone: Path, install: Path, run_folder: Path) -> Answer:
-    """The documented table, from the documented script."""
+    """What the documented script prints of a run: the table of step times."""
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))

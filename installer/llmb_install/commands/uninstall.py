@@ -57,6 +57,11 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
+    """Refuse to uninstall where runs may not have ended, unless the options allow it.
+
+    Raises:
+        LLMBError: some may not have
+    """
     if options.despite_runs:
         return
     doing = f"cannot uninstall {path}"
@@ -94,6 +99,7 @@ def _experiments(install: Path) -> Iterator[Path]:
 
 
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
+    """What to remove: the installer's files, and the results where that is asked for."""
     results = path / "workloads"
     return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
 
@@ -126,6 +132,7 @@ def _remove_state(folder: Path) -> None:
 
 
 def _remove(target: Path) -> None:
+    """Remove a file, a link, or a folder with its content; one that is gone already is no error."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
     else:
@@ -133,6 +140,11 @@ def _remove(target: Path) -> None:
 
 
 def _confirm(path: Path, targets: list[Path]) -> None:
+    """Ask the user to confirm the removal.
+
+    Raises:
+        RequestError: it was not confirmed, or nobody can be asked
+    """
     names = ", ".join(str(target.relative_to(path)) for target in targets)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise RequestError(

@@ -65,7 +65,7 @@ _NOTE = Path(".llmb") / "removing.json"
 
 
 def is_pending(install: Path) -> bool:
-    """Whether a removal was begun and not finished."""
+    """Whether a removal of workloads was begun and not finished."""
     return (install / _NOTE).exists()
 
 
@@ -114,6 +114,7 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 
 
 def _names(noted: Mapping[str, Any], key: str) -> list[str]:
+    """The names in a list of the note; empty where it has no such list."""
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 

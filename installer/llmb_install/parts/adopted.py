@@ -28,6 +28,7 @@ def write_receipt(folder: Path, release: str, image: Path) -> None:
 
 
 def _state(image: Path) -> dict[str, Any]:
+    """Size and modification time of an image file, which change when it is replaced."""
     status = image.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
@@ -50,6 +51,7 @@ def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, 
 
 
 def _problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
+    """What is wrong with an adopted release, its image or its catalogue, in words; None: nothing."""
     if image is not None:
         if not image.is_file():
             return f"its image {image} is missing"

@@ -31,11 +31,12 @@ def fingerprint(clone: Path) -> str:
 
 
 def image_path(bundle: Path, architecture: str, source: str) -> Path:
+    """Where a bundle has the image ``source`` for an architecture."""
     return bundle / "images" / architecture / image_file_name(source)
 
 
 def in_use() -> bool:
-    """Whether this process takes what it needs from a bundle alone."""
+    """Whether this process takes packages and images from a bundle alone."""
     return bool(os.environ.get(_CHOSEN))
 
 
@@ -92,6 +93,7 @@ def read_sums(bundle: Path) -> dict[str, str]:
 
 
 def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
+    """The error that a folder is no bundle, or an unfinished one."""
     return EnvironmentLacks(
         f"{bundle} is not a bundle, or an unfinished one: {why}",
         remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
@@ -99,6 +101,11 @@ def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
 
 
 def _require_fit(bundle: Path, clone: Path) -> None:
+    """Refuse a bundle that was made for another machine, Python or release.
+
+    Raises:
+        EnvironmentLacks: it was
+    """
     machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
     try:
         about = read_json(bundle / ABOUT)

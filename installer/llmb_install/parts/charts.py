@@ -98,9 +98,10 @@ class Charts(Artefact):
 
 
 def _is_for_here(name: str) -> bool:
-    """Whether ``name`` is a wheel of vl-convert-python for this machine."""
+    """Whether a file's name is that of a wheel of vl-convert-python for this machine."""
     return re.fullmatch(rf"vl_convert_python-.*-abi3-manylinux.*_{platform.machine()}\.whl", name) is not None
 
 
 def _not_had(problem: Unavailable) -> EnvironmentLacks:
+    """The error that what draws charts cannot be fetched."""
     return not_had("what draws the charts of reports cannot be fetched", problem)

@@ -51,7 +51,7 @@ class Secrets:
     environment has is used from there."""
 
     def updated(self, new: Secrets) -> Secrets:
-        """These secrets, with those of ``new`` in place of older ones."""
+        """These secrets, where each that ``new`` has takes the place of the older one."""
         return Secrets(
             hf_token=new.hf_token or self.hf_token,
             ngc_api_key=new.ngc_api_key or self.ngc_api_key,
@@ -83,12 +83,12 @@ def setting(name: str, env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
-    """Where layers are unpacked."""
+    """The folder in which Enroot unpacks layers, by its settings and ``env``."""
     return Path(setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """Where downloaded layers are kept."""
+    """The folder in which Enroot keeps downloaded layers, by its settings and ``env``."""
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
 
@@ -102,7 +102,7 @@ def _expanded(value: str, env: Mapping[str, str]) -> str:
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
-    """Where Enroot looks for credentials."""
+    """The file in which Enroot looks for credentials, by its settings and ``env``."""
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
@@ -138,6 +138,7 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
+    """The lines of a credentials file for a key of NGC, one for each host."""
     # One line each: Enroot itself looks for "machine HOST login USER " in one line.
     return "".join(f"machine {host} login $oauthtoken password {password}\n" for host in hosts)
 
@@ -163,6 +164,7 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 
 def _digest(text: str) -> str:
+    """The SHA-256 of a text, as hexadecimal digits."""
     return hashlib.sha256(_bytes(text)).hexdigest()
 
 
@@ -172,14 +174,17 @@ def _read(path: Path) -> str:
 
 
 def _bytes(text: str) -> bytes:
+    """A text as bytes; what was no UTF-8 when it was read becomes what it was."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _is_private(path: Path) -> bool:
+    """Whether a file is there that only its owner can read and write."""
     return path.is_file() and path.stat().st_mode & 0o777 == 0o600
 
 
 def hf_token_path(install: Path) -> Path:
+    """The file of an installation that holds its Hugging Face token."""
     return install / ".llmb" / "hf_token"
 
 
@@ -189,6 +194,7 @@ def key_path(install: Path) -> Path:
 
 
 def stored_hf_token(install: Path) -> Secret | None:
+    """The Hugging Face token that an installation holds; None where it holds none."""
     text = _read(hf_token_path(install)).strip()
     return Secret(text) if text else None
 
@@ -220,9 +226,11 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     path, text = hf_token_path(install), token.reveal() + "\n"
 
     def look() -> str | None:
+        """What is wrong with the file of the token; None: nothing."""
         return None if _is_private(path) and _read(path) == text else f"{path} is missing or changed"
 
     def make() -> None:
+        """Write the file of the token, readable by its owner alone."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write(install, path, text, mode=0o600)
 
@@ -234,9 +242,15 @@ def registry_key(install: Path, key: Secret) -> Small:
     path, text = key_path(install), _ngc_lines(key.reveal())
 
     def look() -> str | None:
+        """What is wrong with the file of the key; None: nothing."""
         return None if _is_private(path) and _read(path) == text else f"{path} does not have the NGC key"
 
     def make() -> None:
+        """Write the file of the key, readable by its owner alone.
+
+        Raises:
+            RequestError: it cannot be a key
+        """
         value = key.reveal()
         if not value or value.startswith("$") or any(c.isspace() for c in value):
             raise RequestError(
@@ -254,6 +268,7 @@ def closed_files(install: Path) -> Small:
     """The check that nobody else can read the files with secrets that this installation has written."""
 
     def loose() -> list[Path]:
+        """The files with secrets that are this user's and that others can read."""
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110
         earlier = [enroot_credentials_path(os.environ)] if noted else []
@@ -266,10 +281,12 @@ def closed_files(install: Path) -> Small:
         return found
 
     def look() -> str | None:
+        """What is wrong with files of secrets; None: nothing."""
         found = loose()
         return f"other users can read {', '.join(map(str, found))}" if found else None
 
     def close() -> None:
+        """Make the files with secrets readable by their owner alone."""
         for path in loose():
             path.chmod(0o600)
 

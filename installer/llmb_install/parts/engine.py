@@ -40,7 +40,7 @@ MINIMUM_GLIBC = (2, 28)
 
 @dataclass(frozen=True)
 class Kind:
-    """An engine that can be installed."""
+    """A CPU engine that can be installed: its environment, the Pythons it runs on, and how it is tested."""
 
     name: str
     """The name of the environment in ``venvs``, and of its lock."""
@@ -110,6 +110,7 @@ class CpuEngine(Environment):
         )
 
     def _no_torch(self) -> EnvironmentLacks | None:
+        """The error that no index has PyTorch's CPU build for this engine; None where one has, or may have."""
         python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         # Another engine has it, or a uv with settings of its own knows better.
@@ -131,9 +132,11 @@ def own_engine(python: Path) -> Small:
     """The Python of an environment that somebody else made, with torch and Megatron-Bridge: never built here."""
 
     def look() -> str | None:
+        """What is wrong with the site's own engine; None: nothing."""
         return None if python.is_file() and os.access(python, os.X_OK) else f"{python} is not a program"
 
     def refuse() -> None:
+        """Raises EnvironmentLacks: a site's own engine cannot be made."""
         raise EnvironmentLacks(
             f"the training engine {python} is not a program that can be run",
             remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
@@ -158,6 +161,7 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 
 
 def python_for(release: str) -> str | None:
+    """A Python on this machine that runs the engine of a release; None where there is none."""
     oldest, newest = KINDS[release].pythons
     return uv.find_python(lambda version: oldest <= version <= newest)
 
@@ -203,7 +207,7 @@ HUB_IMPORTS = ("requests", "huggingface_hub", "stamina")
 
 @dataclass(frozen=True)
 class Tool(Environment):
-    """``venvs/llmb``: the clone itself, editable, with its dependencies as locked."""
+    """The environment ``venvs/llmb``: the clone itself, editable, with the packages of its lock."""
 
     id = "tool"
     download = 22_000_000
@@ -242,16 +246,18 @@ class SharedTool(Tool):
         return True
 
     def note_use(self) -> None:
+        """Note that the environment was used now; nothing where the folder cannot be written."""
         with contextlib.suppress(OSError):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """Builds of other locks that nobody has used for four weeks."""
+        """Builds of other locks that nobody has used for four weeks, which may be removed."""
         before = time.time() - 28 * 86400
         return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
 
 
 def shared_tool(clone: Path, home: Path) -> SharedTool:
+    """The environment with what LLMB needs that clones without an installation share, in the folder ``home``."""
     whole = tool_environment(clone, home)
     return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
 
@@ -265,12 +271,13 @@ class Hub(Environment):
 
 
 def hub_environment(clone: Path, install: Path) -> Hub:
-    """The packages that ``hugging_face`` uses, for the Python of the tool."""
+    """The environment with the packages that ``hugging_face`` uses, for the Python of the tool."""
     lock = clone / "installer" / "locks" / "hub.txt"
     return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
+    """The environment of the tool itself in an installation."""
     return Tool(
         link=install / "venvs" / TOOL,
         python=_tool_python(),
@@ -281,6 +288,7 @@ def tool_environment(clone: Path, install: Path) -> Tool:
 
 
 def _tool_python() -> str:
+    """The Python for the tool: one that it runs on, which the caller already does."""
     python = uv.find_python(uv.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return python

@@ -52,6 +52,7 @@ def remove_abandoned(cache: Path) -> None:
 
 
 def _is_own(status: os.stat_result) -> bool:
+    """Whether a file's status is that of a plain file of this user."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
 
@@ -119,6 +120,7 @@ def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
 
 
 def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> tuple[str, str]:
+    """Why an import failed, and what to do, by what Enroot printed."""
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
     if "No space left on device" in text or "Disk quota exceeded" in text:
@@ -163,7 +165,7 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
 
 
 def _refused(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
-    """What an HTTP status means."""
+    """Why a registry answered with an HTTP status, and what to do."""
     if status == 404 and watch.doing.startswith("Downloading"):
         return "the registry lacks a layer of the image", "tell who runs the registry: the image has to be pushed again"
     if status == 404:
@@ -175,6 +177,7 @@ def _refused(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> 
 
 
 def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
+    """What to do about credentials that the registry of ``source`` did not take."""
     # Enroot and curl look for the name alone.
     host, _, port = source.partition("#")[0].partition(":") if "#" in source else ("the registry", "", "")
     if host == "nvcr.io":
@@ -221,9 +224,11 @@ def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
     began, before = time.monotonic(), _sizes(cache)
 
     def downloaded() -> int:
+        """Bytes of layers that Enroot has downloaded since the import began."""
         return sum(bytes_ for name, bytes_ in _sizes(cache).items() if name not in before)
 
     def written() -> int:
+        """Bytes of the image that have been written."""
         return output.stat().st_size if output.exists() else 0
 
     measure = {"Downloading": downloaded, "Creating": written}.get(doing.partition(" ")[0])
@@ -231,6 +236,7 @@ def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
         return doing
 
     def text() -> str:
+        """What Enroot is doing, with how much it has done and how fast."""
         try:
             done = measure()
         except OSError:  # Enroot has just removed what was looked at

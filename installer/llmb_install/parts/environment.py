@@ -39,7 +39,7 @@ RECEIPT = ".llmb-receipt.json"
 
 @dataclass(frozen=True)
 class Environment(Content, Artefact):
-    """An environment of an installation."""
+    """A Python environment of an installation, made of a lock; a link with its name leads to the folder in use."""
 
     of_one_user = False
     """Whether it lies in a folder that only its user needs to reach."""
@@ -92,11 +92,11 @@ class Environment(Content, Artefact):
         return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
 
     def new_folder(self) -> Path:
-        """Where to build: a name that nobody has used."""
+        """A folder for a new build, with a name that nobody has used."""
         return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
 
     def inputs(self) -> str:
-        """A hash of everything that decides what this environment contains."""
+        """A hash of everything that decides what the environment contains."""
         # However a path is spelt: a folder that is reached through a link is the same one.
         path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
         parts = ["1", path, self.kind, self.lock.read_text(encoding="utf-8")]
@@ -144,7 +144,7 @@ class Environment(Content, Artefact):
         return self._smoke_problem()
 
     def _damage(self) -> str | None:
-        """Which installed files are gone or have changed; None: none."""
+        """Which installed files are gone or have changed, in words; None: none."""
         damaged = first_few(list(damaged_files(self.folder)))
         return f"{self.link} is damaged: {damaged}" if damaged else None
 
@@ -160,16 +160,20 @@ class Environment(Content, Artefact):
         return old
 
     def _smoke_problem(self) -> str | None:
+        """Which of its packages cannot be imported, in words; None: all can."""
         return environment_build.smoke_problem(self, self.folder)
 
     def _is_linked(self) -> bool:
+        """Whether the link leads to the folder in use."""
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
     def _is_built(self) -> bool:
+        """Whether a build of these inputs is there whose Python starts."""
         folder = self.folder
         return self._fits(folder) and ask([str(folder / "bin" / "python"), "-I", "-S", "-c", ""], 60).ok
 
     def _fits(self, folder: Path) -> bool:
+        """Whether a build's receipt is of these inputs, and names the packages that are there."""
         receipt = read_receipt(folder / RECEIPT)
         if receipt is None or receipt.get("inputs") != self.inputs():
             return False
@@ -195,7 +199,11 @@ def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path
 
 
 def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
-    """Build it in a new folder, which is returned."""
+    """Build the environment in a new folder, which is returned; what an earlier attempt left is removed first.
+
+    Raises:
+        LLMBError: it cannot be built; the new folder is removed
+    """
     _discard_unfinished(environment)
     folder = environment.new_folder()
     try:
@@ -227,6 +235,7 @@ def _closed_to_others(built: Path) -> Path | None:
     """The folder that keeps others from the environment's Python, where they can reach the environment itself."""
 
     def closed(path: Path) -> Path | None:
+        """The nearest folder above a path that other users cannot enter; None: they can."""
         return next((folder for folder in path.parents if not folder.stat().st_mode & 0o001), None)
 
     python = (built / "bin" / "python").resolve()
@@ -263,6 +272,7 @@ def installed_packages(folder: Path) -> list[str]:
 
 
 def _disk_usage(folder: Path) -> int:
+    """Bytes of all files below a folder; those that vanish meanwhile do not count."""
     total = 0
     for root, _, files in os.walk(folder):
         for name in files:

@@ -50,12 +50,13 @@ class Content:
 
     @property
     def name(self) -> str:
+        """The name of the environment in ``venvs``."""
         return self.link.name
 
 
 @dataclass(frozen=True)
 class Build:
-    """One build: what is made, where, and who is told."""
+    """One build of an environment: what is made, in which folder, and who is told."""
 
     environment: Content
     folder: Path
@@ -64,11 +65,12 @@ class Build:
 
     @property
     def python(self) -> str:
+        """The Python of the new environment."""
         return str(self.folder / "bin" / "python")
 
     @property
     def cache(self) -> Path:
-        """What uv has fetched, for the next attempt: see ``cache_name``."""
+        """The folder with what uv has fetched, kept for the next attempt (``cache_name``)."""
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
@@ -89,7 +91,7 @@ class Build:
             raise no_uv(problem) from problem
 
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
-        """Run a program with this machine's settings for packages."""
+        """Run a program with this machine's settings for packages; returns how it ended."""
         env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
@@ -123,6 +125,7 @@ def no_uv(problem: Unavailable) -> EnvironmentLacks:
 
 
 def _indented(lines: Iterable[str]) -> str:
+    """The lines, indented, as one text."""
     return "\n".join(f"    {line}" for line in lines)
 
 
@@ -155,6 +158,7 @@ def child_environment() -> dict[str, str]:
 
 
 def disk_is_full(done: command.Finished) -> bool:
+    """Whether a program ended because the disk or the quota is full."""
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
@@ -243,7 +247,11 @@ def further_indexes(package: str, told: IndexSettings) -> tuple[str, ...]:
 
 
 def _install(build: Build) -> None:
-    """Everything that the lock says, and nothing else."""
+    """Install everything that the lock says, and nothing else.
+
+    Raises:
+        EnvironmentLacks: something cannot be installed
+    """
     lock = build.environment.lock
     text = lock.read_text(encoding="utf-8")
     pinned = lock_requirements(text)
@@ -298,6 +306,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 
 
 def cpu_torch_remedy() -> str:
+    """What to do where PyTorch's CPU build cannot be had."""
     return (
         "make the CPU build of PyTorch available (an index or find-links with it, as pip or uv are told; publicly "
         f"{CPU_TORCH_INDEX}), then run the same command again"
@@ -305,7 +314,11 @@ def cpu_torch_remedy() -> str:
 
 
 def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
-    """Install what ``arguments`` name."""
+    """Install what ``arguments`` name; ``what`` is said of it, and ``total`` is the number of packages.
+
+    Raises:
+        EnvironmentLacks: it cannot be installed
+    """
     build.step.update(f"installing {what}")
     build.require(
         build.install(arguments, what, total),
@@ -353,6 +366,11 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
 
 
 def _create(build: Build) -> None:
+    """Make the empty environment, by uv or conda.
+
+    Raises:
+        EnvironmentLacks: it cannot be made
+    """
     build.folder.parent.mkdir(parents=True, exist_ok=True)
     if not uv.at_hand(build.cache):
         build.step.update("fetching uv")
@@ -386,6 +404,7 @@ def conda(environment: str) -> str:
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
+    """The command line that imports the packages which an environment must have."""
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
     return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]

@@ -23,7 +23,7 @@ _SECONDS = 600
 
 
 def has_pip() -> bool:
-    """Whether the Python that runs this has pip."""
+    """Whether the Python that runs this program has pip."""
     return importlib.util.find_spec("pip") is not None
 
 
@@ -58,7 +58,7 @@ def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexS
 
 
 def _did(argv: List[str], folder: Path, told: IndexSettings) -> bool:
-    """Whether pip or uv has filled ``folder``, which is empty else."""
+    """Whether pip or uv has fetched into ``folder``; where it failed, the folder is empty again."""
     try:
         subprocess.run(
             [*argv, "--target", "."],

@@ -58,9 +58,10 @@ def no_installation(install: Path) -> EnvironmentLacks:
 
 
 def answers_file(path: Path, text: str) -> Small:
-    """``.llmb/answers.yaml``: the answers that later commands use."""
+    """The file ``.llmb/answers.yaml``, with the answers that later commands use."""
 
     def look() -> str | None:
+        """What is wrong with the file of answers; None: nothing."""
         try:
             if path.read_text(encoding="utf-8") == text:
                 return None
@@ -69,6 +70,7 @@ def answers_file(path: Path, text: str) -> Small:
         return f"{path} is missing or differs from the answers given"
 
     def make() -> None:
+        """Write the file of answers."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path.parents[1], path, text)
 
@@ -187,6 +189,7 @@ _MARK = "of the installation that this file stands in, also through a symbolic l
 
 
 def wrapper_text(command: str) -> str:
+    """The script in ``bin`` that starts a command."""
     program = _PROGRAM.format(command=command, package=COMMANDS[command])
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
@@ -196,9 +199,11 @@ def commands(folder: Path) -> Small:
     paths = [folder / name for name in COMMANDS]
 
     def look() -> str | None:
+        """What is wrong with the scripts in ``bin``; None: nothing."""
         return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
     def make() -> None:
+        """Write the scripts in ``bin`` that are missing or changed."""
         folder.mkdir(parents=True, exist_ok=True)
         for path in paths:
             if not is_current(path):
@@ -213,7 +218,7 @@ def is_ours(path: Path) -> bool:
 
 
 def is_current(path: Path) -> bool:
-    """Whether the file is what this release writes, and executable."""
+    """Whether a script in ``bin`` is what this release writes, and can be executed."""
     if not path.is_file() or not path.stat().st_mode & 0o100:
         return False
     return path.read_text(encoding="utf-8", errors="replace") == wrapper_text(path.name)

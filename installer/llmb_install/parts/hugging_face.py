@@ -134,12 +134,18 @@ class ModelFiles(Artefact):
             ) from error
 
     def _snapshot(self, **more: Any) -> Path:
+        """Look for the files, or fetch them; returns their folder. ``more`` goes to ``snapshot_download``."""
         from huggingface_hub import snapshot_download
 
         more |= {"revision": self.revision, "cache_dir": self.cache, "allow_patterns": list(PATTERNS)}
         return Path(str(snapshot_download(self.repository, **more)))
 
     def _download(self, anew: bool) -> Path:
+        """Fetch the files, with several attempts; returns their folder.
+
+        Raises:
+            EnvironmentLacks: they cannot be had
+        """
         import stamina
         from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
         from huggingface_hub.utils.tqdm import disable_progress_bars
@@ -162,7 +168,7 @@ class ModelFiles(Artefact):
         raise AssertionError("the last attempt returns or raises")
 
     def _explained(self, error: Exception, page: str) -> EnvironmentLacks:
-        """The error for files that did not come."""
+        """The error that says why the files did not come, and what to do."""
         from huggingface_hub.errors import RepositoryNotFoundError
 
         token = self._token
@@ -184,6 +190,7 @@ class ModelFiles(Artefact):
 
 
 def _endpoint() -> str:
+    """The address of Hugging Face, or of the site's mirror."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 

@@ -75,7 +75,7 @@ class Image(Artefact):
 
     @property
     def install(self) -> Path:
-        """The installation, or the bundle, that it is imported for."""
+        """The installation, or the bundle, that the image is imported for."""
         return self.receipts.parent.parent
 
     @property
@@ -87,6 +87,7 @@ class Image(Artefact):
 
     @property
     def inspector(self) -> Inspector:
+        """What looks into image files, where images are imported."""
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
@@ -103,6 +104,7 @@ class Image(Artefact):
         return next(iter([*fitting, *found]), None)
 
     def _receipt_paths(self) -> tuple[Path, Path]:
+        """Where the image's receipt may lie: beside it, or in the installation."""
         name = f"{self.path.name}.receipt.json"
         return self.path.with_name(name), self.receipts / name
 
@@ -200,7 +202,7 @@ class Image(Artefact):
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """The command that imports it to ``output``."""
+        """The command line that imports the image to ``output``."""
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
@@ -251,6 +253,7 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
 
 
 def _receipt_beside(path: Path) -> dict[str, Any] | None:
+    """The receipt beside an image file; None where there is none."""
     return read_receipt(path.with_name(f"{path.name}.receipt.json"))
 
 
@@ -280,6 +283,11 @@ def _take(image: Image, origin: Path, step: Step) -> None:
 
 
 def _import(image: Image, reporter: Reporter, step: Step) -> None:
+    """Import the image beside its place, check it, and rename it into place with its receipt.
+
+    Raises:
+        EnvironmentLacks: it cannot be imported; what was unfinished is removed
+    """
     folder, env = image.path.parent, image.env
     enroot.remove_abandoned(cache_folder(env))
     fresh = unfinished(image.root, image.path.name)
@@ -324,6 +332,7 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 def _run_enroot(
     image: Image, output: Path, reporter: Reporter, step: Step, env: Mapping[str, str]
 ) -> tuple[command.Finished, enroot.Watch]:
+    """Import to ``output``; returns how Enroot ended, and what it was seen to do."""
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
         unpacked = import_folder(image.install, temporary_folder(env))
@@ -334,6 +343,7 @@ def _run_enroot(
 
 
 def _not_found(program: str) -> EnvironmentLacks:
+    """The error that a program which imports images is missing."""
     return EnvironmentLacks(
         f"container images cannot be imported: {program} was not found",
         remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
@@ -359,6 +369,7 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | Non
 
 
 def _store(image: Image, receipt: Mapping[str, object]) -> None:
+    """Write the image's receipt to its place."""
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_record(image.root if target.parent == image.path.parent else image.install, target, receipt)
@@ -394,6 +405,11 @@ def _locked(image: Image, reporter: Reporter) -> Iterator[None]:
 
 
 def _require_writable(image: Image) -> None:
+    """Refuse an image folder in which the image cannot be written.
+
+    Raises:
+        EnvironmentLacks: it is one
+    """
     folder = image.path.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -428,6 +444,7 @@ def _require_space(image: Image) -> None:
 
 
 def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
+    """Bytes free in a folder as a compute node sees it; None where it does not say."""
     answer = ask([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
     return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

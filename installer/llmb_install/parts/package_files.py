@@ -85,7 +85,7 @@ def _link(metadata: Path, there: Path) -> None:
 
 
 def _requirement(metadata: Path) -> str:
-    """``huggingface-hub==1.33.0`` of ``huggingface_hub-1.33.0.dist-info``."""
+    """The requirement of an installed package, ``huggingface-hub==1.33.0``, by its metadata folder's name."""
     name, _, version = metadata.name.removesuffix(_METADATA).rpartition("-")
     return f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
 

@@ -36,7 +36,7 @@ _LONGEST_PAUSE = 30.0
 
 
 class Link(NamedTuple):
-    """A file of a package."""
+    """A file of a package that an index or a folder has, and where it is."""
 
     name: str
     location: str
@@ -47,7 +47,7 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 
 
 class Sources:
-    """Where packages come from: folders and pages of links, then indexes."""
+    """Where this machine's settings say that packages come from: folders and pages of links, then indexes."""
 
     def __init__(self, told: IndexSettings) -> None:
         self._env = env = told.variables
@@ -126,18 +126,28 @@ class Sources:
         raise problems[-1]
 
     def _seconds(self) -> float:
+        """How many seconds an index may be silent, by uv's own setting."""
         try:
             return float(self._env.get("UV_HTTP_TIMEOUT") or 60)
         except ValueError:
             return 60.0
 
     def _page(self, page: str) -> List[Link]:
-        """The files that a page of links, or a folder, names."""
+        """The files that a page of links, or a folder, names; each is read once.
+
+        Raises:
+            Unavailable: it cannot be read
+        """
         if page not in self._read_pages:
             self._read_pages[page] = self._read_page(page)
         return self._read_pages[page]
 
     def _read_page(self, page: str) -> List[Link]:
+        """The files that a page of links, or a folder, names.
+
+        Raises:
+            Unavailable: it cannot be read, or is a page for people
+        """
         local = _local(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
             return [Link(path.name, str(path)) for path in sorted(local.iterdir())]
@@ -150,6 +160,7 @@ class Sources:
             raise self._failed[host]
 
         def read() -> bytes:
+            """The content of the page, within ``ANSWER_SECONDS``."""
             return _bounded(ANSWER_SECONDS, self.configured(page), lambda: self._read(page, ANSWER_SECONDS))
 
         try:
@@ -166,6 +177,11 @@ class Sources:
         return links
 
     def _read(self, location: str, seconds: float) -> bytes:
+        """The content of a file, here or at an address, waiting at most so many seconds for each answer.
+
+        Raises:
+            Unavailable: it cannot be read
+        """
         local = _local(location)
         shown = without_password(location)
         if local is not None and not local.exists():
@@ -193,6 +209,7 @@ class Sources:
             raise refusals.unanswered(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
+        """The request for an address, with the user and password that are known for its host."""
         parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
         request = urllib.request.Request(
@@ -220,6 +237,7 @@ class Sources:
         return (entry[0], entry[2] or "") if entry else None
 
     def _proxies(self) -> Dict[str, str]:
+        """The proxy for each scheme, by the settings for packages, else by the environment."""
         told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
         return {**urllib.request.getproxies(), **told}
 
@@ -229,6 +247,7 @@ class Sources:
         return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
     def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
+        """The TLS settings for an address; without any certificates, or for a trusted host, nothing is verified."""
         given = self._env.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
         if self._env.get("SSL_CLIENT_CERT"):
@@ -244,12 +263,12 @@ class Sources:
 
 
 def _normal(name: str) -> str:
-    """The name of a package as indexes spell it."""
+    """The name of a package in the spelling of indexes."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _local(location: str) -> Optional[Path]:
-    """The path of what lies on this machine."""
+    """The path of a location on this machine; None for an address elsewhere."""
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
     return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
@@ -276,20 +295,22 @@ def _joined(base: str, link: str) -> str:
 
 
 def without_fragment(location: str) -> str:
+    """A location without what follows its ``#``."""
     return location.partition("#")[0]
 
 
 def _is_html(text: str) -> bool:
+    """Whether a text is HTML."""
     return text.lstrip()[:1] == "<"
 
 
 def _is_for_people(text: str) -> bool:
-    """Whether a page has what no list of files needs."""
+    """Whether a page has what no list of files needs: a form, a script or a redirect."""
     return re.search(r"<form|<script|http-equiv=.?refresh", text, re.IGNORECASE) is not None
 
 
 def _together(problems: List[Unavailable]) -> Unavailable:
-    """What several indexes say, as one."""
+    """What several indexes answered, as one error."""
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
     down = all(problem.down for problem in problems)
@@ -319,6 +340,7 @@ def _bounded(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:
+        """Do the work in its thread, and keep its result or its error."""
         try:
             ended.append(work())
         except Unavailable as problem:

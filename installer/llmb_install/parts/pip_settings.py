@@ -78,6 +78,7 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
+    """Yields the configuration files that pip reads, the least important first."""
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:
         return
@@ -94,5 +95,6 @@ def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def has_certificates() -> bool:
+    """Whether this machine has certificates of authorities."""
     paths = ssl.get_default_verify_paths()
     return bool(paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())))

@@ -51,7 +51,7 @@ class Unavailable(Exception):
 
 
 def without_password(location: str) -> str:
-    """An address as it may be shown."""
+    """An address without user, password and fragment, as it may be shown."""
     try:
         parts = urllib.parse.urlsplit(location)
     except ValueError:
@@ -87,7 +87,7 @@ def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
 
 
 def broken_off(location: str, what: str, where: str = "") -> Unavailable:
-    """What to say of half a file."""
+    """The error that a file ends before its end."""
     remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
     return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
 
@@ -145,11 +145,13 @@ def other_content(shown: str) -> Unavailable:
 
 
 def _of_proxy(shown: str, why: str) -> Unavailable:
+    """The error that a proxy wants a user."""
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
 
 
 def _tls(cause: ssl.SSLError) -> str:
+    """Why a connection could not be secured, as a clause."""
     why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
     return f"its certificate is not accepted ({why})" if "CERTIFICATE" in (cause.reason or "") else f"TLS: {why}"
 

@@ -91,6 +91,11 @@ class Inspector:
             raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
 
     def _architecture(self, path: Path, names: list[str]) -> str:
+        """The architecture of an image's programs, by the head of one of them.
+
+        Raises:
+            BadImage: it has none
+        """
         programs = [name for name in names if name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS]
         for name in sorted(programs, key=lambda name: name.rpartition("/")[2] not in _USUAL)[:_TRIES]:
             head = self._unsquashfs("-cat", str(path), name.lstrip("/"), most=_HEAD).stdout

@@ -130,7 +130,7 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
 
 def cause(line: str) -> str:
-    """What the last line of uv's says of why it failed."""
+    """Why uv failed, by the last line that it printed."""
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
@@ -182,10 +182,12 @@ def repair_environment() -> None:
 
 
 def is_tool_python(version: Version) -> bool:
+    """Whether the tool runs on a version of Python."""
     return version >= TOOL_MINIMUM
 
 
 def running_version() -> Version:
+    """The version of the Python that runs this program."""
     return (sys.version_info[0], sys.version_info[1])
 
 
@@ -255,7 +257,7 @@ def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
 
 
 def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
-    """``3.12``, or ``3.10 to 3.13``."""
+    """One version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``."""
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
 
@@ -280,6 +282,7 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
 
 
 def main() -> None:
+    """Replace this process by uv with the given arguments, fetched first where it is missing."""
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)
     told = settings(env)

@@ -24,7 +24,7 @@ from llmb_install.working.reporter import Reporter
 
 
 class Room(NamedTuple):
-    """Space that making something takes while it is made."""
+    """Space on a disk that is needed while something is made."""
 
     folder: Path
     bytes: int
@@ -43,7 +43,7 @@ class Artefact(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """Its name in messages and in ``--json``."""
+        """The name of the artefact in messages and in ``--json``."""
 
     needs: tuple[str, ...] = ()
     """The ids of those that must be there before."""
@@ -52,7 +52,7 @@ class Artefact(ABC):
     """Bytes to download, and on disk, estimated."""
 
     def room(self) -> Sequence[Room]:
-        """The space to make it in; its folders must be writable."""
+        """The space that making it needs; the folders must be writable."""
         return ()
 
     def lacks(self) -> Sequence[EnvironmentLacks]:
@@ -61,7 +61,7 @@ class Artefact(ABC):
 
     @abstractmethod
     def is_complete(self) -> bool:
-        """A quick look, without writing, network or lock."""
+        """Whether it seems to be there and right: a quick look, without writing, network or lock."""
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         """Make it unless it is complete. Returns whether anything changed.
@@ -75,16 +75,16 @@ class Artefact(ABC):
         return True
 
     def make(self) -> None:
-        """Make what is small, in one go."""
+        """Make an artefact that is small, in one go."""
         raise NotImplementedError
 
     @abstractmethod
     def verify(self) -> str | None:
-        """The thorough look: what is wrong, or None."""
+        """What is wrong with it, by a thorough look; None: nothing."""
 
     @abstractmethod
     def show(self) -> str:
-        """What ``ensure`` would do, for a dry run."""
+        """What ``ensure`` would do, as a dry run prints it."""
 
 
 @dataclass(frozen=True)
@@ -115,12 +115,16 @@ class Small(Artefact):
 
 
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
-    """Raise EnvironmentLacks with ``lacking``."""
+    """Refuse to begin where something is missing to make the artefacts.
+
+    Raises:
+        EnvironmentLacks: with everything that ``lacking`` finds
+    """
     raise_all(lacking(artefacts, space_check=space_check))
 
 
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
-    """Everything that is missing here to make ``artefacts``; ``space_check``: space, too."""
+    """Everything that is missing on this machine to make the artefacts; ``space_check``: space on disks, too."""
     wanted = list(artefacts)
     rooms = [room for artefact in wanted for room in artefact.room()]
     folders = dict.fromkeys(room.folder for room in rooms)
@@ -151,7 +155,7 @@ def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes free where ``folder`` is or will be."""
+    """Bytes free on the disk where ``folder`` is or will be."""
     return shutil.disk_usage(existing(folder)).free
 
 
@@ -182,6 +186,7 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
 
 
 def _unwritable(folder: Path) -> EnvironmentLacks | None:
+    """The error that a folder cannot be made or written; None where it can."""
     parent = existing(folder)
     if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return None
@@ -196,7 +201,7 @@ _SIDE_BY_SIDE = 3
 
 
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
-    """The artefacts that are not complete."""
+    """Those of the artefacts that are not complete."""
     return [artefact for artefact in artefacts if not artefact.is_complete()]
 
 

@@ -126,6 +126,12 @@ def stop_all() -> None:
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
+    """Start a program in a session of its own that ends with this process.
+
+    Raises:
+        FileNotFoundError: there is no such program
+        Interrupted: this process is ending
+    """
     if shutil.which(argv[0]) is None:
         raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
     with _guard:

@@ -47,7 +47,7 @@ class Reporter:
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
-        """Log to a file in ``folder`` from now on."""
+        """Write the log to a file in ``folder`` from now on."""
         self._folder = folder
 
     def hide(self, secret: str) -> None:
@@ -63,7 +63,7 @@ class Reporter:
                 self._print(f"    {line}")
 
     def note(self, text: str) -> None:
-        """A line for the user, and for the log."""
+        """Print a line for the user, and write it to the log."""
         with self._lock:
             self._write_log(text)
             self._print(text)
@@ -109,6 +109,7 @@ class Reporter:
         self.close()
 
     def close(self) -> None:
+        """Close the log."""
         with self._lock:
             if self._log is not None:
                 with contextlib.suppress(OSError):  # what could not be written is tried once more
@@ -125,11 +126,14 @@ class Reporter:
             return None
 
         class _Console(Console):
+            """A console that leaves the cursor alone: a killed process could not bring it back."""
+
             def show_cursor(self, show: bool = True) -> bool:
                 """Leave it: who is killed could not bring it back."""
                 return False
 
         def lines() -> Text:  # asked from another thread
+            """The lines of the steps under way; another thread asks for them."""
             shown = [self._masked(step.describe()) for step in list(self._running)]
             return Text("\n".join(shown), no_wrap=True, overflow="ellipsis")
 
@@ -143,6 +147,7 @@ class Reporter:
         )
 
     def _tick(self, step: Step, stop: threading.Event) -> None:
+        """Print now and then how far a step is, where lines cannot be overwritten."""
         seconds = _FIRST_PLAIN
         while not stop.wait(seconds):
             seconds = _REFRESH_PLAIN
@@ -150,6 +155,7 @@ class Reporter:
                 self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
+        """Print a line, with secrets masked."""
         shown = folded(self._masked(text), self._stream)
         if self._live is not None:
             self._live.console.print(shown, soft_wrap=True, markup=False, emoji=False)
@@ -158,6 +164,7 @@ class Reporter:
         self._stream.flush()
 
     def _write_log(self, line: str) -> None:
+        """Write a line to the log, with secrets masked; a log that cannot be written ends with a note."""
         if self._folder is None:
             return
         try:
@@ -173,6 +180,7 @@ class Reporter:
             self._folder = None
 
     def _masked(self, text: str) -> str:
+        """A text with secrets masked, and without what a terminal must not get."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return printable_lines(text)  # much of it is what other programs said
@@ -189,6 +197,7 @@ class Step:
         self._start = time.monotonic()
 
     def update(self, detail: str | Callable[[], str]) -> None:
+        """Set what the step is doing: a text, or a function that gives it."""
         self._detail = detail
 
     def elapsed(self) -> float:
@@ -196,13 +205,15 @@ class Step:
         return time.monotonic() - self._start
 
     def describe(self) -> str:
+        """The step in one line: title, what it does, and for how long."""
         return f"{self.title}{self.detail_suffix()} ({duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
+        """What the step is doing, after a colon; empty where nobody said."""
         detail = self._detail if isinstance(self._detail, str) else self._detail()
         return f": {detail}" if detail else ""
 
 
 def duration(seconds: float) -> str:
-    """A time for people: ``3 min 20 s``."""
+    """Seconds as people write them: ``3 min 20 s``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

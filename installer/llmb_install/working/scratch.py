@@ -58,7 +58,7 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
 
 
 def write_record(root: Path, path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON with ``write``."""
+    """Write a value as indented JSON, as ``write`` does."""
     write(root, path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
@@ -83,6 +83,7 @@ def sweep(root: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with its content."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

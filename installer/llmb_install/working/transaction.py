@@ -88,6 +88,7 @@ def _open(folder: Path, create: bool) -> int:
 
 
 def _gone(install: Path) -> EnvironmentLacks:
+    """The error that another command has removed the installation."""
     return EnvironmentLacks(
         f"another command has removed the installation in {install} meanwhile",
         remedy="make one again with ./installer.py, if you still want it",
@@ -134,6 +135,11 @@ def _whose(folder: Path) -> str:
 
 
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
+    """Wait for the lock and the lease of an installation, at most ``patience`` seconds; tells who has them.
+
+    Raises:
+        EnvironmentLacks: it took too long, or the installation is gone
+    """
     deadline = time.monotonic() + patience
     said = False
     while True:
@@ -164,7 +170,7 @@ def _is_locked(descriptor: int) -> bool:
 
 
 class _Lease:
-    """The owner file. ``acquire`` either creates it or returns False."""
+    """The file that names the owner of an installation's lock, for file systems on which locks do not work."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -173,6 +179,7 @@ class _Lease:
         self._seen_at = 0.0
 
     def acquire(self) -> bool:
+        """Take the lease, from a dead owner too; returns whether it is ours now."""
         if self._create():
             return True
         owner = _read_owner(self._path) or {}
@@ -182,10 +189,12 @@ class _Lease:
         return self._create()
 
     def is_held(self) -> bool:
+        """Whether a living owner has the lease."""
         owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
 
     def release(self) -> None:
+        """Give the lease back, if it is still ours."""
         owner = _read_owner(self._path)
         if owner is not None and owner.get("token") == self._token:
             with contextlib.suppress(FileNotFoundError):
@@ -193,6 +202,7 @@ class _Lease:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
+        """A context in which the lease's time is renewed again and again."""
         stop = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
         thread.start()
@@ -203,17 +213,20 @@ class _Lease:
             thread.join()
 
     def describe_owner(self) -> str:
+        """The lease's owner in words."""
         owner = _read_owner(self._path)
         if owner is None:
             return "it has not identified itself"
         return f"process {owner.get('pid')} on {owner.get('host')}, since {owner.get('since')}"
 
     def _beat(self, stop: threading.Event) -> None:
+        """Renew the lease's time until ``stop`` is set."""
         while not stop.wait(_HEARTBEAT):
             with contextlib.suppress(OSError):
                 os.utime(self._path)
 
     def _create(self) -> bool:
+        """Make the file with us as its owner; returns whether it was not there."""
         me = identify()
         assert me is not None, "this process is alive"
         owner: Owner = {
@@ -235,6 +248,7 @@ class _Lease:
         return True
 
     def _is_dead(self, owner: Owner) -> bool:
+        """Whether an owner has ended: its process is gone, or elsewhere, its lease has stood still for long."""
         alive = _lives(owner)
         if alive is not None:
             return not alive
@@ -248,6 +262,7 @@ class _Lease:
         return time.monotonic() - self._seen_at > _SILENCE
 
     def _remove_stale(self, token: str | int | None) -> None:
+        """Remove the lease of the dead owner with this token, and no other's."""
         # Rename first: of several who saw the same dead owner only one gets it, and nobody removes a new owner's lease.
         aside = self._path.with_name(f"{self._path.name}.stale.{self._token}")
         try:
@@ -268,6 +283,7 @@ def _lives(owner: Owner) -> bool | None:
 
 
 def _read_owner(path: Path) -> Owner | None:
+    """The owner that a file names; None where it names none."""
     try:
         owner = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
@@ -335,12 +351,14 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _end_import(link: Path) -> None:
+    """End an import that a killed command left, and remove what it unpacked."""
     if not _is_own(link, stat.S_ISLNK):
         return
     folder = link.readlink()
     if folder.name == link.name.partition("@")[0] and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
 
         def members() -> list[ProcessId]:
+            """The processes of that import."""
             return with_variable("ENROOT_TEMP_PATH", str(folder))
 
         for process in members()[:1]:
@@ -362,6 +380,7 @@ def _remove_import(link: Path, folder: Path) -> None:
 
 
 def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
+    """Whether a path is this user's and of one of the kinds; links are not followed."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -60,6 +60,7 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
 
 
 def _judge(record: RunRecord) -> Finding:
+    """What has become of a run on this machine, by its events and processes."""
     events = read_events(record.paths.events)
     if events.exit_code is not None:
         return end_of(events, cancelled=events.signalled)  # torchrun's exit code is then 1
@@ -85,6 +86,7 @@ def _judge(record: RunRecord) -> Finding:
 
 
 def _not_started(record: RunRecord) -> Finding:
+    """What has become of a run whose script has not begun: nothing new, or that it never will."""
     if record.state in (NOT_SUBMITTED, LOST):
         return Finding()
     submitter = record.submitter
@@ -109,7 +111,12 @@ _LAUNCHER = (
 
 
 def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """As ``Executor.start``. Interrupted, it ends the run and raises Interrupted."""
+    """Start a run on this machine and, unless ``detach``, show its progress until it ends; returns its record.
+
+    Raises:
+        CheckFailed: the run failed
+        Interrupted: the user interrupted it; it was ended, and is on record as CANCELLED
+    """
     paths = record.paths
     with noted() as signals:
         child = _start_script(record, detach=detach)
@@ -134,6 +141,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
+    """Start the run's script in a session of its own; followed, it ends with this process."""
     paths = record.paths
     # A followed run ends with its follower, even when that is killed: the kernel then sends SIGTERM.
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
@@ -197,7 +205,7 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
-    """Held by nobody, and always there."""
+    """This machine as a held node: it is always there, and nobody needs to give it back."""
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -229,7 +237,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
 
 def _name() -> str:
-    """As the node's own program says it."""
+    """The name of this machine, as a node's own program says it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 

@@ -10,7 +10,7 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class TorchrunScript(JobScript):
-    """Starts all ranks on this machine with torchrun."""
+    """A job script that starts all ranks on this machine with torchrun."""
 
     def job_script(self) -> str:
         return shell_part(__file__, "job.sh")

@@ -81,6 +81,7 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
 
 
 def _event(record: RunRecord, name: str) -> str:
+    """A line for the run's events: ``name``, as the job itself would have written it."""
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
 
@@ -154,6 +155,7 @@ def _names_now(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError |
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:
+    """Run scancel; the error where it failed for other reasons than that the job has ended, else None."""
     try:
         answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
     except SchedulerError as error:

@@ -33,7 +33,7 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class SlurmExecutor(SlurmScript, Executor):
-    """Submits with ``sbatch --parsable``; the job's own script does the rest."""
+    """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them."""
 
     start = staticmethod(start)
     apart = staticmethod(apart)
@@ -154,7 +154,7 @@ def file_system_of(folder: Path) -> str:
 
 
 def _existing(folder: Path) -> Path:
-    """Where ``folder`` is or will be, without links."""
+    """The nearest folder above ``folder``, or itself, that exists; links resolved."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.resolve()
@@ -175,7 +175,7 @@ def _is_exported(folder: Path, root: Path) -> bool:
 
 
 def _is_here(name: str) -> bool:
-    """Whether a host name or an address is this machine's."""
+    """Whether a host name or an address is one of this machine."""
     own = socket.gethostname().partition(".")[0]
     if name.partition(".")[0] in (own, "localhost"):
         return True

@@ -31,7 +31,7 @@ _SECONDS_MORE = 15
 
 @dataclass(frozen=True)
 class HeldNodes:
-    """A granted allocation."""
+    """Nodes of an allocation that Slurm has granted to this command."""
 
     job_id: str
     nodes: tuple[str, ...]
@@ -58,6 +58,9 @@ class HeldNodes:
         return talk(self._step(argv, inside, nodes))
 
     def _step(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
+        """The command line of srun that runs ``argv`` once on each of ``nodes``, empty: on all, in a container or
+        not.
+        """
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
         step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
@@ -70,6 +73,7 @@ class HeldNodes:
 
 
 def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
+    """``argv`` with what makes it run in a container: options of Pyxis, or a start of Enroot."""
     if slurm.runtime == "enroot":
         options = [word for mount in inside.mounts for word in ("--mount", for_enroot(mount))]
         return ["enroot", "start", *(["--rw"] if slurm.container_writable else []), *options, inside.image, *argv]
@@ -117,7 +121,7 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 
 
 def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
-    """The command line of ``salloc``."""
+    """The command line of salloc for the nodes that are wanted, charged and queued as the site's jobs are."""
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
     argv += [f"--job-name={slurm.job_name(wanted.name)}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]

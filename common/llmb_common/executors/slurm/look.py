@@ -110,6 +110,7 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
 
 
 def _is_unnamed(attempt: Attempt) -> bool:
+    """Whether an attempt ended in a way that may be a node's fault, and no node is named."""
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
 
 
@@ -152,7 +153,14 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 
 
 def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
-    """``may_come``: the run's ``sbatch`` may not have ended."""
+    """What has become of a run, by its jobs and events.
+
+    Args:
+        record: the run
+        jobs: its jobs as Slurm shows them
+        problem: why Slurm could not be asked; empty: it answered
+        may_come: whether the ``sbatch`` that submits it may still be running
+    """
     events = read_events(record.paths.events)
     shadows: list[JobInfo] = []
     if not problem and record.job_id is not None:
@@ -221,6 +229,7 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
 
 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
+    """What has become of a run, by the state of its own job."""
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
@@ -258,6 +267,7 @@ _STUCK = (
 
 
 def _what_to_do(reason: str) -> str:
+    """What a user can do about a job that waits for ``reason``; empty where waiting is all."""
     return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
 
@@ -288,6 +298,7 @@ _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
 
 
 def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
+    """How a job ended, in words: exit code or signal, what the job noticed, and Slurm's reason."""
     if events.started is None and (job.exit_code == "0:53" or job.reason.startswith(_NOT_LAUNCHED)):
         where = f" on {job.nodes}" if job.nodes else ""
         return (
@@ -307,7 +318,7 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 
 
 def may_still_be_born(record: RunRecord) -> bool:
-    """Whether the ``sbatch`` of an unfinished submission may still be running."""
+    """Whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear."""
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:
         return False

@@ -141,11 +141,12 @@ def override_additional(given: str, *parts: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
+    """The options in a text with semicolons between them, without blanks and empty ones."""
     return [part for part in (part.strip() for part in text.split(";")) if part]
 
 
 def option_name(part: str) -> str:
-    """The option in ``key=value``, in its long form."""
+    """The name of the option in ``key=value``, in its long form and without dashes."""
     name, _ = assigned(part) or (part, "")
     key = name.strip().lstrip("-")
     return _SHORT.get(key, key)

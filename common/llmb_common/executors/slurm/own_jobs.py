@@ -61,7 +61,10 @@ def has_own_name(record: RunRecord) -> bool:
 
 
 def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
-    """``ask`` takes an option that chooses jobs: ``--jobs=``, ``--name=`` or ``--user=``."""
+    """The jobs of each run, by run id; a run without a job is left out.
+
+    ``ask`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``.
+    """
     by_id: dict[str, list[JobInfo]] = {}
     by_name: dict[str, list[JobInfo]] = {}
     ids = {record.paths.run_id: _ids(record) for record in records}
@@ -100,11 +103,12 @@ def _ids(record: RunRecord) -> set[str]:
 
 
 def _number(job_id: str) -> str:
-    """The number in ``123``, or of the whole array in ``123_4``."""
+    """The number in a job id: ``123`` of ``123``, ``123_4`` and ``123+1``."""
     return job_id.partition("_")[0].partition("+")[0]
 
 
 def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
+    """Those of ``jobs`` that are the run's own."""
     own = [job for job in jobs if _is_of(record, job)]
     if record.submission.array_index is not None:
         return jobs_of_task(record, own)
@@ -128,6 +132,7 @@ def _is_of(record: RunRecord, job: JobInfo) -> bool:
 
 
 def _chunks(words: Iterable[str]) -> Iterator[list[str]]:
+    """Yields the words, sorted and each once, in lists that fit on a command line."""
     iterator = iter(sorted(set(words)))
     while chunk := list(islice(iterator, _AT_ONCE)):
         yield chunk

@@ -115,6 +115,7 @@ _UNKNOWN_ID = "Invalid job id specified"
 
 
 def _queued(row: Sequence[str]) -> JobInfo:
+    """The job in a line of squeue."""
     job_id, state, submitted, started, ended, nodes, name, reason, script = row
     # Of a held job, squeue gives the earliest time that it could start.
     began = None if "held" in reason.lower() else _time(started)
@@ -169,6 +170,7 @@ _ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName",
 
 
 def _accounted(row: Mapping[str, str]) -> JobInfo:
+    """The job in a line of sacct."""
     written_off = (row["State"].strip(), row["ExitCode"]) == ("CANCELLED", "0:0")
     failed = row.get("FailedNode", "")
     return JobInfo(
@@ -198,7 +200,13 @@ def unfit_nodes(nodes: str) -> list[str]:
 
 
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
-    """As ``Executor.nodes_now``; without either argument the nodes of the default partition."""
+    """Why each node is not free now, by name; empty for a node that is.
+
+    Without nodes and partition, those of the default partition.
+
+    Raises:
+        RequestError: Slurm knows no such node
+    """
     found = {
         name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
         for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
@@ -215,6 +223,7 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
 
 
 def _why_not_now(state: str, reason: str) -> str:
+    """Why a node in a state of Slurm's is not free; empty where it is, or will be within Slurm's patience."""
     if state in ("idle", "completing", "planned"):  # Slurm gives them within its patience
         return ""
     return f"{state} ({reason})" if reason else state
@@ -277,13 +286,14 @@ def mpi_types() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _listed_mpi_types(program: str) -> tuple[str, ...]:
+    """The kinds of MPI that a program of Slurm's lists; empty where it does not answer."""
     answer = ask([program, "--mpi=list"], _MPI_SECONDS)
     said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
     return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
 
 
 def _largest(limits: Sequence[int | None]) -> int | None:
-    """None: one of them has no limit, or there are none."""
+    """The largest of some limits; None where one of them is no limit, or there are none."""
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 
@@ -298,6 +308,7 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 
 
 def _only(partition: str | None, nodes: str | None = None) -> list[str]:
+    """Options of sinfo that choose a partition and nodes; none for None."""
     return [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
 
 
@@ -354,6 +365,7 @@ def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
 
 
 def _unreadable(program: str, line: str) -> AnswerLost:
+    """The error that a line of a program's output cannot be read, so that its answer is lost."""
     return AnswerLost(
         f"cannot parse a line of {program}'s output: {line.rstrip()[:200]!r}",
         remedy="the jobs are not affected; ask again later",
@@ -365,7 +377,7 @@ _JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
 
 @lru_cache(maxsize=100)
 def _note(program: str, line: str) -> None:
-    """Say it once in each process."""
+    """Tell the user, once in each process, of a line that is not about a job."""
     tell(f"note: {program} printed a line that is not a job, ignored: {line}")
 
 
@@ -391,6 +403,11 @@ def base_state(text: str) -> str | None:
 
 
 def _state(text: str, program: str) -> str:
+    """A job's state without what Slurm appends to it; one of a newer Slurm is kept, and counts as live.
+
+    Raises:
+        AnswerLost: it is no state
+    """
     state = base_state(text)
     if state is None:
         # A state from a newer Slurm is kept and counts as live; anything else is a broken answer.
@@ -401,4 +418,5 @@ def _state(text: str, program: str) -> str:
 
 
 def _time(text: str) -> float | None:
+    """A time that Slurm printed as seconds; None for its words for no time."""
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None

@@ -32,7 +32,17 @@ _PREFIXES = ("SLURM_", "LLMB_", *TUNING_PREFIXES)
 """SLURM_* is for ranks, file names and NUMA binding; the others can also come from a site's prolog."""
 
 LOCAL_FILE_SYSTEMS = (
-    *("bcachefs", "btrfs", "ext2/ext3", "f2fs", "jfs", "overlayfs", "ramfs", "reiserfs", "tmpfs", "xfs", "zfs"),
+    "bcachefs",
+    "btrfs",
+    "ext2/ext3",
+    "f2fs",
+    "jfs",
+    "overlayfs",
+    "ramfs",
+    "reiserfs",
+    "tmpfs",
+    "xfs",
+    "zfs",
 )
 """File systems that nodes do not share, in the words of ``stat -f -c %T`` (coreutils)."""
 
@@ -137,6 +147,7 @@ def _tried(event: str, status: str, options: str) -> list[str]:
 
 
 def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
+    """The options of srun by which Pyxis runs the ranks in the plan's image."""
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
     # read-only root, and core's helper for data indices and Triton's cache write to it.
@@ -150,12 +161,13 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
+    """The names of the variables that containers must take over from the job."""
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
 
 
 class SlurmScript(JobScript):
-    """Starts ranks with ``srun``, in a container by Pyxis or Enroot."""
+    """A job script that starts ranks with ``srun``, in a container by Pyxis or Enroot, or without one."""
 
     ranks = Ranks(
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"

@@ -78,6 +78,7 @@ not be read (src/common/slurm_errno.c of 22.05 and 26.05, and the system's own).
 
 
 def _unknown(job_name: str, message: str) -> AnswerLost:
+    """The error that nobody knows whether sbatch's job was accepted."""
     return AnswerLost(
         f"it is unknown whether the job was accepted: {message}",
         remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",
@@ -183,7 +184,7 @@ FRESH_SECONDS = 60
 
 
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """As ``Executor.start``."""
+    """Submit a run's script with sbatch; returns the record with the job's id. ``Executor.start`` has the errors."""
     return _accepted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
@@ -234,6 +235,11 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 
 
 def _confirmed(found: RunRecord) -> RunRecord:
+    """The record as still being submitted.
+
+    Raises:
+        AnswerLost: another process has given the run up
+    """
     if found.state != SUBMITTING:
         raise AnswerLost(
             f"another process has declared {found.paths.name} abandoned",
@@ -243,6 +249,11 @@ def _confirmed(found: RunRecord) -> RunRecord:
 
 
 def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+    """The record, saved, of a run whose job sbatch has accepted.
+
+    Raises:
+        AnswerLost: it cannot be saved; the job exists
+    """
     try:
         return update_record(
             record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED, remark)

@@ -26,7 +26,10 @@ def topology() -> dict[str, str]:
 
 
 def parse_topology(output: str) -> dict[str, str]:
-    """The same of what ``scontrol show topology`` has printed."""
+    """For each node, the smallest unit that ``scontrol show topology`` lists it in: a leaf switch or a block.
+
+    Empty where the output has none.
+    """
     lines = [found for line in output.splitlines() if (found := _UNIT.fullmatch(line))]
     units = [(found[1], expand_known(found[2])) for found in lines]
     units.sort(key=lambda unit: len(unit[1]))

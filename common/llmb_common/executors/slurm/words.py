@@ -116,7 +116,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def effective_partition(self) -> str | None:
-        """The one that sbatch takes: the last that it is given."""
+        """The partition that sbatch takes: the last one that it is given; None: Slurm's default."""
         return dict(self.additional).get("partition") or self.partition
 
     @property
@@ -128,6 +128,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._listed("exclude")
 
     def _listed(self, option: str) -> str | None:
+        """The nodes of an option of sbatch as a host list; None where the option is not given."""
         value = dict(self.additional).get(option)
         return None if value is None else listed_nodes(value)
 
@@ -136,7 +137,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self.runtime != "none"
 
     def gpus(self, number: int) -> str:
-        """So many GPUs of a node, as ``--gres`` takes them."""
+        """So many GPUs of a node as ``--gres`` takes them: ``gpu:8``, ``gpu:h100:8``."""
         return f"gpu:{self.gres_type}:{number}" if self.gres_type else f"gpu:{number}"
 
     @property
@@ -165,6 +166,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._with("begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days)))
 
     def _with(self, option: str, value: str) -> SlurmPlan:
+        """The plan with an option of sbatch set, in place of the one it had."""
         others = ((name, other) for name, other in self.additional if name != option)
         return msgspec.structs.replace(self, additional=(*others, (option, value)))
 
@@ -205,6 +207,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         return self.runtime != "none"
 
     def problems(self) -> Iterable[tuple[str, str, str]]:
+        """Yields what is wrong in the section, as (key, problem, remedy); nothing for a right one."""
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
             if word is not None and not is_slurm_name(word):
@@ -219,6 +222,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             )
 
     def site_part(self, queue: str | None = None) -> SlurmPlan:
+        """What the site asks of Slurm for every job; ``queue`` replaces its partition."""
         return SlurmPlan(
             account=self.account,
             partition=queue or self.gpu_partition,
@@ -232,6 +236,11 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         )
 
     def time_limit(self, request: Request) -> TimeLimit | None:
+        """The time limit that the request or the site gives, also among options of sbatch; None where neither does.
+
+        Raises:
+            RequestError: the request gives two
+        """
         said = super().time_limit(request)
         options = request.scheduler.get(_OPTIONS, "")
         where = request.say(_OPTIONS)
@@ -248,6 +257,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         return TimeLimit(asked, _OPTIONS)
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
+        """What Slurm is asked for by a job: the site's part, changed by the request; notes what is not passed on."""
         request, said = case.request, case.request.scheduler
         usual = self.site_part(said.get("SBATCH_PARTITION"))
         for name in request.ignored:

@@ -32,8 +32,13 @@ from llmb_common.planning.request.variables import (
 
 # Real variables of other programs that look like ours.
 _NOT_TYPOS = {
-    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
-    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
+    "CPU_TYPE",
+    "CHECKPOINT_PATH",
+    "ENABLE_TRACE",
+    "SBATCH_GPUS",
+    "SBATCH_GPUS_PER_TASK",
+    "SBATCH_MEM_PER_NODE",
+    "SBATCH_NO_REQUEUE",
 }
 _OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
 
@@ -76,6 +81,7 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
 
 @functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
 def _near(name: str, candidates: tuple[str, ...]) -> str:
+    """The candidate that ``name`` is a likely misspelling of; empty where none is."""
     cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
     letters = set(name)
     # Letters of only one of the two have no partner: this rules out most candidates, 20 times as fast as the rest.
@@ -221,6 +227,11 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
 
 
 def _refuse_contradictions(request: Request) -> None:
+    """Refuse requests whose variables contradict each other, or need one that is not set.
+
+    Raises:
+        RequestError: the first such pair
+    """
     if request.profile and request.nccl_trace:
         raise RequestError(
             f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE cannot be combined",

@@ -17,35 +17,45 @@ _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:0
 
 
 class Reader:
-    """Typed access to variables; an empty value counts as not set."""
+    """Reads variables as values of a type; an empty one counts as not set, and a wrong one raises RequestError."""
 
     def __init__(self, variables: Mapping[str, str], say: FieldNames) -> None:
         self._variables = variables
         self._say = say
 
     def _wrong(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
+        """The error that a variable's value is wrong: ``problem`` follows it directly."""
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
+        """``value``, which must be one line of valid text.
+
+        Raises:
+            RequestError: it is not
+        """
         if problem := line_problem(value):
             raise RequestError(f"{self._say(name)} {problem}", field=name, remedy="write it on one line, in UTF-8")
         return value
 
     def text(self, name: str) -> str | None:
+        """The variable's text without blanks around it; None where it is not set."""
         value = self._variables.get(name, "").strip()
         return self.one_line(name, value) or None
 
     def lower(self, name: str) -> str | None:
+        """The variable's text in lower case; None where it is not set."""
         value = self.text(name)
         return value.lower() if value else None
 
     def name(self, name: str) -> str | None:
+        """A name that Slurm takes; None where the variable is not set."""
         value = self.text(name)
         if value and not is_slurm_name(value):
             raise self._wrong(name, repr(value), f" is not a valid {VARIABLES[name].meaning}", remedy="correct it")
         return value
 
     def path(self, name: str) -> Path | None:
+        """An absolute path without ``..``, with links as they are; None where the variable is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -62,17 +72,20 @@ class Reader:
         return str(self.path(name)) if is_file else value
 
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
+        """A whole number of at least 1; None where the variable is not set."""
         known = VARIABLES.get(name)
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
     def size_or_none(self, name: str) -> int | None:
-        """None also where somebody says so."""
+        """A whole number of at least 1; None where the variable is not set or says ``NA``."""
         return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
 
     def count(self, name: str) -> int:
+        """A whole number; 0 where the variable is not set."""
         return self._number(name, 0, "0, or a larger whole number") or 0
 
     def _number(self, name: str, least: int, remedy: str) -> int | None:
+        """A whole number of at least ``least``; None where the variable is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -84,7 +97,7 @@ class Reader:
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
-        """One of ``choices``, or of those that the variable always has."""
+        """One of ``choices``, empty: of those that the variable always has; None where it is not set."""
         value, choices = self.lower(name), choices or VARIABLES[name].choices
         if value is not None and value not in choices:
             raise self._wrong(
@@ -93,7 +106,7 @@ class Reader:
         return value
 
     def way(self, name: str) -> str | None:
-        """A way of running jobs."""
+        """The name of a way of running jobs; None where the variable is not set."""
         return self.choice(name, names())
 
     def switch(self, name: str, other: str = "") -> bool:
@@ -109,6 +122,7 @@ class Reader:
         raise self._wrong(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
+        """A time limit as Slurm reads it, a plain number as minutes; None where the variable is not set."""
         value = self.text(name)
         if value is None:
             return None
@@ -128,11 +142,13 @@ class Reader:
         return value if ":" in value else clock(seconds)
 
     def dry_run(self, name: str) -> str | None:
+        """``script`` or ``json``: what a dry run prints; None where the job is to run."""
         if self.lower(name) == "json":
             return "json"
         return "script" if self.switch(name, "json") else None
 
     def mounts(self, name: str) -> tuple[str, ...]:
+        """The mounts in a text with commas between them; empty where the variable is not set."""
         value = self.text(name)
         mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
         for mount in mounts:
@@ -141,6 +157,7 @@ class Reader:
         return mounts
 
     def settings(self, name: str) -> dict[str, str]:
+        """Settings of the framework, name to text; empty where the variable is not set."""
         return settings_in(self.text(name), self._say(name))
 
 
@@ -158,7 +175,11 @@ def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
 
 
 def gres_count(value: str | None) -> int | None:
-    """The number in ``8``, ``h100:8`` or ``gpu:8``."""
+    """The number of GPUs in ``8``, ``h100:8`` or ``gpu:8``; None for None.
+
+    Raises:
+        RequestError: there is no number in it
+    """
     if value is None:
         return None
     count = value.rpartition(":")[2]
@@ -183,7 +204,7 @@ _EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
 def is_setting(name: str) -> bool:
-    """Whether ``name`` is written as one: ``model.attention_dropout``."""
+    """Whether ``name`` is written like a setting of the framework: ``model.attention_dropout``."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -238,10 +259,10 @@ def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
 
 
 def settings_in(text: str | None, said: str) -> dict[str, str]:
-    """Those of a variable: with semicolons between them."""
+    """The settings in a variable's text, which has semicolons between them; ``said`` names the variable in errors."""
     return settings_of((part for part in (text or "").split(";") if part.strip()), said)
 
 
 def settings_text(settings: Mapping[str, str]) -> str:
-    """As ``settings_in`` reads them."""
+    """Settings as one text that ``settings_in`` reads back."""
     return ";".join(f"{name}={value}" for name, value in settings.items())

@@ -33,7 +33,7 @@ def column_of(name: str) -> str | None:
 
 
 def variable_of(column: str) -> str:
-    """The variable that overrides ``column``."""
+    """The name of the variable that overrides a layout column."""
     return next(variable for variable, known in COLUMNS.items() if known == column)
 
 
@@ -47,7 +47,7 @@ PATIENCE = {
 
 
 def _per_node() -> str:
-    """``1 for r100, 4 for gb300 and gb200, else 8``."""
+    """GPUs per node of the types, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
     names = {count: [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count] for count in few}
     said = [f"{count} for {', '.join(names[count][:-1])}" + (" and " if names[count][1:] else "") for count in few]

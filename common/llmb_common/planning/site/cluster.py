@@ -35,13 +35,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
-        """The Python with that release; None where there is none."""
+        """The Python of the environment with that release of the engine; None where there is none."""
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
 
 
 class SiteRelease(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A release of Megatron-Bridge that the site brings itself."""
+    """A release of Megatron-Bridge that the site itself has entered, with its image and the files made in it."""
 
     image: str | None = None
     """The image with this release: a path, or a name as recipes give it."""
@@ -133,7 +133,7 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def cluster_config(**values: Any) -> ClusterConfig:
-    """A configuration with these values; sections of schedulers are values, too."""
+    """A site's configuration with these values, sections of schedulers among them; for code that reads no file."""
     return config_type(names())(**values)
 
 
@@ -240,7 +240,7 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Every text in the file, with its key."""
+    """Yields every text in the configuration with its key."""
     own = ((f"releases.{release}.", own) for release, own in config.releases.items())
     sections = ((f"{kind}.", config.scheduler(kind)) for kind in names())
     groups = (("", config), *sections, ("engine.", config.engine), *own)

@@ -37,7 +37,7 @@ class Machine:
 
     @property
     def traits(self) -> Traits:
-        """What the way of running jobs can do."""
+        """What this machine's way of running jobs can do."""
         return traits_of(self.cluster_type)
 
 
@@ -85,6 +85,7 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 
 def _mpi_types(traits: Traits) -> tuple[str, ...]:
+    """The kinds of MPI that this machine's scheduler starts ranks with."""
     found: tuple[str, ...] = named(traits.mpi_types)()
     return found
 

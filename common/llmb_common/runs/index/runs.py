@@ -138,8 +138,17 @@ def row_from(values: Sequence[Any]) -> RunRow:
 
 
 _SHARED = (
-    *("experiment_name", "workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "executor", "state"),
-    *("detail", "key"),
+    "experiment_name",
+    "workload",
+    "variant",
+    "model_size",
+    "dtype",
+    "fp8_recipe",
+    "gpu_type",
+    "executor",
+    "state",
+    "detail",
+    "key",
 )
 
 
