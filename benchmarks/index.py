@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from llmb_common.index.search import rebuild  # noqa: E402
+from llmb_common.runs.index.search import rebuild  # noqa: E402
 from llmb_common.runs.record import update_record  # noqa: E402
 from llmb_common.submission.single import create_run  # noqa: E402
 from support.run_site import RunSite  # noqa: E402
@@ -65,8 +65,8 @@ def make_runs(site: RunSite, folder: Path, count: int, live: int) -> None:
 
 
 def measure(site: RunSite, rounds: int) -> int:
-    find = "import sys; from pathlib import Path; from llmb_common.index.runs import RunFilter; "
-    find += "from llmb_common.index.search import find_runs; "
+    find = "import sys; from pathlib import Path; from llmb_common.runs.index.runs import RunFilter; "
+    find += "from llmb_common.runs.index.search import find_runs; "
     find += "find_runs(Path(sys.argv[1]), RunFilter("
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],

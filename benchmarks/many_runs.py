@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.nodes.summary import NodeSummary
-from llmb_common.rendering.job import job_document
 from llmb_common.runs.account import KEY, as_plain
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import RunRecord
+from llmb_common.submission.job_files import job_document
 from llmb_common.submission.launch import plan_from_variables
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,7 +24,7 @@ from pathlib import Path
 from many_runs import ROOT, make_runs
 from timed import cpu_seconds
 
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 
 LIMIT = 1.0
 COMMANDS = {

@@ -25,7 +25,7 @@ from pathlib import Path
 from many_runs import make_runs
 from timed import cpu_seconds
 
-from llmb_common.index.search import rebuild
+from llmb_common.runs.index.search import rebuild
 
 COMMANDS = {
     "python -c pass": ["-c", "pass"],

@@ -21,7 +21,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from llmb_common.errors import LLMBError  # noqa: E402
+from llmb_common.base.errors import LLMBError  # noqa: E402
 from llmb_common.runs.record import RunRecord  # noqa: E402
 from llmb_common.submission.jobs import JobToSubmit  # noqa: E402
 from llmb_common.submission.many import submit_many  # noqa: E402

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from timed import cpu_seconds
 
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import load_record
 
 CLONE = Path(__file__).resolve().parent.parent

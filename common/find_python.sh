@@ -2,7 +2,7 @@
 # Sourced by launch.sh and the log parsers: finds a Python and uses it to run the library next to this file.
 #
 #   run_library llmb_common.submission.launch [argument...]    a Python that has LLMB's dependencies
-#   run_parser  llmb_common.timing.cli [argument...]           any Python 3.10 or newer: the parsers need nothing else
+#   run_parser  llmb_common.runs.timing.cli [argument...]           any Python 3.10 or newer: the parsers need nothing else
 #
 # Tried in this order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default folder, python3.
 
@@ -17,7 +17,7 @@ try:
     main = __import__(module, fromlist=["main"]).main
     status = main()
 except Exception as error:
-    from llmb_common.machine.packages import lost
+    from llmb_common.base.packages import lost
     why = lost(error)
     if why is None and main is None:
         why = "%s: %s" % (type(error).__name__, error)

@@ -4,4 +4,4 @@ set -euo pipefail
 here=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 # shellcheck source-path=SCRIPTDIR source=find_python.sh
 . "$here/find_python.sh"
-run_parser llmb_common.timing.cli nemo "$@"
+run_parser llmb_common.runs.timing.cli nemo "$@"

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from llmb_common.command.outcome import guarded
-from llmb_common.machine.files import write_atomic
+from llmb_common.base.files import write_atomic
+from llmb_common.base.outcome import guarded
 from tools import kernel_lines, readmes, reference
 
 PARTS: dict[str, Callable[[], dict[Path, str]]] = {

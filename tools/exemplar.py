@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import guarded
-from llmb_common.decoding.strict_yaml import load_text, read_text
-from llmb_common.errors import RequestError
-from llmb_common.machine.files import write_atomic
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import write_atomic
+from llmb_common.base.outcome import guarded
+from llmb_common.base.strict_yaml import load_text, read_text
 
 FILE = Path(__file__).parents[1] / "cli" / "llmb_run" / "acceptance" / "exemplar.json"
 

@@ -11,12 +11,12 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from llmb_common.fabric.blame import next_round
-from llmb_common.fabric.grouping import first_groups
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
-from llmb_common.fabric.verdict import FabricVerdict
-from llmb_common.site.cluster import HealthSettings
+from llmb_common.nodes.fabric.blame import next_round
+from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
+from llmb_common.nodes.fabric.verdict import FabricVerdict
+from llmb_common.planning.site.cluster import HealthSettings
 from tools.markdown import lines, print_tables
 
 BYTES = 4 << 30

@@ -20,11 +20,11 @@ from typing import Any
 import fastjsonschema
 import msgspec
 
+from llmb_common.base.cluster_types import ways
+from llmb_common.base.outcome import SCHEMA
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.command.outcome import SCHEMA
-from llmb_common.index.runs import RunRow
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.cluster_types import ways
+from llmb_common.runs.index.runs import RunRow
 from llmb_run.columns import RUN_KEYS, Column, Form
 from llmb_run.results.groups import GROUP
 from llmb_run.results.run_columns import RUN

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from llmb_common.base.errors import RecipeError
+from llmb_common.base.strict_yaml import read_text
 from llmb_common.causes.table import kernel_patterns
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import RecipeError
 
 _COMMON = Path(__file__).resolve().parent.parent / "common"
-SHELL = _COMMON / "llmb_common" / "rendering" / "kernel.sh"
+SHELL = _COMMON / "llmb_common" / "submission" / "kernel.sh"
 MODULE = _COMMON / "llmb_train" / "nodes" / "kernel_lines.py"
 
 _MODULE = '''"""What a node's kernel says of failures, from causes/signatures.yaml: python -m tools --write kernel."""

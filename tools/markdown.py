@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from inspect import signature
 from typing import TypeAlias
 
-from llmb_common.errors import RecipeError
+from llmb_common.base.errors import RecipeError
 
 Makers: TypeAlias = Mapping[str, Callable[..., Iterable[str]]]
 """By name, from arguments to lines; a figure is one line, a block in a text begins and ends with empty ones."""

@@ -6,9 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from llmb_common.errors import RecipeError
-from llmb_common.platform.engines import CONTAINERS, LOOKED_UP, release_order
-from llmb_common.platform.gpus import GPUS
+from llmb_common.base.engines import CONTAINERS, LOOKED_UP, release_order
+from llmb_common.base.errors import RecipeError
+from llmb_common.base.gpus import GPUS
 from llmb_common.recipes.catalogue import Catalogue, FunctionName, read_validation
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedRow, read_published

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
-from llmb_common.errors import RecipeError
-from llmb_common.platform.engines import container_release, release_order, same_release
-from llmb_common.platform.gpus import peak_tflops
+from llmb_common.base.engines import container_release, release_order, same_release
+from llmb_common.base.errors import RecipeError
+from llmb_common.base.gpus import peak_tflops
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER, achieved_tflops, count_parameters, model_flops
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, Row, Variant, precision
-from llmb_common.request.variables import VARIABLES
 from tools.markdown import Footnotes, table
 
 

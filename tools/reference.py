@@ -15,14 +15,14 @@ from typing import Any
 import click
 import msgspec
 
+from llmb_common.base.cluster_types import ways
+from llmb_common.base.errors import EXIT_STATUS, RecipeError
+from llmb_common.base.run_states import OWN_STATES, STATES
+from llmb_common.base.strict_yaml import read_text
 from llmb_common.causes.table import numbers, signatures
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import EXIT_STATUS, RecipeError
 from llmb_common.planning.deviations import TABLE
-from llmb_common.platform.cluster_types import ways
-from llmb_common.platform.run_states import OWN_STATES, STATES
-from llmb_common.request.variables import COLUMNS, PATIENCE, VARIABLES
-from llmb_common.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
+from llmb_common.planning.request.variables import COLUMNS, PATIENCE, VARIABLES
+from llmb_common.planning.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
 from llmb_install.answers.questions import QUESTIONS
 from llmb_run.acceptance.outcome import WORKLOAD
 from llmb_run.app import COMMANDS, load_command

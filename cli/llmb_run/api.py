@@ -1,7 +1,7 @@
 """LLMB from Python: plan a job, submit it, wait for runs, measure them.
 
 These four functions keep their names and arguments within a minor version, and so does what they return. Import nothing
-else of LLMB: other modules move. Everything raises ``llmb_common.errors.LLMBError``, with ``message``, ``remedy``,
+else of LLMB: other modules move. Everything raises ``llmb_common.base.errors.LLMBError``, with ``message``, ``remedy``,
 ``code`` and ``exit_status`` as the commands have them; notices go to stderr.
 """
 
@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import load_record
 from llmb_common.submission import observe
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import submit as submit_job
-from llmb_run.results.measuring import selected
 from llmb_run.results.run_columns import as_dicts
+from llmb_run.results.selected import selected
 from llmb_run.selecting import one_folder
 from llmb_run.starting.command_line import environment_of
 from llmb_run.starting.requests import JobSpec, plan_job
-from llmb_run.workspace import Workspace
 
 __all__ = ["measure", "plan", "submit", "wait"]
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from llmb_common import __version__
-from llmb_common.command.outcome import Result, print_result
-from llmb_common.command.removed import refuse_command
-from llmb_common.command.words import check_argument
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result, print_result
+from llmb_common.base.removed import refuse_command
+from llmb_common.base.words import check_argument
 from llmb_run import terminal
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ _SHELLS = {
 
 def _install_completion(context: click.Context) -> None:
     """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
-    from llmb_common.machine.files import user_path
+    from llmb_common.base.files import user_path
 
     shell = _shell()
     script, settings, line = _SHELLS[shell]

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import Flag, auto
 from typing import Any, Generic, TypeVar
 
-from llmb_common.command.printable import csv_cell
-from llmb_common.index.runs import RunRow
-from llmb_common.platform.cluster_types import names
+from llmb_common.base.cluster_types import names
+from llmb_common.base.printable import csv_cell
 from llmb_common.recipes.rows import precision
+from llmb_common.runs.index.runs import RunRow
 from llmb_run.terminal import table as terminal_table
 
 Row = TypeVar("Row")

@@ -9,17 +9,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from llmb_common.index.runs import row_of
-from llmb_common.platform.run_states import is_live, is_waiting
+from llmb_common.base.run_states import is_live, is_waiting
+from llmb_common.measured.kept import reasons
 from llmb_common.results.configuration import apart
 from llmb_common.results.verdict import window_of
+from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.submission.observe import Observation, observe
-from llmb_common.timing.iterations import Progress
-from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.runs import RecordedState, analyse
 from llmb_run.columns import run_as_json
-from llmb_run.results.kept import reasons
 from llmb_run.terminal import clock
 
 

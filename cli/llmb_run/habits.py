@@ -85,7 +85,7 @@ def verb_instead(verb: str) -> str:
 def workload_instead(command: str, stray: Sequence[str], arguments: Sequence[str]) -> str:
     """The command line ``arguments`` of ``command`` with the first of its ``stray`` words as the workload, and without
     the others; where that word is a model, what plans it."""
-    from llmb_run.workspace import Workspace
+    from llmb_common.planning.workspace import Workspace
 
     workspace = Workspace()
     known = {name for entry in workspace.catalog for name in (entry.recipe.workload, entry.recipe.name)}
@@ -105,7 +105,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
     """
     from llmb_common.executors.slurm.options import is_option, option_name
-    from llmb_common.request.variables import COLUMNS, VARIABLES
+    from llmb_common.planning.request.variables import COLUMNS, VARIABLES
 
     short = option.lstrip("-")
     name = option_name(option).lower()

@@ -6,8 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from llmb_common.command.outcome import guarded
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import guarded
 from llmb_run import terminal
 
 if TYPE_CHECKING:
@@ -56,8 +56,8 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     """Click's complaint about the command line, with the nearest word that exists and where to look."""
     import click
 
-    from llmb_common.command.removed import refuse_command, refuse_option
-    from llmb_common.errors import did_you_mean
+    from llmb_common.base.errors import did_you_mean
+    from llmb_common.base.removed import refuse_command, refuse_option
     from llmb_run import habits
 
     message, context, instead = error.format_message(), error.ctx, ""

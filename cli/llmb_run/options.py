@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb_common.errors import LLMBError
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import ENGINES
-from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
-from llmb_common.request.variables import COLUMNS, VARIABLES
+from llmb_common.base import gpus
+from llmb_common.base.engines import ENGINES
+from llmb_common.base.errors import LLMBError
+from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.planning.request.variables import COLUMNS, VARIABLES
 from llmb_run.app import JOB, NODES, F, SectionedOption
 
 if TYPE_CHECKING:
@@ -126,9 +126,9 @@ complete_scales = _completes(_scales)
 
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of the newest runs; their names where more than a little of one is typed."""
-    from llmb_common.index.runs import RunFilter
-    from llmb_common.index.search import find_runs
-    from llmb_run.workspace import Workspace
+    from llmb_common.planning.workspace import Workspace
+    from llmb_common.runs.index.runs import RunFilter
+    from llmb_common.runs.index.search import find_runs
 
     def known(context: click.Context) -> list[str]:
         rows = find_runs(Workspace().install, RunFilter(limit=200))
@@ -157,7 +157,7 @@ def _said(context: click.Context, name: str) -> list[str]:
 def _chosen(context: click.Context) -> list[Recipe]:
     """The recipes of the workloads already on the command line, or all; each also with the functions that the site
     has adopted."""
-    from llmb_run.workspace import Workspace
+    from llmb_common.planning.workspace import Workspace
 
     workspace, names = Workspace(), {*_said(context, "workload")}
     recipes = [entry.recipe for entry in workspace.catalog]
@@ -166,7 +166,7 @@ def _chosen(context: click.Context) -> list[Recipe]:
 
 
 def _recipes() -> list[Recipe]:
-    from llmb_run.workspace import Workspace
+    from llmb_common.planning.workspace import Workspace
 
     return [entry.recipe for entry in Workspace().catalog]
 

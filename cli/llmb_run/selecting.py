@@ -8,16 +8,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.words import span_seconds
-from llmb_common.errors import LLMBError, RequestError, attempt, did_you_mean
-from llmb_common.index.runs import RunFilter, RunRow, round_named
-from llmb_common.index.search import find_run, find_runs
-from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import LLMBError, RequestError, attempt, did_you_mean
+from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.base.words import span_seconds
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import values_of
 from llmb_common.runs.folders import is_ours, refusal
+from llmb_common.runs.index.runs import RunFilter, RunRow, round_named
+from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.terminal import notice, split
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import split
 
 
 def run_filter(

@@ -9,7 +9,7 @@ import textwrap
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import columns, folded, printable, printable_lines, tell, wrapped
+from llmb_common.base.printable import columns, folded, printable, printable_lines, tell, wrapped
 
 notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""

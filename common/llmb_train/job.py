@@ -1,6 +1,6 @@
 """``job.json`` as frozen dataclasses, and the strict loader.
 
-The file is written by ``llmb_common.rendering.job`` and read by every rank. Unknown keys, missing keys and wrong types
+The file is written by ``llmb_common.submission.job_files`` and read by every rank. Unknown keys, missing keys and wrong types
 are errors that name the key, because a key that nothing reads is a setting that silently does nothing. There may be no
 validation library in the container.
 """

@@ -145,7 +145,7 @@ def find(name: str) -> Function:
 
 
 def columns(config: Any) -> dict[str, Any]:
-    """The columns that a user can override, named as ``llmb_common.request.columns`` names them."""
+    """The columns that a user can override, named as ``llmb_common.recipes.columns`` names them."""
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     whole = getattr(model, "recompute_granularity", None) == "full"
     return {

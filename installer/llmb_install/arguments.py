@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import NoReturn
 
 from llmb_common import __version__
-from llmb_common.command.outcome import settled
-from llmb_common.command.printable import first_few
-from llmb_common.command.removed import refuse_option
-from llmb_common.command.words import check_argument
-from llmb_common.errors import EnvironmentLacks, RequestError, did_you_mean
-from llmb_common.machine.files import open_plain, user_path
-from llmb_common.site import DEFAULT_FOLDER
+from llmb_common.base.errors import EnvironmentLacks, RequestError, did_you_mean
+from llmb_common.base.files import open_plain, user_path
+from llmb_common.base.outcome import settled
+from llmb_common.base.printable import first_few
+from llmb_common.base.removed import refuse_option
+from llmb_common.base.words import check_argument
+from llmb_common.planning.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
 from llmb_install.answers.questions import QUESTIONS, Given
 from llmb_install.parts import bundles, uv

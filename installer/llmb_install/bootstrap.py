@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.command.outcome import print_result
-from llmb_common.decoding.strict_yaml import Lines, NotFlatError, load_flat
-from llmb_common.errors import RequestError
-from llmb_common.machine.files import require_trusted, user_path
-from llmb_common.machine.processes import loopback_problem
-from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.base.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import require_trusted, user_path
+from llmb_common.base.outcome import print_result
+from llmb_common.base.processes import loopback_problem
+from llmb_common.base.strict_yaml import Lines, NotFlatError, load_flat
 from llmb_install import arguments
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.questions import Given

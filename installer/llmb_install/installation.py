@@ -11,11 +11,11 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import ConfigError, RecordError
-from llmb_common.machine.files import read_json, require_trusted
-from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.base.engines import DEFAULT_ENGINE, image_file_name
+from llmb_common.base.errors import ConfigError, RecordError
+from llmb_common.base.files import read_json, require_trusted
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to_yaml
 from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from llmb_common.command.outcome import Result, print_result
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.outcome import Result, print_result
 from llmb_install import arguments
 from llmb_install.answers import checks
 from llmb_install.arguments import guarded

@@ -12,7 +12,7 @@ from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser
 from test_report_page import THEMES, cells, shown, sort
 
-from llmb_common.request.variables import VARIABLES
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_run.main import main
 from support import instant
 from support.run_site import RunSite

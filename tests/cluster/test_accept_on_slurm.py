@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 from support.packs import sums_hold, unpack
 from support.processes import wait_until
 from support.run_site import RunSite

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_install.main import main
 from llmb_run.main import main as llmb_run
 from support import plans

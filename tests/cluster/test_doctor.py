@@ -9,7 +9,7 @@ import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health import one_node as asking
-from llmb_common.site.cluster import cluster_config
+from llmb_common.planning.site.cluster import cluster_config
 from llmb_install.answers.detect import Site, detect_site
 from llmb_install.commands.doctor import DoctorCheck, all_checks
 from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, ask_a_node, slurm_limits

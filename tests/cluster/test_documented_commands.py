@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.rendering.supervisor import render_supervisor
+from llmb_common.submission.supervisor import render_supervisor
 from support.slurm_cluster import SlurmCluster
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from llmb_common.platform.gpus import GPUS
-from llmb_common.rendering.script import render_script
+from llmb_common.base.gpus import GPUS
+from llmb_common.planning.site.machine import Machine
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.machine import Machine
+from llmb_common.submission.script import render_script
 from support.functions import CATALOGUE, IMPOSSIBLE, MEGATRON_REFUSES, NEWEST, asked, plan
 from support.slurm_cluster import SlurmCluster
 

@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.errors import RequestError, SchedulerError
+from llmb_common.base.hostlist import expand
+from llmb_common.base.run_states import is_live
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.errors import RequestError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_run, find_runs
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.hostlist import expand
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.observe import Observation, cancel, observe, refresh, wait

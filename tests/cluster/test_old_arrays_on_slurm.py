@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.index.search import note
+from llmb_common.runs.index.search import note
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import cancel, observe, wait
 from support.cli import Cli

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.options import output_pattern, parse_additional, sbatch_line
 from support.sbatch_lines import words_of
 from support.slurm_cluster import SlurmCluster

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series

@@ -11,13 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.record import RunRecord
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.submission.observe import observe, wait
 from llmb_common.submission.single import submit
-from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.runs import RecordedState, analyse
-from llmb_common.timing.statistics import Window
 from support.images import PROGRAMS, build_image
 from support.iteration_logs import TOLD_LINE, mbridge_line, saved_line
 from support.processes import PATIENCE, wait_until

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cluster.test_accept_on_slurm import Campaign
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import load_record
 from support.processes import wait_until
 from support.slurm_cluster import SlurmCluster

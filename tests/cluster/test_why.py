@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.hostlist import expand
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.observe import cancel, observe, wait
 from llmb_common.submission.single import submit

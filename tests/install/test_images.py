@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from install_world import IMAGE_NAME, NEMO, World
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts.image import Image
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.reporter import Reporter

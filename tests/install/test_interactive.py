@@ -12,7 +12,7 @@ import pexpect
 import pytest
 from install_world import World, files_with
 
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.planning.site.cluster import load_cluster_config
 
 TOKEN = "hf_canary with a space"
 KEY = "nvapi-canarycanarycanary"

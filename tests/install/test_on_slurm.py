@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from install_world import CLONE, IMAGE_NAMES, World
 
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_install.answers.detect import detect_site
 from support.slurm_cluster import SlurmCluster
 

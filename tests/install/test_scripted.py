@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from install_world import IMAGE_NAMES, NEMO, World, fill_registry, make_world
 
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.planning.site.cluster import load_cluster_config
 
 WORKLOADS = [
     "pretrain_grok1",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.arguments import parse
 from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles

@@ -3,7 +3,7 @@ a number plus one, a line left out. Quoted text, comments and declarations are l
 none.
 
 Nothing records which lines of a shell file a test executes: its tests are those in the files that name it, by its
-folder and name (``rendering/numa.sh``), or a copy of it (each recipe's ``launch.sh``). Those that only compare the text
+folder and name (``submission/numa.sh``), or a copy of it (each recipe's ``launch.sh``). Those that only compare the text
 of scripts do not.
 """
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command import outcome
-from llmb_common.command.outcome import Result
-from llmb_common.request.variables import VARIABLES
+from llmb_common.base import outcome
+from llmb_common.base.outcome import Result
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_run import app
 from llmb_run.main import main
 from support.next_lines import assert_can_be_pasted, next_lines

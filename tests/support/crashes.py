@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from llmb_common.machine import processes
+from llmb_common.base import processes
 from support.processes import has_ended, wait_until
 
 CRASHED = 99

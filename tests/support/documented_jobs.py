@@ -10,11 +10,11 @@ from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
 
 ROOT = Path(__file__).resolve().parents[2]
 TABLES = ROOT / "tests" / "data" / "documents" / "tables.json"

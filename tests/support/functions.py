@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.catalogue import FunctionName
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.site.machine import Machine
 from support import plans
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import ClusterConfig, cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.submission.script import render_script
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = Machine(cluster_type="slurm")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.platform.gpus import GPUS
+from llmb_common.base.gpus import GPUS
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord, State
 from support.gpu_nodes import smi_answer, snapshot, write_node

@@ -18,11 +18,11 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import load_cluster_config
+from llmb_common.planning.site.machine import look_at_machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
 from llmb_common.runs.record import RunRecord
-from llmb_common.site.cluster import load_cluster_config
-from llmb_common.site.machine import look_at_machine
 from llmb_common.submission import jobs
 
 ROOT = Path(__file__).resolve().parents[2]

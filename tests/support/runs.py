@@ -9,14 +9,14 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.manifest import make_manifest
 from llmb_common.runs.record import RunRecord
+from llmb_common.runs.timing.iterations import Iteration
 from llmb_common.submission.launch import plan_from_variables
 from llmb_common.submission.single import create_run
-from llmb_common.timing.iterations import Iteration
 from support.iteration_logs import mbridge_line
 
 ROOT = Path(__file__).resolve().parents[2]

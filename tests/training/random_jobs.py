@@ -23,16 +23,16 @@ from unittest import mock
 
 from training_jobs import REPOSITORY, training_environment
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning import plan as planning
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_document
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.submission.job_files import job_document
 
 RECIPES = {
     "0.3": ("llama3.1", "llama4", "grok1", "nemotron4"),

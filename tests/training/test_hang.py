@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.errors import CheckFailed
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.errors import CheckFailed
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.single import submit
 from support.run_site import RECIPE, RunSite

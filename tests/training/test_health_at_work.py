@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from llmb_common.base.processes import Answer
+from llmb_common.base.talking import Conversation, talk
 from llmb_common.health.ask import Health
 from llmb_common.health.fabric import with_fabric
 from llmb_common.health.verdicts import judge
-from llmb_common.machine.processes import Answer
-from llmb_common.machine.talking import Conversation, talk
 from support.health_fleets import fleet, needs
 from support.processes import free_ports
 

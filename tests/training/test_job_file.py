@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from training_jobs import ARCHITECTURES, REPOSITORY, make_function_job, make_job
 
-from llmb_common.timing.iterations import NOTHING_LEFT
+from llmb_common.runs.timing.iterations import NOTHING_LEFT
 from llmb_train.__main__ import main
 from llmb_train.errors import EngineError, JobError, NothingLeft, WrongEngine
 from llmb_train.job import load_job, parse_job

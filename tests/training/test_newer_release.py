@@ -26,7 +26,7 @@ from training_jobs import (
 )
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.site.cluster import FILE_NAME
+from llmb_common.planning.site.cluster import FILE_NAME
 from llmb_common.submission.launch import plan_from_variables
 
 OLD, NEW = "llama3_8b_pretrain_8gpu_h100_bf16_config", "llama3_8b_pretrain_4gpu_h100_bf16_wide_config"

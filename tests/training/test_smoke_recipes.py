@@ -25,11 +25,11 @@ from training_jobs import (
 )
 
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import model_flops
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
 
 LAYOUTS: dict[str, dict[str, str]] = {
     "llama3.1": {},

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
 
-from llmb_common.timing.iterations import Ending, read_ending
+from llmb_common.runs.timing.iterations import Ending, read_ending
 
 
 def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:

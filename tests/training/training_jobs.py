@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.base.gpus import generation_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.gpus import generation_of
-from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
+from llmb_common.submission.job_files import job_document
 from support.processes import free_ports
 
 REPOSITORY = Path(__file__).resolve().parents[2]

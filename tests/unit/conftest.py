@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.outcome import Result, print_result
+from llmb_common.base.outcome import Result, print_result
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.paired import order

@@ -14,14 +14,14 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
 from llmb_run.campaigns.conduct import Run, attempt_of, held
 from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
-from llmb_run.results.measuring import measure
-from llmb_run.workspace import Workspace
 from support import instant
 from support.campaigns import Site
 from support.cli import Cli, Done

@@ -15,16 +15,16 @@ from xml.etree import ElementTree
 
 import pytest
 
-from llmb_common.errors import Interrupted
+from llmb_common.base.errors import Interrupted
+from llmb_common.measured.measure import measure
 from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.summary import NodeSummary
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.submission.many import submit_many
 from llmb_run.campaigns import conduct
 from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
-from llmb_run.results.measuring import measure
-from llmb_run.workspace import Workspace
 from support import instant
 from support.campaigns import SUITE, Site, runs_of, unpacked, verdicts
 from support.cli import Cli

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.index.search import find_runs
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import load_record
 from support import instant
 from support.campaigns import Site, unpacked

@@ -17,7 +17,7 @@ import pytest
 from msgspec.structs import replace
 
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.request.variables import VARIABLES
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.results import sequential
 from llmb_run.acceptance import recorded, run, show
 from llmb_run.campaigns.campaign import unlike

@@ -148,7 +148,9 @@ def test_doctor_judges_no_slurm_there(pbs: Pbs) -> None:
 
 
 def test_its_variables_are_documented_and_read(pbs: Pbs) -> None:
-    program = "from llmb_common.request.variables import VARIABLES as v; print(v['QSUB_QUEUE'], v['CLUSTER_TYPE'])"
+    program = (
+        "from llmb_common.planning.request.variables import VARIABLES as v; print(v['QSUB_QUEUE'], v['CLUSTER_TYPE'])"
+    )
     done = subprocess.run([sys.executable, "-c", program], env=pbs.env, capture_output=True, text=True, check=True)
     assert "meaning='PBS queue'" in done.stdout
     assert "meaning='pbs or slurm or local', default='`pbs` where `qsub` answers, else `slurm`" in done.stdout

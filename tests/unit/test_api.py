@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.base.errors import LLMBError, RequestError
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.submission.launch import main as launch
 from llmb_run.api import measure, plan, submit, wait

@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.base.errors import EnvironmentLacks, RequestError
+from llmb_common.base.hostlist import expand
 from llmb_common.causes.answer import Cause, Diagnosis
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.finding import Attempt
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission import bad_nodes, excluded_nodes
 from llmb_common.submission.bad_nodes import BadNode, keep_off, nodes_to_leave_out, shown_bad
@@ -26,7 +27,6 @@ from llmb_common.submission.single import submit
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.campaigns.conduct import Conduct, Due, Runs
 from llmb_run.starting.submitting import on_different_nodes
-from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.gpu_nodes import smi_answer, snapshot, write_node

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import RecordError, RequestError
+from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.results.configuration import configuration, configuration_key, software_of
 from llmb_common.results.level import mean_error
 from llmb_common.results.references import (

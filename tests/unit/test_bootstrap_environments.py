@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.packages import damaged_files
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.packages import damaged_files
 from llmb_install.parts import environment as environments
 from llmb_install.parts import uv
 from llmb_install.parts.engine import KINDS, Kind, Tool

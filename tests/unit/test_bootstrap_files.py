@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine.packages import damaged_files
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.base.packages import damaged_files
+from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.parts.files import commands
 from llmb_install.parts.package_files import add_clone

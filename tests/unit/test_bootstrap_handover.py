@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install import bootstrap as module
 from llmb_install.answers import checks, detect
 from llmb_install.answers.detect import parse_sinfo

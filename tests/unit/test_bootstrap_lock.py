@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.working import transaction as module
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import root_for, unfinished, write

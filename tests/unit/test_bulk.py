@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_common.errors import ConfigError
+from llmb_common.base.errors import ConfigError
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import update_record
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import parse_text, read_tasks
-from llmb_run.workspace import Workspace
 from support import instant
 from support.cli import Cli
 

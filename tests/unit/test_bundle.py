@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_install.answers.answers import complete, load_recipes, to_yaml
 from llmb_install.arguments import parse
 from llmb_install.commands.bundle import bundle

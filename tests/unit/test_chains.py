@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import CheckFailed, EnvironmentLacks, RequestError
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_runs
+from llmb_common.base.errors import CheckFailed, EnvironmentLacks, RequestError
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import load_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import resuming, submit, submit_chain

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from llmb_common.base.statistics import t_quantile
 from llmb_common.results import history
 from llmb_common.results.history import ALARM_RATE, LEAST_DAYS, LevelChange, Prior, day_prior, level_changes, standing
 from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.scatter import STATED
-from llmb_common.timing.statistics import t_quantile
 from tools import change_point_simulation as simulated
 
 PRIOR = Prior(0.01, 14.0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts import fetching
 from llmb_install.parts.charts import Charts
 from llmb_install.parts.engine import Tool

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.measured import kept
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
-from llmb_run.results import kept
 from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.iteration_logs import memory_print

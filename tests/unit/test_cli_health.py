@@ -9,8 +9,8 @@ from typing import Any
 import click
 import pytest
 
-from llmb_common.command import removed
-from llmb_common.errors import RequestError
+from llmb_common.base import removed
+from llmb_common.base.errors import RequestError
 from llmb_common.health.ask import choose
 from llmb_common.nodes.needs import Needs
 from llmb_common.submission.excluded_nodes import exclude_nodes

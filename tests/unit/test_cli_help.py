@@ -14,7 +14,7 @@ import click
 import pytest
 
 from llmb_common import __version__
-from llmb_common.request.variables import VARIABLES
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_run import options
 from llmb_run.app import COMMANDS, COMPLETION_VARIABLE, HIDDEN, load_command
 from llmb_run.commands.start import single_command
@@ -111,7 +111,7 @@ def test_without_arguments_the_overview_is_printed(cli: Cli) -> None:
         ("llmb_run.main", [], "llmb-run"),
         ("llmb_install.main", [], "llmb-install"),
         ("llmb_install.main", ["add"], "llmb-install"),
-        ("llmb_common.timing.cli", ["nemo"], "parse_train_timing.sh"),
+        ("llmb_common.runs.timing.cli", ["nemo"], "parse_train_timing.sh"),
     ],
 )
 def test_every_program_says_its_version(module: str, arguments: list[str], program: str) -> None:
@@ -234,4 +234,4 @@ def test_what_commands_take_is_known_without_what_they_do() -> None:
     loaded = set(done.stdout.split())
     assert "llmb_run.commands.start" in loaded
     assert {name for name in loaded if name.startswith(("llmb_run.actions", "llmb_run.results"))} == set()
-    assert {name for name in loaded if name.startswith(("llmb_common.results", "llmb_common.index"))} == set()
+    assert {name for name in loaded if name.startswith(("llmb_common.results", "llmb_common.runs.index"))} == set()

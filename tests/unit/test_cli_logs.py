@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_common.timing import iterations
-from llmb_common.timing.iterations import Progress
-from llmb_common.timing.records import Iteration, last_iterations
+from llmb_common.runs.timing import iterations
+from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing.records import Iteration, last_iterations
 from llmb_run.actions import logs
 from llmb_run.actions.logs import follow, last_lines, lines_of, rank_of
 from support.cli import Cli

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from llmb_common.runs.finding import Attempt, Finding
-from llmb_common.timing.tables import shorten
+from llmb_common.runs.timing.tables import shorten
 from llmb_run.actions.watch import LIVE
 from llmb_run.columns import table as table_of
 from llmb_run.following import look_at

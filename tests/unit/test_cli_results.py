@@ -15,8 +15,8 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.verdict import Verdict, judge_result, window_of
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import analyse
+from llmb_common.runs.timing.log_files import find_runs
+from llmb_common.runs.timing.runs import analyse
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_log
 from support.runs import PUBLISHED, ROOT, cut_log, make_run, plan_for, steady_log

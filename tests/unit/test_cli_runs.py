@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.runs.hostlist import expand
+from llmb_common.base.hostlist import expand
 from llmb_run.terminal import clock, span
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
@@ -164,7 +164,7 @@ def test_an_exact_retry_starts_nothing_where_something_differs(here: Cli) -> Non
 def test_a_run_made_with_another_supervisor_differs_in_that_alone(here: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     run = started(here)
     monkeypatch.setattr(
-        "llmb_common.rendering.supervisor.render_supervisor", lambda cluster_type: b"of a later release"
+        "llmb_common.submission.supervisor.render_supervisor", lambda cluster_type: b"of a later release"
     )
     (found,) = here("retry", run, "--check", "--json").data["runs"]
     assert [difference["what"] for difference in found["differences"]] == ["supervisor.sh"]

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, RecordError
-from llmb_common.machine.files import shell_part
-from llmb_common.platform import cluster_types
-from llmb_common.platform.cluster_types import traits_of
+from llmb_common.base import cluster_types
+from llmb_common.base.cluster_types import traits_of
+from llmb_common.base.errors import ConfigError, RecordError
+from llmb_common.base.files import shell_part
+from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_common.runs.record import load_record
-from llmb_common.site.cluster import load_cluster_config
 from llmb_common.submission.single import create_run
 from support.run_site import ROOT, RunSite
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from support import plans
 from support.functions import NEWEST, plan
 

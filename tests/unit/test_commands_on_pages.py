@@ -21,7 +21,7 @@ from types import SimpleNamespace
 import click
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.submission import launch
 from llmb_install import arguments
 from llmb_run.app import app

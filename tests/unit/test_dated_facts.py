@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.engines import CONTAINERS, ENGINES, KNOWN_CONTAINERS, container_release, is_newer
 from llmb_common.planning import known_issues
-from llmb_common.platform.engines import CONTAINERS, ENGINES, KNOWN_CONTAINERS, container_release, is_newer
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_train import engine
 from support.cli import Cli
 from support.repository import REPOSITORY
 
 DATA = (
-    "common/llmb_common/platform/containers.json",
+    "common/llmb_common/base/containers.json",
     "common/llmb_common/planning/known_issues.json",
     "cli/llmb_run/acceptance/exemplar.json",
     "mbridge/published.json",

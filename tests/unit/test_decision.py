@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pytest
 
+from llmb_common.base.statistics import f_tail, t_quantile
 from llmb_common.results.decision import LOOKS, decide, look
 from llmb_common.results.level import CONFIDENCE, ERROR_RATE, level, mean_error
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.results.steps import StepTime, estimate
-from llmb_common.timing.statistics import f_tail, t_quantile
 from support.runs import took
 
 QUIET = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)

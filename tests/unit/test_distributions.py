@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.base.statistics import beta_cdf, digamma, f_tail, t_quantile, t_tail, trigamma, trigamma_inverse
 from llmb_common.results.decision import Decision, decide
 from llmb_common.results.sequential import (
     REPEATS,
@@ -23,15 +24,6 @@ from llmb_common.results.sequential import (
     tolerance_of,
 )
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import (
-    beta_cdf,
-    digamma,
-    f_tail,
-    t_quantile,
-    t_tail,
-    trigamma,
-    trigamma_inverse,
-)
 from tools.verdict_simulation import CASES, NOISES, Noise, campaign, repeats
 
 EULER = 0.5772156649015329

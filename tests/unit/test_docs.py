@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.planning.request.read import read_request
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import model_flops
-from llmb_common.rendering.job import job_document
-from llmb_common.request.read import read_request
 from llmb_common.results.decision import LOOKS, TOLERANCE
 from llmb_common.results.level import CONFIDENCE, ERROR_RATE
 from llmb_common.results.references import RELEASE_SPREAD
 from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission import launch
+from llmb_common.submission.job_files import job_document
 from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.commands.quickstart import WORKLOAD
 from llmb_install.installation import Installation, leaves, write_site_config

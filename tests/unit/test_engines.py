@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, EnvironmentLacks, RecipeError
+from llmb_common.base.engines import DEFAULT_ENGINE, ENGINES
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, RecipeError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import DEFAULT_ENGINE, ENGINES
+from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_common.recipes.loading import load_recipe, recipe_folders
-from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.submission.job_files import job_document
 from llmb_install.installation import SiteConfig, engine_values
 from llmb_install.parts.engine import KINDS
 from llmb_train.engine import DOCUMENTED, RELEASES

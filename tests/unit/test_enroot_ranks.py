@@ -17,7 +17,7 @@ import pytest
 from llmb_common.executors.slurm.script import enter_script
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.site.cluster import cluster_config
+from llmb_common.planning.site.cluster import cluster_config
 from support import plans
 from support.processes import wait_until
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.decoding import structs
-from llmb_common.errors import RecordError, RequestError
+from llmb_common.base import structs
+from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.submission import excluded_nodes
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_common.base.errors import CheckFailed, EnvironmentLacks
+from llmb_common.base.processes import is_alive, send
 from llmb_common.executors.local import executor as local_runs
 from llmb_common.executors.local.executor import processes_of
-from llmb_common.index.search import find_runs
-from llmb_common.machine.processes import is_alive, send
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.observe import Observation, cancel, observe, wait

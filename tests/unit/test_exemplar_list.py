@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from tools import exemplar
 
 SCRIPT = """

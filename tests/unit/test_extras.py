@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from llmb_common.measured.measure import measure_run
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.record import RunRecord
-from llmb_run.results.measuring import measure_run
-from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, saved_line
 from support.runs import PUBLISHED, make_run

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.fabric.compare import compare_fabrics
-from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
+from llmb_common.nodes.fabric.compare import compare_fabrics
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement
 from support.cli import Cli
 from support.repository import REPOSITORY
 from tools.fabric_simulation import REAL, Simulated, hosts_of, measure

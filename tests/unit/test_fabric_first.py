@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, bus_factor
 from llmb_common.health.ask import Health
 from llmb_common.health.verdicts import Fabric, NodeVerdict
-from llmb_common.site.cluster import HealthSettings
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, bus_factor
+from llmb_common.planning.site.cluster import HealthSettings
 from llmb_run.actions import health
-from llmb_run.fabric_text import fabric_text
+from llmb_run.actions.fabric_text import fabric_text
 from llmb_run.starting import submitting
 from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli

@@ -10,20 +10,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.decoding.structs import json_text
-from llmb_common.errors import RecordError
-from llmb_common.fabric.blame import ASKED, MOST_ROUNDS, next_round
-from llmb_common.fabric.grouping import first_groups
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.measurement import (
+from llmb_common.base.errors import RecordError
+from llmb_common.base.structs import json_text
+from llmb_common.nodes.fabric.blame import ASKED, MOST_ROUNDS, next_round
+from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.measurement import (
     FabricMeasurement,
     GroupMeasurement,
     NodeMeasurement,
     measurement_from_json,
 )
-from llmb_common.fabric.spread import FLOOR, usual
-from llmb_common.fabric.verdict import FabricVerdict
-from llmb_common.site.cluster import HealthSettings
+from llmb_common.nodes.fabric.spread import FLOOR, usual
+from llmb_common.nodes.fabric.verdict import FabricVerdict
+from llmb_common.planning.site.cluster import HealthSettings
 from tools import fabric_simulation as simulation
 from tools.fabric_simulation import REAL, Simulated, case, domains_of, hosts_of, measure, named, one_slow, rates
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import RecordError
-from llmb_common.machine.files import (
+from llmb_common.base.errors import RecordError
+from llmb_common.base.files import (
     fsync_folder,
     open_plain,
     read_json,

@@ -101,8 +101,8 @@ def test_variables_that_are_not_set_name_no_python(machine: Machine) -> None:
     ("script", "options", "words"),
     [
         (LAUNCH, ["-E", "-s", "-c"], ["llmb_common.submission.launch", "launch.sh", "{clone}/llama3.1"]),
-        (NEMO, ["-E", "-S", "-c"], ["llmb_common.timing.cli", "parse_train_timing.sh", "nemo"]),
-        (MBRIDGE, ["-E", "-S", "-c"], ["llmb_common.timing.cli", "parse_train_timing_mbridge.sh", "mbridge"]),
+        (NEMO, ["-E", "-S", "-c"], ["llmb_common.runs.timing.cli", "parse_train_timing.sh", "nemo"]),
+        (MBRIDGE, ["-E", "-S", "-c"], ["llmb_common.runs.timing.cli", "parse_train_timing_mbridge.sh", "mbridge"]),
     ],
 )
 def test_it_is_given_this_clones_library_and_every_argument(machine, script, options, words):

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RecordError
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_run, find_runs
-from llmb_common.machine.processes import identify
+from llmb_common.base.errors import RecordError
+from llmb_common.base.processes import identify
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.folders import refusal
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.manifest import hash_of_packed, pack_code, training_code
 from llmb_common.runs.record import RUNNING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.jobs import JobToSubmit, Options
@@ -168,7 +168,7 @@ def test_a_run_id_that_another_record_claims_still_means_ours(cli: Cli, monkeypa
     claims = make_run(cli.install)
     value = json.loads(claims.paths.record.read_text())
     claims.paths.record.write_text(json.dumps({**value, "run_id": own.paths.run_id}))
-    monkeypatch.setattr("llmb_common.index.search.is_ours", lambda folder: folder == own.paths.folder)
+    monkeypatch.setattr("llmb_common.runs.index.search.is_ours", lambda folder: folder == own.paths.folder)
     assert find_run(cli.install, own.paths.run_id).folder == own.paths.folder
 
 

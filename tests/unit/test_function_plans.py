@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.published import published_results
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.catalogue import read_validation
 from llmb_common.recipes.rows import read_published
-from llmb_common.rendering.job import job_document, job_text
-from llmb_common.rendering.script import render_script
-from llmb_common.rendering.supervisor import render_supervisor
 from llmb_common.results.verdict import figures, judge_result, window_of
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.machine import Machine
-from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import analyse
+from llmb_common.runs.timing.log_files import find_runs
+from llmb_common.runs.timing.runs import analyse
+from llmb_common.submission.job_files import job_document, job_text
+from llmb_common.submission.script import render_script
+from llmb_common.submission.supervisor import render_supervisor
 from llmb_train.job import FunctionJob, load_job
 from llmb_train.perf_recipes import PUBLISHED
 from support import plans

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from llmb_common.measured.measure import measure_run
+from llmb_common.measured.run import reference_lines
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.verdict import figures, judge_result, window_of
-from llmb_common.timing.log_files import find_runs
-from llmb_common.timing.runs import analyse
+from llmb_common.runs.timing.log_files import find_runs
+from llmb_common.runs.timing.runs import analyse
 from llmb_run import columns
-from llmb_run.results.measured import reference_lines
-from llmb_run.results.measuring import measure_run
 from llmb_run.results.run_columns import RUN, reference_as_dict
-from llmb_run.workspace import Workspace
 from support.functions import CATALOGUE, RECIPE, ROOT, UNCHECKED, plan
 from support.runs import make_run, steady_log
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.index.search import find_run
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.references import worth_of
+from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
 from support import instant
 from support.campaigns import Site

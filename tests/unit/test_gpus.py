@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.platform import gpus
+from llmb_common.base import gpus
 
 
 @pytest.mark.parametrize("gpu_type", [name for name, gpu in gpus.GPUS.items() if gpu.products])
@@ -85,9 +85,7 @@ def test_no_gpu_of_the_table_is_among_the_others() -> None:
 
 def test_the_table_needs_nothing_that_is_to_be_installed(tmp_path: Path) -> None:
     library = Path(gpus.__file__).parents[2]
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from llmb_common.platform import gpus; print(*gpus.gpu_types())"
-    )
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from llmb_common.base import gpus; print(*gpus.gpu_types())"
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code, library], capture_output=True, text=True, cwd=tmp_path
     )
@@ -101,7 +99,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # What a maintainer would write into gpus.json: racks of 8 nodes of 2, beside an ARM CPU, running GB200's rows.
 NEW_ENTRY = """
-from llmb_common.platform import gpus
+from llmb_common.base import gpus
 gpus.GPUS["x900"] = gpus.Gpu(
     generation="blackwell", per_node=2, nvlink_nodes=8, host="aarch64", memory_gb=900,
     peaks={"bf16": 9000, "fp8": 18000}, products=("NVIDIA X900 Super",), rows_of="gb200",
@@ -111,17 +109,17 @@ gpus.GPUS["x900"] = gpus.Gpu(
 QUESTIONS_TO_THE_HOUSE = """
 import contextlib, io, json, os, sys
 from pathlib import Path
-from llmb_common.errors import did_you_mean
+from llmb_common.base.errors import did_you_mean
 from llmb_common.planning.plan import make_plan
 from llmb_common.recipes.loading import load_recipe
 from tools.readme_tables import defaults
-from llmb_common.rendering.job import job_document
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
-from llmb_common.request.variables import VARIABLES
+from llmb_common.submission.job_files import job_document
+from llmb_common.submission.script import render_script
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import load_cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.planning.site.cluster import load_cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_install.answers import answers, questions
 from llmb_install.answers.detect import Site, parse_sinfo, suggestions
 from llmb_run.main import main

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.outcome import Result, envelope, guarded, interruptible, print_result, settled
-from llmb_common.errors import CheckFailed, Interrupted, RequestError
-from llmb_common.machine.sessions import noted
+from llmb_common.base.errors import CheckFailed, Interrupted, RequestError
+from llmb_common.base.outcome import Result, envelope, guarded, interruptible, print_result, settled
+from llmb_common.base.sessions import noted
 from llmb_install.arguments import guarded as guarded_installer
 
 
@@ -57,7 +57,7 @@ def test_a_signal_ends_it_in_order() -> None:
 
 def without_a_reader(work: str) -> tuple[int, str]:
     """Status and standard error of a command whose standard output nobody reads any more."""
-    code = f"import sys; from llmb_common.command.outcome import guarded; sys.exit(guarded({work}))"
+    code = f"import sys; from llmb_common.base.outcome import guarded; sys.exit(guarded({work}))"
     nobody, stdout = os.pipe()
     os.close(nobody)
     # With a buffer, as users have it: the interpreter tries to empty it once more when it ends.
@@ -99,7 +99,7 @@ NO_SPACE = f"error: the output cannot be written: No space left on device\n{FREE
     ],
 )
 def test_streams_that_are_full_or_closed(tmp_path: Path, work: str, streams: str, status: int, told: str) -> None:
-    code = f"import sys; from llmb_common.command.outcome import guarded; sys.exit(guarded({work}))"
+    code = f"import sys; from llmb_common.base.outcome import guarded; sys.exit(guarded({work}))"
     command = ["bash", "-c", f'exec "$0" -c "$1" {streams}', sys.executable, code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stdout) == (status, "")
@@ -285,6 +285,6 @@ def test_json_has_no_nan() -> None:
 
 def test_it_needs_nothing_but_the_standard_library() -> None:
     """The installer's first stage runs before anything is installed."""
-    code = "import sys, llmb_common.command.outcome; print(*{'msgspec', 'yaml', 'click', 'rich'} & set(sys.modules))"
+    code = "import sys, llmb_common.base.outcome; print(*{'msgspec', 'yaml', 'click', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "\n"

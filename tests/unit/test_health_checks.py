@@ -10,9 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from llmb_common.base.errors import CheckFailed
 from llmb_common.causes.kernel_log import kernel_remarks
 from llmb_common.causes.table import signatures
-from llmb_common.errors import CheckFailed
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.verdicts import NodeVerdict, judge, with_remarks
 from llmb_common.nodes.compare import drift

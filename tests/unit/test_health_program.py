@@ -20,19 +20,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import CheckFailed, RequestError, SchedulerError
+from llmb_common.base.cluster_types import traits_of
+from llmb_common.base.errors import CheckFailed, RequestError, SchedulerError
+from llmb_common.base.processes import Answer
 from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
 from llmb_common.health.ask import PYTHONS, Health, choose, command, keep_out, look, parse_frames, said_by
 from llmb_common.health.verdicts import NodeVerdict
-from llmb_common.machine.processes import Answer
 from llmb_common.nodes.facts import Folder, NodeFacts, System
 from llmb_common.nodes.findings import Remark
 from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
 from llmb_common.nodes.reading import read_facts
-from llmb_common.platform.cluster_types import traits_of
-from llmb_common.site.cluster import Engine, cluster_config
+from llmb_common.planning.site.cluster import Engine, cluster_config
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 from llmb_train.nodes import ask, looks
 from llmb_train.nodes.__main__ import main

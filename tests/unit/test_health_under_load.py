@@ -17,14 +17,14 @@ from unittest.mock import MagicMock, Mock
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError, SchedulerError
+from llmb_common.base.errors import RequestError, SchedulerError
+from llmb_common.base.processes import Answer
 from llmb_common.executors import MOST_GROUPS, Container
-from llmb_common.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.health import workers
 from llmb_common.health.ask import Health, keep_out
 from llmb_common.health.fabric import BYTES, SIZES, look_under_load, with_fabric
 from llmb_common.health.verdicts import judge
-from llmb_common.machine.processes import Answer
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.nodes.findings import Remark
 from llmb_common.results.references import Baseline, BaselineRun
 from llmb_common.submission.excluded_nodes import exclusions

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index.search import rebuild
 from llmb_common.results.history import ALARM_RATE, REPORT_RATE, Changed, Shift, histories, observed
 from llmb_common.results.steps import StepTime
+from llmb_common.runs.index.search import rebuild
 from llmb_common.runs.record import RunRecord, State
 from llmb_run.actions import results
 from llmb_run.results import series

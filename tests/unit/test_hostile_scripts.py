@@ -14,17 +14,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.submit import render_series
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import Engine, cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import RunPaths
 from llmb_common.runs.record import RunRecord, Submission, Turn
-from llmb_common.site.cluster import Engine, cluster_config
-from llmb_common.site.machine import Machine
 from llmb_common.submission.single import create_run
 from support.plans import script_of
 from support.sbatch_lines import file_of, options_of

@@ -7,8 +7,8 @@ from ClusterShell.NodeSet import NodeSet
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_common.errors import RequestError
-from llmb_common.runs.hostlist import compress, expand, expand_known
+from llmb_common.base.errors import RequestError
+from llmb_common.base.hostlist import compress, expand, expand_known
 
 LONG = "9" * 5000
 """More digits than Python reads as a number."""

@@ -13,12 +13,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.index import database, search
-from llmb_common.index.database import LogFigures, keep_figures, kept_figures
-from llmb_common.index.runs import UNREADABLE, RunFilter, row_of
-from llmb_common.index.search import find_run, find_runs, note, rebuild
+from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.index import database, search
+from llmb_common.runs.index.database import LogFigures, keep_figures, kept_figures
+from llmb_common.runs.index.runs import UNREADABLE, RunFilter, row_of
+from llmb_common.runs.index.search import find_run, find_runs, note, rebuild
 from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.crashes import start
@@ -170,7 +170,7 @@ def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.
     def locked(install: Path) -> sqlite3.Connection:
         raise sqlite3.OperationalError("attempt to write a readonly database")
 
-    monkeypatch.setattr("llmb_common.index.search.open_index", locked)
+    monkeypatch.setattr("llmb_common.runs.index.search.open_index", locked)
     assert runs.find() == [record.paths.run_id]
     assert not note(record)
 
@@ -185,7 +185,7 @@ def test_a_reader_without_rights_reads_only_what_is_new(runs: Runs, monkeypatch:
         loaded.append(folder)
         return load_record(folder)
 
-    monkeypatch.setattr("llmb_common.index.runs.load_record", load)
+    monkeypatch.setattr("llmb_common.runs.index.runs.load_record", load)
     monkeypatch.setattr(search, "open_index", full_disk)
     assert set(runs.find()) == ids(*known, record)
     assert loaded == [record.paths.folder]

@@ -6,9 +6,9 @@ import typing
 
 import pytest
 
-from llmb_common.errors import RequestError
-from llmb_common.platform import cluster_types
-from llmb_common.platform.gpus import gpu_types
+from llmb_common.base import cluster_types
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import gpu_types
 from llmb_install import arguments
 from llmb_install.answers.answers import Answers, complete
 from llmb_install.answers.detect import gpus_in

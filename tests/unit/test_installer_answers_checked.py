@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import ConfigError, EnvironmentLacks, RequestError
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, RequestError
 from llmb_install.answers import detect
 from llmb_install.answers.answers import (
     ANSWERS_FILE,

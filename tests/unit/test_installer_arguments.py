@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError, RequestError
+from llmb_common.base.errors import ConfigError, RequestError
 from llmb_install import arguments
 from llmb_install.answers.answers import stored_answers
 from llmb_install.arguments import given_by_flags, parse

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.words import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig
 from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key

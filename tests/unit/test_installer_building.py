@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.printable import size
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.packages import damaged_files
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.packages import damaged_files
+from llmb_common.base.printable import size
 from llmb_install.parts import environment_build, package_files, uv
 from llmb_install.parts.environment_build import CPU_TORCH_INDEX, Content, smoke_problem
 from llmb_install.parts.pip_settings import IndexSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install import arguments
 from llmb_install.answers.answers import ANSWERS_FILE, complete, to_yaml
 from llmb_install.installation import Installation

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.words import Secret
 from llmb_install.parts.credentials import (
     KEPT,
     Secrets,

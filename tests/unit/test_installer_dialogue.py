@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import Interrupted, RequestError
+from llmb_common.base.errors import Interrupted, RequestError
+from llmb_common.base.words import Secret
 from llmb_install.answers import checks
 from llmb_install.answers import dialogue as dialogue_module
 from llmb_install.answers.answers import Answers

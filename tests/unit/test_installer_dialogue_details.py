@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from test_installer_dialogue import BACK, CLUSTER, ENTER, GPU, LAPTOP, talk  # noqa: F401  (a fixture)
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import Interrupted, RequestError
+from llmb_common.base.errors import Interrupted, RequestError
+from llmb_common.base.words import Secret
 from llmb_install.answers import checks, dialogue
 from llmb_install.answers.dialogue import Back, forget_keys, with_way_back
 from llmb_install.parts.credentials import Secrets

@@ -12,7 +12,7 @@ import pytest
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import ContainerProbe, NodeReport, parse_values
 from llmb_common.nodes.facts import Adapter, Folder, GpuState, HostFacts, NodeFacts, Snapshot, Software
-from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
+from llmb_common.planning.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.commands.doctor import DoctorCheck, all_checks
 from llmb_install.commands.doctor_facts import Limits, SiteFacts, WorkloadNeeds, ask_a_node

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.health.one_node import parse_values
-from llmb_common.site.cluster import cluster_config
+from llmb_common.planning.site.cluster import cluster_config
 from llmb_install.commands.doctor_facts import limit_minutes, workloads_here
 from llmb_train.nodes.looks import _unpacked
 

@@ -14,15 +14,15 @@ import msgspec
 import pytest
 from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, network, node, settings, smi
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.processes import Answer
 from llmb_common.executors import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import NodeReport
-from llmb_common.machine.processes import Answer
 from llmb_common.nodes.facts import Adapter, Folder, HostFacts, Snapshot
-from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
+from llmb_common.planning.site.cluster import ClusterConfig, Engine, cluster_config
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.commands import doctor as checks
 from llmb_install.commands.doctor import all_checks, doctor

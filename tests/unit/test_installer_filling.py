@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts import environment as environments
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.engine import shared_tool

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.processes import Answer
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.processes import Answer
 from llmb_install.parts import credentials, enroot, squashfs
 from llmb_install.parts import image as images
 from llmb_install.parts.hugging_face import PATTERNS

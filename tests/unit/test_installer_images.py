@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.base.errors import EnvironmentLacks, RequestError
+from llmb_common.base.words import Secret
 from llmb_install.answers.checks import other_things, require_free_folder
 from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.parts.engine import hub_environment

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import sha256_of
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.files import sha256_of
 from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import unfinished

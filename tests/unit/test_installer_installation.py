@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.words import Secret
+from llmb_common.base.words import Secret
 from llmb_install.answers.answers import complete
 from llmb_install.installation import Installation, SiteConfig, engine_values
 from llmb_install.parts import engine as engine_module

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 import yaml
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import Interrupted, RequestError
+from llmb_common.base.errors import Interrupted, RequestError
+from llmb_common.base.words import Secret
 from llmb_install.answers.answers import ANSWERS_FILE, Answers, complete, required_answers, to_yaml
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.questions import Given

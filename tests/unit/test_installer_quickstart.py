@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.words import Secret
 from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
 from llmb_install.main import main
 from llmb_install.parts.hugging_face import PATTERNS, ModelFiles

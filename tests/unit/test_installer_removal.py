@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from test_installer_commands import SLURM
 
-from llmb_common.errors import RecordError
-from llmb_common.index.roots import remember
-from llmb_common.index.search import find_runs, note
-from llmb_common.machine.processes import identify
+from llmb_common.base.errors import RecordError
+from llmb_common.base.processes import identify
+from llmb_common.planning.site.cluster import load_cluster_config
+from llmb_common.runs.index.roots import remember
+from llmb_common.runs.index.search import find_runs, note
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_common.site.cluster import load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from llmb_common.errors import ConfigError
-from llmb_common.site.cluster import FILE_NAME, load_cluster_config
+from llmb_common.base.errors import ConfigError
+from llmb_common.planning.site.cluster import FILE_NAME, load_cluster_config
 from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.working.artefact import problem_in, verify_all

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import CheckFailed, EnvironmentLacks
+from llmb_common.base.errors import CheckFailed, EnvironmentLacks
 from llmb_install.working import artefact
 from llmb_install.working import reporter as reporters
 from llmb_install.working.artefact import Artefact, Room

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from test_installer_operations import LOCAL, part  # noqa: F401  (a fixture)
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.words import Secret
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.outcome import Result
+from llmb_common.base.words import Secret
 from llmb_install.answers.answers import ANSWERS_FILE, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.parts.credentials import registry_key

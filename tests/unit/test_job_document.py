@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.job import job_document, job_text
+from llmb_common.planning.site.machine import Machine
 from llmb_common.runs.paths import RunPaths, dry_run_paths
-from llmb_common.site.machine import Machine
+from llmb_common.submission.job_files import job_document, job_text
 from llmb_train.errors import Contradiction
 from llmb_train.evidence.resolved import different, require_agreement, settings_of
 from llmb_train.job import Job, load_job, parse_job

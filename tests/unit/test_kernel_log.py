@@ -1,4 +1,4 @@
-"""rendering/kernel.sh, which each node of a job that failed runs: what it keeps, and what ``why`` makes of that."""
+"""submission/kernel.sh, which each node of a job that failed runs: what it keeps, and what ``why`` makes of that."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.runs import make_run
 from tools import kernel_lines
 from tools.__main__ import update
 
-KERNEL = (Path(__file__).resolve().parents[2] / "common/llmb_common/rendering/kernel.sh").read_text()
+KERNEL = (Path(__file__).resolve().parents[2] / "common/llmb_common/submission/kernel.sh").read_text()
 
 XID = "NVRM: Xid (PCI:0000:5d:00): 79, pid=1, GPU has fallen off the bus."
 MEANT = {

@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from llmb_common import __version__
-from llmb_common.errors import (
+from llmb_common.base import gpus
+from llmb_common.base.errors import (
     AnswerLost,
     CheckFailed,
     ConfigError,
@@ -27,8 +28,7 @@ from llmb_common.errors import (
     SchedulerError,
     did_you_mean,
 )
-from llmb_common.platform import gpus
-from llmb_common.request.variables import VARIABLES
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.submission.launch import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -18,11 +18,11 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.base.errors import AnswerLost, CheckFailed, EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.base.processes import ProcessId, identify
 from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, NodeRequest, executor_for
 from llmb_common.executors.local import executor
 from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
-from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord, load_record

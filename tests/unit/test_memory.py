@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.errors import LLMBError
+from llmb_common.base.errors import LLMBError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, StageMemory
 from llmb_common.planning.memory import known, known_here
 from llmb_common.planning.memory_estimate import GIB, MemoryInput, chunks_of, stages_memory, under_way
 from llmb_common.planning.memory_layers import Body, Storage, body_of, storage_of
 from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, Experts, LayerKind, Layers, MoE, Shape, layers_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import Columns
 from support.functions import NEWEST
 from support.plans import ROOT, plan, refusal
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.fabric.measurement import bus_factor
-from llmb_common.fabric.nccl_tests import NcclTest, is_nccl_tests, parse_nccl_tests
-from llmb_common.fabric.published import looked_up, published_bandwidths
+from llmb_common.nodes.fabric.measurement import bus_factor
+from llmb_common.nodes.fabric.nccl_tests import NcclTest, is_nccl_tests, parse_nccl_tests
+from llmb_common.nodes.fabric.published import looked_up, published_bandwidths
 from support.cli import Cli
 from support.repository import REPOSITORY
 

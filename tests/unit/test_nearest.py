@@ -7,8 +7,8 @@ import shlex
 
 import pytest
 
-from llmb_common.errors import RequestError
-from llmb_common.platform import gpus
+from llmb_common.base import gpus
+from llmb_common.base.errors import RequestError
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.nearest import _library, in_library, model_named, nearest, plan_command, remedy_for
 from support.cli import Cli

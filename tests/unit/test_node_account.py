@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from llmb_common.nodes.reading import read_nodes, read_peaks
-from llmb_common.timing.iterations import memory_prints, read_log
-from llmb_common.timing.log_files import open_log
+from llmb_common.runs.timing.iterations import memory_prints, read_log
+from llmb_common.runs.timing.log_files import open_log
 from llmb_train.nodes import gpus, machine
 from llmb_train.nodes.record import LOAD_STEP, Node
 from llmb_train.ranks import Rank

@@ -1,4 +1,4 @@
-"""rendering/numa.sh and rendering/cores.sh: the NUMA node and the cores that each rank is bound to, on made-up trees of
+"""submission/numa.sh and submission/cores.sh: the NUMA node and the cores that each rank is bound to, on made-up trees of
 /sys. The text is the real one, with another folder in the place of /sys; one bash binds all ranks of a tree."""
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-import llmb_common.rendering
+import llmb_common.submission
 
-NUMA = Path(llmb_common.rendering.__file__).with_name("numa.sh")
+NUMA = Path(llmb_common.submission.__file__).with_name("numa.sh")
 
 
 def bound(folder: Path, nodes: Mapping[int, str], ranks: int, *, numactl: bool = True) -> list[str]:

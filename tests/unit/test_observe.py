@@ -14,12 +14,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import AnswerLost, EnvironmentLacks, Interrupted, LLMBError, RecordError, SchedulerError
+from llmb_common.base.errors import AnswerLost, EnvironmentLacks, Interrupted, LLMBError, RecordError, SchedulerError
+from llmb_common.base.run_states import STATES
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import STATES
 from llmb_common.runs.finding import Finding
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,

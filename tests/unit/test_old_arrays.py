@@ -11,9 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.search import find_run, note
+from llmb_common.runs.index.search import find_run, note
 from llmb_common.runs.record import RunRecord, Turn, load_record
 from llmb_common.submission.jobs import JobToSubmit
 from llmb_common.submission.many import submit_many

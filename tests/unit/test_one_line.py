@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from llmb_common.command.outcome import Result
-from llmb_common.index.runs import row_of
+from llmb_common.base.outcome import Result
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import row_of
 from llmb_run.columns import run_as_json
 from llmb_run.results.one_line import with_figures
-from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.iteration_logs import mbridge_log
 from support.runs import PUBLISHED, make_run, steady_log

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click import Context
 
-from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.job import job_document
+from llmb_common.planning.site.cluster import FILE_NAME
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import FILE_NAME
+from llmb_common.submission.job_files import job_document
 from llmb_common.submission.launch import plan_from_variables
 from llmb_install.answers.answers import complete, load_recipes
 from llmb_install.installation import Installation

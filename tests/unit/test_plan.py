@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.plan import make_plan, no_install
 from llmb_common.planning.published import published_result
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_document
-from llmb_common.request.read import read_request
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import cluster_config
+from llmb_common.submission.job_files import job_document
 from support.plans import EIGHT, ROOT, SLURM, check_answers, check_fields, notes, plan, refusal, rows
 
 BIG = "GPU_TYPE=gb200 JOB_TOTAL_GPUS=256"

@@ -8,17 +8,18 @@ import subprocess
 import sys
 
 import pytest
+from llmb_common.planning.outlook_lines import ranged
 from msgspec.structs import replace
 
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import Span, most_gpu_hours, ranged
+from llmb_common.planning.outlook import Span, most_gpu_hours
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.ranks import coordinates, groups
+from llmb_common.planning.request.read import Request
+from llmb_common.planning.site.cluster import ClusterConfig
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
 from support.cli import Cli
 from support.plans import ROOT, plan
 from support.runs import PUBLISHED, make_run, steady_log
@@ -186,7 +187,7 @@ def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> Non
 
 
 def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmb_run.results.kept._COARSE_NS", 0)
+    monkeypatch.setattr("llmb_common.measured.kept._COARSE_NS", 0)
     job = ("plan", "-w", "llama3.1", "-s", "405b", "--dtype", "fp8", "--gpu-type", "gb200", "--scale", "128")
     before = cli(*job, "--json", **SLURM).data
     assert (before["time_from"], before["plan"]["preflight"]["predicted_low"]) == ("published", None)
@@ -213,6 +214,6 @@ def test_only_this_sites_own_runs_of_the_same_job_give_an_interval(cli: Cli, mon
     command = [sys.executable, "-c", script, str(ROOT / "llama3.1")]
     out = subprocess.run(command, env=variables, capture_output=True, text=True, check=True).stdout
     assert '"own_runs": 3' in out
-    assert "llmb_common.index.database" in out
+    assert "llmb_common.runs.index.database" in out
     assert "llmb_common.runs.record" not in out
     assert "statistics" not in out.split()

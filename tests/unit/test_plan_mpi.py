@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from llmb_common.executors.slurm.words import SlurmSettings, slurm_of
-from llmb_common.site.cluster import ClusterConfig, cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.planning.site.cluster import ClusterConfig, cluster_config
+from llmb_common.planning.site.machine import Machine
 from support import functions
 from support.plans import EIGHT, notes, plan, refusal
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import RecipeError
+from llmb_common.base.errors import RecipeError
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
+from llmb_common.planning.site.machine import look_at_machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import look_at_machine
 from support.documented_jobs import documented_rows, plan_of
 from support.plans import plan, rows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.divisibility import Layout, broken_rules, refuse_first
 from llmb_common.recipes.loading import load_recipe
 from support.plans import ROOT, check_answers, rows

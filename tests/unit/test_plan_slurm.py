@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from llmb_common.planning.time_limit import check_time_limit, save_seconds
 from msgspec.structs import replace
 
-from llmb_common.errors import ConfigError
+from llmb_common.base.errors import ConfigError
+from llmb_common.base.words import limit_seconds
 from llmb_common.executors.slurm.words import SlurmSettings, best_segment, choose_segment
 from llmb_common.planning.job_plan import JobPlan, Preflight
-from llmb_common.planning.outlook import check_time_limit, limit_seconds, most_gpu_hours, save_seconds
-from llmb_common.request.variables import VARIABLE_NAMES
-from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.planning.outlook import most_gpu_hours
+from llmb_common.planning.request.variables import VARIABLE_NAMES
+from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, load_cluster_config
+from llmb_common.planning.site.machine import Machine
 from support.plans import check_answers, notes, plan, refusal, rows, script_of
 
 SAVE = "ENABLE_CHECKPOINT=true GPU_TYPE=gb200 TIME_LIMIT=02:00:00"

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.base.cluster_types import LOCAL
+from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
-from llmb_common.platform.cluster_types import LOCAL
 from llmb_common.submission.preflight import check, check_disk
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as planned

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmb_common.command.printable import (
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.printable import (
     csv_cell,
     first_few,
     folded,
@@ -23,7 +24,6 @@ from llmb_common.command.printable import (
     tell,
     wrapped,
 )
-from llmb_common.errors import EnvironmentLacks
 from llmb_install.arguments import guarded
 from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table

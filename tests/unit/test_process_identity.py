@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.machine import processes
-from llmb_common.machine.processes import (
+from llmb_common.base import processes
+from llmb_common.base.processes import (
     ProcessId,
     end_processes,
     identify,

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.machine.sessions import end_session, noted
+from llmb_common.base.processes import Answer, ask, clean_environment
+from llmb_common.base.sessions import end_session, noted
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.processes import has_ended
 
@@ -152,7 +152,7 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", recorded)
-    monkeypatch.setattr("llmb_common.machine.processes.noted", then_interrupted)
+    monkeypatch.setattr("llmb_common.base.processes.noted", then_interrupted)
     with pytest.raises(KeyboardInterrupt):
         ask(["sleep", "600"], 600)
     assert started[0].wait(60) == -signal.SIGTERM
@@ -162,7 +162,7 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
 def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
     asking = (
         "import signal, sys\n"
-        "from llmb_common.machine.processes import ask\n"
+        "from llmb_common.base.processes import ask\n"
         "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
         "ask(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
     )

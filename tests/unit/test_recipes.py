@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RecipeError, RequestError
+from llmb_common.base.errors import RecipeError, RequestError
 from llmb_common.recipes import loading
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from llmb_common.platform.gpus import peak_tflops
+from llmb_common.base.gpus import peak_tflops
 from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import FIGURES, PublishedResult

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import RecipeError
+from llmb_common.base.errors import RecipeError
+from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.model import achieved_tflops, model_flops
-from llmb_common.request.variables import VARIABLES
 from tools import readmes
 from tools.__main__ import main, update
 from tools.readme_functions import TABLES

@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.base.engines import container_release, release_order, same_release
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.published import published_result, published_results
-from llmb_common.platform.engines import container_release, release_order, same_release
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import achieved_tflops, model_flops
 from llmb_common.recipes.recipe import find_row
 from llmb_common.recipes.rows import PublishedResult
-from llmb_common.request.read import read_request
 from llmb_common.results.references import RELEASE_SPREAD, published_references
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs
-from llmb_common.site.cluster import cluster_config
-from llmb_common.site.machine import Machine
 from support.runs import PUBLISHED, ROOT, plan_for
 
 LLAMA = load_recipe(ROOT / "llama3.1")

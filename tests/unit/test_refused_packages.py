@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.pip_settings import settings

@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
-from llmb_common.command import removed
-from llmb_common.errors import RequestError
-from llmb_common.site.cluster import cluster_config, load_cluster_config
+from llmb_common.base import removed
+from llmb_common.base.errors import RequestError
+from llmb_common.planning.site.cluster import cluster_config, load_cluster_config
 from llmb_install import arguments
 from llmb_run.app import COMMANDS, VerbCommand, load_command
 from support.cli import Cli

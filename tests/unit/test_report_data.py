@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 import pytest
+from llmb_run.results.selected import selected
 
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.history import DatedRun, History, Shift, histories, observed
@@ -20,16 +22,14 @@ from llmb_common.results.scaling import ScaledRun, ScalingLine, scaling
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
-from llmb_common.timing.records import Iteration
+from llmb_common.runs.timing.records import Iteration
 from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, of_campaign, of_tuning, plain, worst_first
 from llmb_run.reporting.forms import markdown, page
 from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_GROUPS, MOST_POINTS, MOST_RUNS, Report, build
 from llmb_run.reporting.steps import quantile, thin
-from llmb_run.results.measuring import selected
 from llmb_run.results.words import WITHOUT_A_TIME
-from llmb_run.workspace import Workspace
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log
 from support.runs import ROOT, make_run, plan_for, steady_log

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError
-from llmb_common.request.columns import Columns
-from llmb_common.request.read import VARIABLES, Request, read_request, refuse_typos
-from llmb_common.request.values import is_mount
-from llmb_common.request.variables import COLUMNS, VARIABLE_NAMES, FieldNames
+from llmb_common.base.errors import RequestError
+from llmb_common.planning.request.read import VARIABLES, Request, read_request, refuse_typos
+from llmb_common.planning.request.values import is_mount
+from llmb_common.planning.request.variables import COLUMNS, VARIABLE_NAMES, FieldNames
+from llmb_common.recipes.columns import Columns
 from support.plans import check_answers, check_fields, rows
 
 

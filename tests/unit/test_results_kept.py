@@ -18,13 +18,13 @@ from typing import Any
 
 import pytest
 
-from llmb_common.index.database import LogFigures, index_file, keep_figures, open_index
-from llmb_common.index.search import rebuild
+from llmb_common.measured import kept
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.database import LogFigures, index_file, keep_figures, open_index
+from llmb_common.runs.index.search import rebuild
 from llmb_common.runs.record import RunRecord, load_record, update_record
-from llmb_common.timing.iterations import IterationsOnDisk
-from llmb_run.results import kept
-from llmb_run.results.measuring import measure
-from llmb_run.workspace import Workspace
+from llmb_common.runs.timing.iterations import IterationsOnDisk
 from support.cli import Cli, Done
 from support.iteration_logs import mbridge_line, nemo_log
 from support.runs import make_run, steady_log

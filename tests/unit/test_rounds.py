@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RecordError
-from llmb_common.index.search import find_runs
+from llmb_common.base.errors import RecordError
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import rounds, single
 from llmb_common.submission.jobs import JobToSubmit, Options

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import AnswerLost, SchedulerError
+from llmb_common.base.errors import AnswerLost, SchedulerError
+from llmb_common.base.processes import identify
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.index.search import find_runs
-from llmb_common.machine.processes import identify
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many, submit_series

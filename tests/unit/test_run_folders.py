@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.files import sha256_of, user_name
-from llmb_common.machine.processes import identify
+from llmb_common.base.errors import EnvironmentLacks, RecordError
+from llmb_common.base.files import sha256_of, user_name
+from llmb_common.base.processes import identify
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.runs import folders
 from llmb_common.runs import manifest as code_module

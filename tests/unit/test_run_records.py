@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from llmb_common import __version__
-from llmb_common.errors import RecordError
-from llmb_common.machine.files import sha256_of
-from llmb_common.machine.processes import identify
+from llmb_common.base.errors import RecordError
+from llmb_common.base.files import sha256_of
+from llmb_common.base.processes import identify
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.runs.finding import Finding, may_change
 from llmb_common.runs.manifest import git_state, hash_of_packed, make_manifest, pack_code

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RecordError, RequestError
+from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
+from llmb_common.recipes.columns import roles_of
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.request.columns import roles_of
 from llmb_common.results.comparison import differences, facts
 from llmb_common.results.configuration import (
     apart,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import EnvironmentLacks, SchedulerError
+from llmb_common.base.errors import EnvironmentLacks, SchedulerError
 from llmb_common.executors.slurm.look import GRACE_SECONDS
 from llmb_common.executors.slurm.submit import FRESH_SECONDS, SUBMIT_SECONDS
 from llmb_common.runs.record import RunRecord, load_record

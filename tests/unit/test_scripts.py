@@ -18,12 +18,12 @@ import pytest
 from llmb_common.executors.slurm.script import PORT_BASE, PORT_COUNT
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.site.cluster import ClusterConfig, Engine, cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Row
-from llmb_common.rendering.supervisor import render_supervisor
-from llmb_common.site.cluster import ClusterConfig, Engine, cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.submission.supervisor import render_supervisor
 from llmb_train.ranks import find_rank
 from support import plans
 from support.golden import GOLDEN, check_golden

@@ -9,19 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.command.words import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name, job_variable_problem
-from llmb_common.errors import LLMBError
+from llmb_common.base.errors import LLMBError
+from llmb_common.base.words import SECRET_SHAPES, SECRET_VARIABLES, Secret, is_secret_name, job_variable_problem
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.plan import make_plan
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.request.variables import VARIABLES
+from llmb_common.planning.site.cluster import cluster_config, load_cluster_config
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_text
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import read_request
-from llmb_common.request.variables import VARIABLES
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import cluster_config, load_cluster_config
-from llmb_common.site.machine import Machine
+from llmb_common.submission.job_files import job_text
+from llmb_common.submission.script import render_script
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-of-a-secret"

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.recipes.loading import load_recipe

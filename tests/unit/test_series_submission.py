@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError
+from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
 from llmb_common.executors.slurm.submit import apart, render_series
 from llmb_common.runs.record import RunRecord, load_record

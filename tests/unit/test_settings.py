@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.settings import fields_of_release, value_of
+from llmb_common.planning.site.cluster import SiteRelease, cluster_config
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.job import job_document
 from llmb_common.results.configuration import configuration_key, title_of
 from llmb_common.results.references import published_references
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import SiteRelease, cluster_config
+from llmb_common.submission.job_files import job_document
 from support.cli import Cli
 from support.plans import ROOT, plan, refusal
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import ConfigError
-from llmb_common.request.read import read_request
-from llmb_common.site.cluster import ClusterConfig, cluster_config, load_cluster_config
-from llmb_common.site.machine import Machine, look_at_machine
+from llmb_common.base.errors import ConfigError
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, load_cluster_config
+from llmb_common.planning.site.machine import Machine, look_at_machine
 
 
 class Programs:

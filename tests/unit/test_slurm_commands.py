@@ -10,7 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
 from llmb_common.executors.slurm import query
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
@@ -21,7 +22,6 @@ from llmb_common.executors.slurm.query import (
     run_slurm,
     unfit_nodes,
 )
-from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES, is_live, is_waiting
 
 SHELL = "#!/bin/bash\n"
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
+from llmb_common.base.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
+from llmb_common.base.processes import Answer
 from llmb_common.executors import Executor, executor_for
 from llmb_common.executors.slurm import cancel, own_jobs, submit
 from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
-from llmb_common.machine.processes import Answer
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
 from llmb_common.submission.single import create_run

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import pytest
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.hostlist import expand
+from llmb_common.base.processes import ProcessId, identify
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
-from llmb_common.machine.processes import ProcessId, identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Attempt, Finding, attempts_of
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import RunRecord, Submission, Turn
 from llmb_common.submission.single import create_run
 from support.slurm_answers import chosen

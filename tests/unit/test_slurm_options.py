@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.options import output_pattern, override_additional, parse_additional, sbatch_line
 from support.sbatch_lines import file_of, options_of
 

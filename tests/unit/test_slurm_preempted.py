@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.query import JobInfo

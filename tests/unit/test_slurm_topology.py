@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
 from llmb_common.executors.slurm import topology
 from llmb_common.executors.slurm.topology import parse_topology
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from llmb_common.runs.timing.window import Window
 
 from llmb_common.results.steps import (
     StepTime,
@@ -20,10 +21,9 @@ from llmb_common.results.steps import (
     logged_tflop,
     step_time,
 )
-from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import RunTiming, Status
-from llmb_common.timing.statistics import Window
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.runs import RunTiming, Status
 
 
 def noisy(count: int, deviation: float, seed: int = 1, correlation: float = 0.0) -> list[float]:

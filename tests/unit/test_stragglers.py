@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.stragglers import Waits, read_waits, straggler_in, straggler_of
+from llmb_common.submission.job_files import job_document
 from support.campaigns import Site
 from support.documented_jobs import documented_rows, plan_of
 from support.gpu_nodes import write_node

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from llmb_common.decoding.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
-from llmb_common.errors import ConfigError, RecipeError
+from llmb_common.base.errors import ConfigError, RecipeError
+from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
 
 
 @given(st.text(max_size=60))

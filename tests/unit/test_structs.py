@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.decoding.structs import json_text
-from llmb_common.machine.files import write_json
+from llmb_common.base.files import write_json
+from llmb_common.base.structs import json_text
 from llmb_common.planning.job_plan import plan_as_dict
 from support.runs import PUBLISHED, ROOT, plan_for
 
@@ -24,7 +24,7 @@ import os, sys, threading
 sys.path[:0] = sys.argv[1:2]
 import msgspec.json
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.decoding.structs import from_json
+from llmb_common.base.structs import from_json
 content = sys.stdin.buffer.read()
 sys.setswitchinterval(1e-6)
 def read_in_threads():

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError, RequestError
-from llmb_common.index.search import find_runs
-from llmb_common.rendering.job import check_unchanged
+from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, RequestError
 from llmb_common.runs.finding import stay_submitting
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.manifest import hash_of_packed, make_manifest
 from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission.excluded_nodes import exclude_nodes
+from llmb_common.submission.job_files import check_unchanged
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
@@ -169,7 +169,7 @@ def test_so_is_a_run_without_one_of_its_files(record: RunRecord, name: str) -> N
 def test_a_run_keeps_the_supervisor_of_the_release_that_made_it(
     record: RunRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmb_common.rendering.supervisor.render_supervisor", lambda cluster_type: b"of a later one")
+    monkeypatch.setattr("llmb_common.submission.supervisor.render_supervisor", lambda cluster_type: b"of a later one")
     check_unchanged(record)
 
 

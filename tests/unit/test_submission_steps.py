@@ -10,11 +10,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
-from llmb_common.index.search import find_runs
-from llmb_common.machine.processes import identify
+from llmb_common.base.errors import AnswerLost, Interrupted, RecordError, RequestError, SchedulerError
+from llmb_common.base.processes import identify
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import NOT_SUBMITTED, RUNNING, RunRecord, load_record, update_record
 from llmb_common.submission import jobs, many, single
 from llmb_common.submission.jobs import JobToSubmit, Options

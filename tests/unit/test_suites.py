@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_run.acceptance.suite import suites
 from support import instant
 from support.campaigns import SUITE, Site

@@ -1,6 +1,6 @@
 """How a batch script judges the end of its step: really run, with an srun that ends in various ways.
 
-What rendering/supervise.sh, slurm/job.sh and local/job.sh do around the step. When one counts as hung is for
+What submission/supervise.sh, slurm/job.sh and local/job.sh do around the step. When one counts as hung is for
 test_supervise_clock.py.
 """
 

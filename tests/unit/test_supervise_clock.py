@@ -1,4 +1,4 @@
-"""rendering/supervise.sh under a simulated clock: which steps it ends, when and as what.
+"""submission/supervise.sh under a simulated clock: which steps it ends, when and as what.
 
 The functions are the real ones; only ``pause`` advances a clock instead of sleeping, ``look`` is told which iterations
 have ended by then, and ``kill`` and ``event`` print. One bash goes through many runs.
@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import llmb_common.executors
-import llmb_common.rendering
-from llmb_common.timing.job_events import read_events
+import llmb_common.submission
+from llmb_common.runs.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
-SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")
+SUPERVISE = Path(llmb_common.submission.__file__).with_name("supervise.sh")
 FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 PRELUDE = r"""

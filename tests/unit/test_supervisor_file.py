@@ -1,4 +1,4 @@
-"""The supervisor.sh that a batch script reads from its run's folder, by rendering/load.sh: this one or none."""
+"""The supervisor.sh that a batch script reads from its run's folder, by submission/load.sh: this one or none."""
 
 from __future__ import annotations
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import RequestError
-from llmb_common.index.search import find_runs
+from llmb_common.base.errors import RequestError
+from llmb_common.base.structs import from_plain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_common.runs.index.search import find_runs
 from llmb_run.app import load_command
 from llmb_run.main import main
 from llmb_run.starting.command_line import command_for

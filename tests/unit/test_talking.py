@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from llmb_common.machine.processes import with_variable
-from llmb_common.machine.talking import Conversation, talk
+from llmb_common.base.processes import with_variable
+from llmb_common.base.talking import Conversation, talk
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"
 

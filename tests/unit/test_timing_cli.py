@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.timing import cli as parser
-from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.runs import analyse
-from llmb_common.timing.tables import STYLES, render, shorten
+from llmb_common.runs.timing import cli as parser
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.runs import analyse
+from llmb_common.runs.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
 
 COMMON = Path(__file__).parents[2] / "common"
@@ -82,7 +82,7 @@ def test_any_file_name_in_any_locale(experiments, locale):
 def test_a_name_that_the_terminals_encoding_lacks(experiments):
     (experiments / "log-日本.out").write_text(mbridge_log())
     ascii_only = {"PYTHONPATH": str(COMMON), "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", experiments]
+    command = [sys.executable, "-m", "llmb_common.runs.timing.cli", "mbridge", experiments]
     done = subprocess.run(command, env=ascii_only, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 6
@@ -302,7 +302,7 @@ def test_the_table_comes_before_what_is_said_of_it(tmp_path: Path) -> None:
     """Also where both go into one file."""
     (tmp_path / "log-bad.out").write_text(mbridge_log(range(1, 21)))
     done = subprocess.run(
-        [sys.executable, "-m", "llmb_common.timing.cli", "mbridge", str(tmp_path)],
+        [sys.executable, "-m", "llmb_common.runs.timing.cli", "mbridge", str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},

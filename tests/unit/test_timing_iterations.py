@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.timing import log_files
-from llmb_common.timing.iterations import LogContent, read_log
-from llmb_common.timing.records import OF_SPEED, Iteration, iterations_in, last_iterations
+from llmb_common.runs.timing import log_files
+from llmb_common.runs.timing.iterations import LogContent, read_log
+from llmb_common.runs.timing.records import OF_SPEED, Iteration, iterations_in, last_iterations
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_line, nemo_log, step_time
 
 DATA = Path(__file__).parents[1] / "data" / "logs"

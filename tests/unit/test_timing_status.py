@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from llmb_common.runs.timing.window import Window, read_window
 
-from llmb_common.timing.iterations import Ending, read_ending, read_log
-from llmb_common.timing.log_files import RunFiles
-from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import analyse
-from llmb_common.timing.statistics import Summary, Window, read_window, summarize
+from llmb_common.base.statistics import Summary, summarize
+from llmb_common.runs.timing.iterations import Ending, read_ending, read_log
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.runs import analyse
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line, step_time
 
 WINDOW = Window(35, 44)
@@ -347,7 +348,7 @@ def test_where_the_end_of_a_log_says_nothing_it_is_not_read(judge, monkeypatch, 
     def read(*_: object, **__: object) -> Ending:
         raise AssertionError("its state says that nobody told it to end, or that it has not ended")
 
-    monkeypatch.setattr("llmb_common.timing.runs.read_ending", read)
+    monkeypatch.setattr("llmb_common.runs.timing.runs.read_ending", read)
     assert verdict(judge(up_to(20), record=ended(state)))[0] in ("Failed", "Running")
 
 

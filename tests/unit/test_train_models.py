@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
+from llmb_common.submission.job_files import job_document
 from llmb_train import __main__, refusals
 from llmb_train.engine import Engine
 from llmb_train.job import Job, Moe, parse_job

@@ -8,15 +8,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from llmb_common.errors import ConfigError
-from llmb_common.machine import files
-from llmb_common.machine.files import require_trusted, why_not_trusted
-from llmb_common.site.cluster import load_cluster_config
+from llmb_common.base import files
+from llmb_common.base.errors import ConfigError
+from llmb_common.base.files import require_trusted, why_not_trusted
+from llmb_common.planning.site.cluster import load_cluster_config
+from llmb_common.planning.workspace import find_install
 from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.bootstrap import bootstrap
 from llmb_install.parts.image import Image
 from llmb_run.main import main
-from llmb_run.workspace import find_install
 from support.other_user import OTHER
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away files: run tests/run as root")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.index.runs import name_of_round
-from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.index.runs import name_of_round
+from llmb_common.runs.index.search import find_runs
 from support import instant
 from support.campaigns import Site
 from support.plans import ROOT

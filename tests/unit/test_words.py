@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.command.words import (
+from llmb_common.base.errors import ConfigError, LLMBError, RequestError
+from llmb_common.base.words import (
     is_experiment_name,
     is_node_name,
     is_slurm_name,
@@ -17,12 +18,11 @@ from llmb_common.command.words import (
     mount_problem,
     span_seconds,
 )
-from llmb_common.errors import ConfigError, LLMBError, RequestError
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.request.values import gres_type
+from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.rendering.supervisor import render_supervisor
-from llmb_common.request.read import read_request
-from llmb_common.request.values import gres_type
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
+from llmb_common.submission.supervisor import render_supervisor
 from llmb_install.answers.checks import check
 from llmb_install.commands.doctor import doctor
 from llmb_run.starting.command_line import check_job_variable

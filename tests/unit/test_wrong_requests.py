@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import pytest
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.measured import measure as measuring
 from llmb_install import arguments
 from llmb_run.app import VerbCommand, app
-from llmb_run.results import measuring
 from support.cli import Cli
 from support.runs import make_run, steady_log
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
+from llmb_common.base.files import read_json
+from llmb_common.base.structs import from_plain
 from llmb_common.health.verdicts import Fabric
-from llmb_common.machine.files import read_json
 
 HEALTH = "health.json"
 """Of a campaign's folder, if its suite asks for that."""

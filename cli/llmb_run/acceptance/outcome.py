@@ -17,12 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
-from llmb_common.command.printable import counted
-from llmb_common.fabric.verdict import FabricVerdict
+from llmb_common.base.hostlist import compress
+from llmb_common.base.printable import counted
 from llmb_common.health.verdicts import Fabric
+from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.sequential import OPEN, Rerun
-from llmb_common.runs.hostlist import compress
 from llmb_run import columns
 from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.machine.files import read_plain
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.files import read_plain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import RunRecord, load_record

@@ -15,14 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import LLMBError, RequestError
+from llmb_common.base.errors import LLMBError, RequestError
+from llmb_common.base.files import sha256_of, write_atomic, write_json
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_plain
 from llmb_common.health.ask import Health
-from llmb_common.machine.files import sha256_of, write_atomic, write_json
 from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.planning.workspace import Workspace
 from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import (
     STATUS,
@@ -51,8 +53,7 @@ from llmb_run.results.archiving import Mask, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.requests import say_warnings
 from llmb_run.starting.submitting import require_health, say_doubts
-from llmb_run.terminal import next_command, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import next_command, table
 
 
 def planned(item: SuiteWorkload) -> dict[str, Any]:

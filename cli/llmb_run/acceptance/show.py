@@ -18,16 +18,17 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import CheckFailed, RecordError
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.verdict import FabricVerdict
-from llmb_common.machine.files import read_json, read_plain
+from llmb_common.base.errors import CheckFailed, RecordError
+from llmb_common.base.files import read_json, read_plain
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_plain
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.planning.job_plan import plan_as_dict
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.references import published_references
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 from llmb_run.acceptance.health import HEALTH, fabric_of
 from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
@@ -35,7 +36,6 @@ from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
 from llmb_run.acceptance.workloads import FrozenSuite, Judged, SuiteWorkload, WorkloadProgress
 from llmb_run.campaigns.campaign import important, unlike
 from llmb_run.campaigns.conduct import Conduct, attempt_of
-from llmb_run.workspace import Workspace
 
 UNDER_WAY = 4
 """Exit status where a campaign has no verdict yet: as where it ends without one."""

@@ -40,11 +40,13 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import ConfigError, did_you_mean
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import container_release, release_order
+from llmb_common.base import gpus
+from llmb_common.base.engines import container_release, release_order
+from llmb_common.base.errors import ConfigError, did_you_mean
+from llmb_common.base.strict_yaml import read_text
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
@@ -53,8 +55,6 @@ from llmb_common.results.sequential import REPEATS, REQUIRED, RERUNS
 from llmb_run.acceptance import exemplar
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import At, Sweep, Task, read_content, specs_of_task
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 FILES = Path(__file__).with_name("suites")
 """Suites that do not follow from the recipes."""

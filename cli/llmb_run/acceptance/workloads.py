@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.printable import counted
-from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
+from llmb_common.base.printable import counted
+from llmb_common.measured.kept import past_runs
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key, software_of_plan, title_of
 from llmb_common.results.decision import Decision
@@ -34,9 +36,7 @@ from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
 from llmb_run.campaigns.conduct import Due, Run, Runs, refuse_slowed
-from llmb_run.results.kept import past_runs
 from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_for_many
-from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)

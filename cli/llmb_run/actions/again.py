@@ -8,31 +8,33 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import CheckFailed, RequestError
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import CheckFailed, RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.base.run_states import is_live
+from llmb_common.base.strict_yaml import read_text
 from llmb_common.executors import executor_for
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
-from llmb_common.rendering.script import render_script
-from llmb_common.rendering.supervisor import supervisor_sha256
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.manifest import make_manifest, training_code
 from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import check_resumable
 from llmb_common.submission.rounds import digest_of
+from llmb_common.submission.script import render_script
 from llmb_common.submission.single import resuming
-from llmb_common.timing.job_events import read_events
+from llmb_common.submission.supervisor import supervisor_sha256
 from llmb_run.selecting import require_own, select_rows
 from llmb_run.starting.planner import check_apart, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
-from llmb_run.terminal import notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import table
 
 _COMPARED = {
     "llmb": "version of LLMB",

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import load_record
 from llmb_run.acceptance.run import accept
 from llmb_run.acceptance.show import show_campaign
@@ -20,7 +21,6 @@ from llmb_run.starting.requests import job_spec, one_job, plan_job
 from llmb_run.starting.sweeps import dimension, dimensions_of
 from llmb_run.terminal import next_command
 from llmb_run.tuning.run import TuneRequest, tune
-from llmb_run.workspace import Workspace
 
 
 def show_suites(name: str) -> Result:

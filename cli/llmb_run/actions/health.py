@@ -7,29 +7,30 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.cluster_types import traits_of
+from llmb_common.base.errors import RequestError
+from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
 from llmb_common.executors import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.health.verdicts import NodeVerdict
-from llmb_common.index.search import find_run
 from llmb_common.nodes.facts import plain_look
 from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.platform.cluster_types import traits_of
-from llmb_common.runs.hostlist import compress, expand
+from llmb_common.planning.site.machine import way_here
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
-from llmb_common.site.machine import way_here
-from llmb_common.timing.job_events import read_events
-from llmb_run.fabric_text import fabric_text
+from llmb_common.runs.timing.job_events import read_events
+from llmb_run.actions.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
-from llmb_run.terminal import next_command, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import next_command, table
 
 _MOST_LINES = 40
 

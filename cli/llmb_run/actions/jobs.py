@@ -9,23 +9,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable
-from llmb_common.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
-from llmb_common.index.runs import UNREADABLE, RunFilter, RunRow, row_of
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import printable
+from llmb_common.base.run_states import is_live
+from llmb_common.measured.kept import reasons, step_times
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
+from llmb_common.runs.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.runs.timing.iterations import Progress
 from llmb_common.submission.observe import Observation, end_runs, wait
-from llmb_common.timing.iterations import Progress
 from llmb_run import options
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
 from llmb_run.following import Changes, LiveRun, look_at
-from llmb_run.results.kept import reasons, step_times
 from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import clock, next_command, notice
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import clock, next_command
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis

@@ -9,15 +9,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable, unfiltered
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import printable, unfiltered
+from llmb_common.base.run_states import is_live
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import observe, refresh
 from llmb_run.selecting import one_folder
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 POLL_SECONDS = 0.25
 _BLOCK = 1 << 16

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, size
-from llmb_common.errors import RequestError
-from llmb_common.machine.files import check_output, write_output
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import check_output, write_output
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, size
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
 from llmb_run.app import refuse_beside_json
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
-from llmb_run.results.measuring import measure, selected
 from llmb_run.results.run_columns import as_dicts
+from llmb_run.results.selected import selected
 from llmb_run.selecting import none_matches, run_filter, select_rows
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 
 def report(

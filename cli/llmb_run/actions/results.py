@@ -10,30 +10,32 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from llmb_common.command.outcome import Result, envelope
-from llmb_common.command.printable import columns_of_terminal
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.runs.timing.window import Window, read_window
+
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.outcome import Result, envelope
+from llmb_common.base.printable import columns_of_terminal
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import MeasuredRun, explain, reference_lines
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, differences, loss_difference, unequal_work
 from llmb_common.results.history import ALARM_RATE
 from llmb_common.results.level import CONFIDENCE, SETTLED, level
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import Window, read_window
 from llmb_run import columns, terminal
 from llmb_run.app import refuse_beside_json
 from llmb_run.comparing.fabrics import are_fabrics, compared
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
-from llmb_run.results.measured import MeasuredRun, explain, reference_lines
-from llmb_run.results.measuring import measure, selected
 from llmb_run.results.nccl import are_nccl_tests, nccl_results
 from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
+from llmb_run.results.selected import selected
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
 from llmb_run.selecting import one_folder
 from llmb_run.terminal import table
-from llmb_run.workspace import Workspace
 
 
 def results(

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, printable
-from llmb_common.decoding.strict_yaml import read_text
-from llmb_common.errors import RecordError
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RecordError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, printable
+from llmb_common.base.run_states import is_live
+from llmb_common.base.strict_yaml import read_text
+from llmb_common.measured.measure import measure_run
+from llmb_common.measured.run import MeasuredRun, reference_lines
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.account import as_plain
 from llmb_common.runs.finding import attempts_of
 from llmb_common.runs.manifest import image_line
@@ -16,13 +21,10 @@ from llmb_common.runs.record import load_record
 from llmb_common.runs.stragglers import Straggler, straggler_in
 from llmb_common.submission.observe import Observation, observe
 from llmb_run.columns import seconds_of
-from llmb_run.results.measured import MeasuredRun, reference_lines
-from llmb_run.results.measuring import measure_run
 from llmb_run.results.one_line import result_line
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import one_folder
-from llmb_run.terminal import clock, labelled, next_command, notice, span
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import clock, labelled, next_command, span
 
 
 def show(run: str | None, script: bool) -> Result:

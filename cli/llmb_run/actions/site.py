@@ -5,19 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
-from llmb_common.index.search import rebuild
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
+from llmb_common.measured.kept import past_runs
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.references import Baseline, baselines, remove_baselines, set_baselines
 from llmb_common.results.scatter import PastRuns
+from llmb_common.runs.index.search import rebuild
 from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
-from llmb_run.results.kept import past_runs
-from llmb_run.results.measuring import measure
 from llmb_run.results.run_columns import say_remarks
 from llmb_run.selecting import none_matches, run_filter, select_rows
-from llmb_run.terminal import clock, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import clock, table
 
 
 def list_baselines() -> Result:

@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
-from llmb_common.index.runs import RunFilter, RunRow
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import RunFilter, RunRow
 from llmb_common.runs.stragglers import FILE, straggler_in
 from llmb_run.comparing.gap import find_gap, lines_of
-from llmb_run.results.measuring import measure
 from llmb_run.selecting import load_rows, run_filter, select_rows
 from llmb_run.terminal import labelled
-from llmb_run.workspace import Workspace
 
 
 def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:

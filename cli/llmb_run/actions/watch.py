@@ -6,20 +6,21 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
+from llmb_common.base.notices import notice
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable, unfiltered
-from llmb_common.index.runs import RunFilter, row_of
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import printable, unfiltered
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import RunFilter, row_of
 from llmb_common.submission.observe import stuck_error
 from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
 from llmb_run.following import LiveRun, ask_again, look_at
 from llmb_run.results.run_columns import LEAST_TFLOPS
 from llmb_run.selecting import select_rows
-from llmb_run.terminal import next_command, notice, span
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import next_command, span
 
 LOOK_SECONDS = 1.0
 """Seconds between looks at the logs."""

@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, printable
 from llmb_common.causes.answer import Diagnosis, Symptom, count
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, printable
-from llmb_common.errors import RequestError
-from llmb_common.index.runs import RunRow
-from llmb_common.timing.log_files import is_log_name
-from llmb_run.results.measured import explain
-from llmb_run.results.measuring import measure
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import explain
+from llmb_common.planning.workspace import Workspace
+from llmb_common.runs.index.runs import RunRow
+from llmb_common.runs.timing.log_files import is_log_name
 from llmb_run.selecting import one_folder, run_filter, select_rows
-from llmb_run.terminal import labelled, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import labelled, table
 
 
 def cause_lines(found: Diagnosis) -> list[str]:

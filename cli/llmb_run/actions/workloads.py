@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.base.notices import notice
+
+from llmb_common.base import gpus
+from llmb_common.base.engines import KNOWN_CONTAINERS, container_release, release_order
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.outcome import Result
 from llmb_common.planning.own_releases import named
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import KNOWN_CONTAINERS, container_release, release_order
+from llmb_common.planning.site.cluster import ClusterConfig
+from llmb_common.planning.workspace import CatalogEntry, Workspace
 from llmb_common.recipes.nearest import in_library, remedy_for
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration, Row
-from llmb_common.site.cluster import ClusterConfig
-from llmb_run.terminal import next_command, notice, split, table
-from llmb_run.workspace import CatalogEntry, Workspace
+from llmb_run.terminal import next_command, split, table
 
 
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:

@@ -30,17 +30,17 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
-from llmb_common.machine.files import me, read_json, try_lock, user_name, write_json
+from llmb_common.base.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
+from llmb_common.base.files import me, read_json, try_lock, user_name, write_json
+from llmb_common.base.outcome import Result
+from llmb_common.base.structs import from_plain
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.folders import is_ours
 from llmb_common.runs.manifest import make_manifest, origin_of, training_code
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.terminal import notice
 
 
 @dataclass(frozen=True)

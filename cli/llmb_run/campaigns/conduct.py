@@ -9,24 +9,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
+from llmb_common.base.errors import CheckFailed, LLMBError, RequestError
+from llmb_common.base.hostlist import expand
+from llmb_common.base.run_states import is_live
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.errors import CheckFailed, LLMBError, RequestError
+from llmb_common.measured.measure import beside_repeats, measure_run
+from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.sequential import SuiteAttempt
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import APART, submit_many, submit_series
 from llmb_common.submission.observe import cancel, wait
 from llmb_common.submission.single import recover
-from llmb_common.timing.job_events import read_events
 from llmb_run.campaigns.campaign import Arm, Campaign
 from llmb_run.following import Changes
-from llmb_run.results.measured import MeasuredRun
-from llmb_run.results.measuring import beside_repeats, measure_run
-from llmb_run.workspace import Workspace
 
 _FAULTS = {
     "NODE_FAIL": "a node failed",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from llmb_common.command.outcome import Result
+from llmb_common.base.outcome import Result
 from llmb_run import options
 from llmb_run.app import Command
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_work
 from llmb_common.results.configuration import title_of
@@ -38,8 +40,6 @@ from llmb_run.starting.command_line import as_said, setting_said, variables_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
 from llmb_run.starting.submitting import say_doubts, show_plans
 from llmb_run.starting.sweeps import changed
-from llmb_run.terminal import notice
-from llmb_run.workspace import Workspace
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""

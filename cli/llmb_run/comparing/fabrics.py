@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import printable
-from llmb_common.errors import RequestError
-from llmb_common.fabric.compare import as_data, compare_fabrics
-from llmb_common.fabric.measurement import FabricMeasurement, measurement_from_json
-from llmb_common.machine.files import read_some
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import read_some
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import printable
+from llmb_common.nodes.fabric.compare import as_data, compare_fabrics
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, measurement_from_json
 from llmb_run.results.nccl import answer, are_nccl_tests, read_nccl_tests
-from llmb_run.terminal import notice
 
 _MOST_BYTES = 1 << 28
 _WAY = ("data", "fabric", "measurement")

@@ -11,14 +11,16 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.errors import LLMBError, RequestError
-from llmb_common.index.runs import RunFilter
+from llmb_common.base.engines import bridge_release, container_release, minor, same_release
+from llmb_common.base.errors import LLMBError, RequestError
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import bridge_release, container_release, minor, same_release
+from llmb_common.planning.request.values import is_setting
+from llmb_common.planning.request.variables import COLUMNS
+from llmb_common.planning.workspace import Workspace
+from llmb_common.recipes.columns import fields_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import fields_of
-from llmb_common.request.values import is_setting
-from llmb_common.request.variables import COLUMNS
 from llmb_common.results.comparison import EVIDENCE, Change, compare_times, facts, facts_of_plan, unequal_work
 from llmb_common.results.level import level
 from llmb_common.results.references import (
@@ -29,15 +31,13 @@ from llmb_common.results.references import (
     release_spread,
     worth_of,
 )
+from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
-from llmb_run.results.measured import MeasuredRun
-from llmb_run.results.measuring import measure
 from llmb_run.selecting import load_rows, select_rows
 from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, as_said, setting_said
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
 from llmb_run.starting.sweeps import dimension, one_value
-from llmb_run.workspace import Workspace
 
 MOST = 200
 """Newest runs among which the best is looked for."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.results import paired
 from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_blocks, look, looks, order
 from llmb_common.results.steps import whole_time

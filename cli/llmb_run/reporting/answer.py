@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.command.printable import counted, first_few
+from llmb_common.base.printable import counted, first_few
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.groups import Board
 from llmb_run.results.lines import exclusion, relative_speed, why_slow

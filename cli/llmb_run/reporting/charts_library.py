@@ -12,7 +12,7 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from llmb_run.terminal import notice
+from llmb_common.base.notices import notice
 
 
 @cache

@@ -27,8 +27,8 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from llmb_common.command.printable import counted, printable
-from llmb_common.timing.runs import MEASURED
+from llmb_common.base.printable import counted, printable
+from llmb_common.runs.timing.runs import MEASURED
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.answer import Answer

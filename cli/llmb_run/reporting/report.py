@@ -17,11 +17,13 @@ from typing import Any
 import msgspec
 
 from llmb_common import __version__
+from llmb_common.measured.run import MeasuredRun, reference_lines
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import History, histories
 from llmb_common.results.level import level
 from llmb_common.results.scaling import ScalingLine
-from llmb_common.timing.runs import NO_FAILURE
+from llmb_common.runs.timing.runs import NO_FAILURE
 from llmb_run import columns
 from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, named, worst_first
 from llmb_run.reporting.differences import MOST_TITLES, Differing, differing
@@ -32,11 +34,9 @@ from llmb_run.reporting.site import facts_of_site
 from llmb_run.reporting.steps import StepColumns, steps_of
 from llmb_run.results.groups import GROUP, Board, Group, boards_of, group, ranking_as_dict
 from llmb_run.results.listing import next_step
-from llmb_run.results.measured import MeasuredRun, reference_lines
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_view, scales_of, scaling_of
 from llmb_run.results.summary import excluded_of
-from llmb_run.workspace import Workspace
 
 MOST_POINTS = 30_000
 """Steps that a report holds, over all runs."""

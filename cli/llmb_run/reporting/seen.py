@@ -8,14 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb_common.command.printable import printable
-from llmb_common.machine.files import user_name
+from llmb_common.base.files import user_name
+from llmb_common.base.printable import printable
+from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import Observed, history_facts
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
-from llmb_run.results.measured import MeasuredRun, explain
 
 _AT_ONCE = 500
 """Runs whose records are held at the same time."""

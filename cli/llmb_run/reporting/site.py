@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from llmb_common.command.printable import counted, printable
+from llmb_common.base.printable import counted, printable
+from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.seen import SeenRun
-from llmb_run.workspace import Workspace
 
 _MOST = 4
 """Values that are named; of the rest there is a count."""

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from llmb_common.results.steps import after_warm_up
-from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import RunTiming
+from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.runs import RunTiming
 
 _DIGITS = 6
 _QUANTILES = (0.05, 0.5, 0.95)

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from llmb_common import __version__
+from llmb_common.base.errors import EnvironmentLacks, RecordError, RequestError
+from llmb_common.base.files import read_plain
+from llmb_common.base.words import SECRET_SHAPES, is_secret_name
 from llmb_common.causes.hangs import FLIGHT, dump_as_json
-from llmb_common.command.words import SECRET_SHAPES, is_secret_name
-from llmb_common.errors import EnvironmentLacks, RecordError, RequestError
-from llmb_common.machine.files import read_plain
 from llmb_common.runs.manifest import hash_of_packed
 from llmb_common.runs.record import load_record
 

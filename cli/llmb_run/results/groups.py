@@ -11,7 +11,11 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from llmb_common.command.printable import counted, wrapped
+from llmb_common.runs.timing.window import Window
+
+from llmb_common.base.printable import counted, wrapped
+from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
 from llmb_common.results.decision import look
@@ -19,7 +23,6 @@ from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.statistics import Window
 from llmb_run.columns import (
     ALL,
     DATA,
@@ -34,10 +37,8 @@ from llmb_run.columns import (
     less_one,
     seconds_of,
 )
-from llmb_run.results.measured import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
 from llmb_run.results.words import word_of
-from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from llmb_common.command.printable import first_few, printable
+from llmb_common.base.printable import first_few, printable
+from llmb_common.measured.run import MeasuredRun, Outcome, mean_step_seconds
 from llmb_common.results.configuration import deviations, told_apart
 from llmb_common.results.odd_runs import SlowNode, culprit
 from llmb_run.results.groups import Group, recorded
-from llmb_run.results.measured import MeasuredRun, Outcome, mean_step_seconds
 from llmb_run.results.words import WITHOUT_A_TIME, standing, word_of
 
 _MOST_ASKED = 5

@@ -9,19 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmb_common.command.printable import columns_of_terminal, counted
-from llmb_common.index.runs import name_of_round, round_named
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.printable import columns_of_terminal, counted
+from llmb_common.base.run_states import is_live
+from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import apart
 from llmb_common.results.verdict import Verdict
-from llmb_common.timing.tables import render, shorten
+from llmb_common.runs.index.runs import name_of_round, round_named
+from llmb_common.runs.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
 from llmb_run.columns import chosen as chosen_columns
 from llmb_run.results.groups import GROUP, Group, group, recorded
 from llmb_run.results.lines import exclusion
-from llmb_run.results.measured import MeasuredRun, explain
 from llmb_run.results.run_columns import RUN, as_dicts
 from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command

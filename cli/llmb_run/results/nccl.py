@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.printable import csv_cell, printable, size
-from llmb_common.errors import RequestError
-from llmb_common.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
-from llmb_common.fabric.published import PublishedBandwidth, looked_up, published_bandwidths
-from llmb_common.machine.files import read_some
-from llmb_common.platform.gpus import type_of
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import read_some
+from llmb_common.base.gpus import type_of
+from llmb_common.base.printable import csv_cell, printable, size
+from llmb_common.nodes.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
+from llmb_common.nodes.fabric.published import PublishedBandwidth, looked_up, published_bandwidths
 from llmb_run.terminal import table
 
 _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
-from llmb_common.command.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.measured.run import MeasuredRun, Outcome, explain, reference_lines
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import Group
 from llmb_run.results.lines import Line, any_of, names_one
-from llmb_run.results.measured import MeasuredRun, Outcome, explain, reference_lines
 
 
 @dataclass(frozen=True)

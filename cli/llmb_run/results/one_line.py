@@ -7,18 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import columns_of_terminal, printable
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import columns_of_terminal, printable
+from llmb_common.base.run_states import is_live
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import MeasuredRun
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import boards, group, ranking_text
-from llmb_run.results.measured import MeasuredRun
-from llmb_run.results.measuring import measure
 from llmb_run.results.short_runs import over_common_steps
 from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command
-from llmb_run.workspace import Workspace
 
 
 def result_line(measured: MeasuredRun) -> str:

@@ -9,16 +9,16 @@ from operator import methodcaller, not_
 from typing import Any, NamedTuple
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.printable import printable
-from llmb_common.index.runs import row_of
+from llmb_common.base.printable import printable
+from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.recipes.rows import FIGURES, PublishedResult
 from llmb_common.results.references import Reference
-from llmb_common.timing.records import Iteration
+from llmb_common.runs.index.runs import row_of
+from llmb_common.runs.timing.records import Iteration
 from llmb_run import columns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, formatted, less_one, run_as_json
-from llmb_run.results.measured import MeasuredRun, explain
-from llmb_run.terminal import notice
 
 
 def _text(value: object) -> str | None:

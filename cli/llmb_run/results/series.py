@@ -8,15 +8,15 @@ from datetime import datetime, timezone
 
 import msgspec
 
-from llmb_common.command.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, History, Shift, histories, observed
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
 from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at, less_one
-from llmb_run.results.measured import MeasuredRun
-from llmb_run.workspace import Workspace
 
 _LONGEST_VALUE = 40
 

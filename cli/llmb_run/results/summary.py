@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmb_common.command.printable import counted, first_few, wrapped
-from llmb_common.errors import RecordError
+from llmb_common.base.errors import RecordError
+from llmb_common.base.printable import counted, first_few, wrapped
+from llmb_common.measured.run import MeasuredRun
+from llmb_common.runs.timing.tables import shorten
 from llmb_common.submission.excluded_nodes import exclusions
-from llmb_common.timing.tables import shorten
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
 from llmb_run.results.lines import Line, any_of, lines_of, names_of, relative_speed, shared_by, without
-from llmb_run.results.measured import MeasuredRun
 from llmb_run.results.notes import Note, notes_on
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from llmb_common.measured.run import Outcome
 from llmb_common.results.verdict import Verdict
-from llmb_run.results.measured import Outcome
 
 WITHOUT_A_TIME: tuple[Outcome, ...] = (
     *("running", "waiting", "not training", "failed", "too short", "stopped early", "incomplete", "nothing left"),

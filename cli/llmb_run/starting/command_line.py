@@ -7,16 +7,16 @@ import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from llmb_common.command.words import is_secret_name, is_variable_name, job_variable_problem
-from llmb_common.errors import RequestError, did_you_mean, located
+from llmb_common.base.engines import image_file_name
+from llmb_common.base.errors import RequestError, did_you_mean, located
+from llmb_common.base.gpus import per_node
+from llmb_common.base.hostlist import expand
+from llmb_common.base.words import is_secret_name, is_variable_name, job_variable_problem
 from llmb_common.executors.slurm.options import option_name, parse_additional
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import image_file_name
-from llmb_common.platform.gpus import per_node
+from llmb_common.planning.request.values import pairs, refuse_twice
+from llmb_common.planning.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.values import pairs, refuse_twice
-from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
-from llmb_common.runs.hostlist import expand
 
 FIELDS = {
     variable: "size" if known.option == "-s" else known.option.removeprefix("--").replace("-", "_")

@@ -9,19 +9,19 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from llmb_common.errors import RequestError
+from llmb_common.base.cluster_types import ClusterType, traits_of
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.choose import PlanningInput, documented_scales
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.cluster_types import ClusterType, traits_of
-from llmb_common.request.read import read_request
+from llmb_common.planning.request.read import read_request
+from llmb_common.planning.site.machine import look_at_machine
+from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import RunRecord
-from llmb_common.site.machine import look_at_machine
 from llmb_run.starting.requests import Asked, JobSpec, job_spec, names_for, plan_each, variables_for
 from llmb_run.starting.submitting import StartOptions
 from llmb_run.starting.sweeps import Dimensions, changed, combinations, dimensions_of, once_each
 from llmb_run.terminal import split
-from llmb_run.workspace import Workspace
 
 
 def plan_options(

@@ -8,18 +8,19 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmb_common.errors import RequestError
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.options import option_name, override_additional
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.own_releases import recipe_of
+from llmb_common.planning.request.read import Request
+from llmb_common.planning.request.values import is_setting, settings_in, settings_of, settings_text
+from llmb_common.planning.request.variables import VARIABLES, FieldNames
+from llmb_common.planning.workspace import CatalogEntry, Workspace
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.read import Request
-from llmb_common.request.values import is_setting, settings_in, settings_of, settings_text
-from llmb_common.request.variables import VARIABLES, FieldNames
 from llmb_common.submission.launch import plan_from_variables
 from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
-from llmb_run.terminal import notice
-from llmb_run.workspace import CatalogEntry, Workspace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,14 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.printable import counted
 from llmb_common.executors import executor_for
-from llmb_common.runs.hostlist import compress, expand
 from llmb_common.submission.bad_nodes import OUT_OF_SERVICE
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.submission.jobs import JobToSubmit
-from llmb_run.terminal import notice
 
 
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:

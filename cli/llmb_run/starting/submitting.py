@@ -12,21 +12,23 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
+from llmb_common.base.notices import notice
+from llmb_common.planning.outlook_lines import in_short
+
+from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
+from llmb_common.base.outcome import Result
+from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
-from llmb_common.index.runs import name_of_round, row_of
-from llmb_common.index.search import find_runs
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import in_short
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.platform.run_states import is_live
-from llmb_common.rendering.script import render_script
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
 from llmb_common.runs.extras import extras_of
+from llmb_common.runs.index.runs import name_of_round, row_of
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.bad_nodes import as_notice, keep_off, nodes_to_leave_out, shown_bad
@@ -35,12 +37,12 @@ from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
+from llmb_common.submission.script import render_script
 from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
 from llmb_run.columns import run_as_json
 from llmb_run.starting.requests import Asked, JobSpec, PlannedJob, say_warnings
 from llmb_run.starting.spreading import on_different_nodes
-from llmb_run.terminal import clock, next_command, notice, table
-from llmb_run.workspace import Workspace
+from llmb_run.terminal import clock, next_command, table
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from itertools import product
 
 import msgspec
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.request.values import is_setting, pairs
-from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.planning.request.values import is_setting, pairs
+from llmb_common.planning.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused

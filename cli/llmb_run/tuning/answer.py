@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from llmb_common.command.printable import counted
+from llmb_common.base.printable import counted
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.comparing.ab import outcome as comparison_outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from llmb_common.command.printable import counted
+from llmb_common.base.printable import counted
 from llmb_common.results.configuration import title_of
 from llmb_run.campaigns.campaign import Frozen, FrozenArm
 from llmb_run.starting.command_line import command_for

@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from llmb_common.base.notices import notice
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import RequestError
-from llmb_common.index.runs import RunFilter
-from llmb_common.machine.files import read_json, write_atomic
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import read_json, write_atomic
+from llmb_common.base.outcome import Result
+from llmb_common.measured.measure import measure
+from llmb_common.planning.workspace import Workspace
 from llmb_common.results.references import set_baselines
+from llmb_common.runs.index.runs import RunFilter
 from llmb_run.campaigns.campaign import (
     ANEW,
     Arm,
@@ -28,17 +31,14 @@ from llmb_run.campaigns.conduct import Conduct, refuse_slowed
 from llmb_run.reporting.answer import of_tuning
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
-from llmb_run.results.measuring import measure
 from llmb_run.selecting import select_rows
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
 from llmb_run.starting.submitting import say_doubts
-from llmb_run.terminal import notice
 from llmb_run.tuning.answer import as_text, outcome
 from llmb_run.tuning.preview import SCHEMA, FrozenSpace, foreseen, preview
 from llmb_run.tuning.space import Space, Values, find_space
 from llmb_run.tuning.strategy import Tuning
-from llmb_run.workspace import Workspace
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from llmb_common.planning.request.values import is_setting, settings_in
 from llmb_common.planning.settings import own_settings
 from llmb_common.recipes.catalogue import Function
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.rows import Row
-from llmb_common.request.columns import Columns
-from llmb_common.request.values import is_setting, settings_in
 from llmb_run.starting.command_line import setting_said
 from llmb_run.starting.requests import PlannedJob
 

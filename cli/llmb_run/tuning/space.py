@@ -17,17 +17,17 @@ from itertools import combinations as chosen_of
 
 import msgspec
 
-from llmb_common.command.printable import counted
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.printable import counted
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.request.variables import COLUMNS
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.rows import Row
-from llmb_common.request.variables import COLUMNS
 from llmb_run.starting.command_line import as_said
 from llmb_run.starting.requests import PlannedJob, Refused, plan_each
 from llmb_run.starting.sweeps import changed, once_each
 from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
-from llmb_run.workspace import Workspace
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
 _SAVERS = ("recompute_layers", "offload_layers", "cuda_graph", "fsdp")

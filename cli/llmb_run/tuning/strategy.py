@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from llmb_common.command.printable import counted
+from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.paired import RESOLUTION, looks

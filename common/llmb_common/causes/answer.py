@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common.base.hostlist import compress
+from llmb_common.base.printable import counted
 from llmb_common.causes.table import Fault, Role, Sure, signatures
-from llmb_common.command.printable import counted
-from llmb_common.runs.hostlist import compress
 
 UNKNOWN = "unknown"
 

@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from llmb_common.base.hostlist import expand_known
+from llmb_common.base.printable import counted, printable
 from llmb_common.causes.answer import Cause, Diagnosis, Symptom
 from llmb_common.causes.blame import (
     INTERRUPTIONS,
@@ -29,13 +31,11 @@ from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places, locate
 from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
 from llmb_common.causes.table import FailureSignature, signatures
-from llmb_common.command.printable import counted, printable
 from llmb_common.nodes.reading import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.hostlist import expand_known
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.job_events import read_events
-from llmb_common.timing.records import iterations_in
+from llmb_common.runs.timing.job_events import read_events
+from llmb_common.runs.timing.records import iterations_in
 
 _MOST_KERNEL_LOGS = 8192
 _MOST_WITNESSES = 8

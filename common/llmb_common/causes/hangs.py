@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from llmb_common.base.files import read_plain
+from llmb_common.base.printable import counted, first_few
 from llmb_common.causes.answer import Cause
 from llmb_common.causes.collectives import PAIR, Begun, BegunCollective, Missing, never_came
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.table import Sure
-from llmb_common.command.printable import counted, first_few
-from llmb_common.machine.files import read_plain
 
 FLIGHT = "flight"
 """The folder of a run for them."""

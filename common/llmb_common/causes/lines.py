@@ -10,7 +10,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from llmb_common.timing.records import ANSI
+from llmb_common.runs.timing.records import ANSI
 
 
 class LogLine(NamedTuple):

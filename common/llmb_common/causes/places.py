@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 
+from llmb_common.base.hostlist import expand_known
 from llmb_common.causes.lines import LogLine, parse, plain
 from llmb_common.causes.reading import Complaint, line_at
 from llmb_common.nodes.facts import Nodes
-from llmb_common.runs.hostlist import expand_known
-from llmb_common.timing.log_files import find_markers, open_log
+from llmb_common.runs.timing.log_files import find_markers, open_log
 
 _HEAD = 64 << 20
 """Communicators are made at the start of a log."""

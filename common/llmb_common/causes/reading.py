@@ -22,8 +22,8 @@ import msgspec
 from llmb_common.causes.collectives import TimedOutCollectives
 from llmb_common.causes.lines import Location, LogLine, location_of, parse, plain, printer_of
 from llmb_common.causes.table import FailureSignature, signature_of
-from llmb_common.timing.log_files import find_markers, open_log
-from llmb_common.timing.records import MARKERS, STEP_TIME_BEGINS
+from llmb_common.runs.timing.log_files import find_markers, open_log
+from llmb_common.runs.timing.records import MARKERS, STEP_TIME_BEGINS
 
 LONGEST = 500
 """Characters of a line that are reported."""

@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.decoding.strict_yaml import load_struct
-from llmb_common.decoding.structs import from_json
+from llmb_common.base.strict_yaml import load_struct
+from llmb_common.base.structs import from_json
 
 Role: TypeAlias = Literal["root", "cascade", "witness", "killed", "ended", "teardown", "noise"]
 Sure: TypeAlias = Literal["certain", "likely", "possible"]

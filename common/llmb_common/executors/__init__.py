@@ -2,7 +2,7 @@
 
 A ``JobScript`` says what a batch script needs of its scheduler and what starts the ranks. An ``Executor`` is one, and
 also checks that a job can be started, starts it, looks what became of it and ends it. Their folder names them in
-``TRAITS`` (``llmb_common.platform.cluster_types``), and nothing else asks for their names.
+``TRAITS`` (``llmb_common.base.cluster_types``), and nothing else asks for their names.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from llmb_common.errors import LLMBError, RequestError
-from llmb_common.machine.files import shell_part
-from llmb_common.platform.cluster_types import ClusterType, named, traits_of
+from llmb_common.base.cluster_types import ClusterType, named, traits_of
+from llmb_common.base.errors import LLMBError, RequestError
+from llmb_common.base.files import shell_part
 
 if TYPE_CHECKING:  # whoever asks for traits, help texts among them, imports this package
-    from llmb_common.machine.processes import Answer
-    from llmb_common.machine.talking import Conversation
+    from llmb_common.base.processes import Answer
+    from llmb_common.base.talking import Conversation
     from llmb_common.planning.job_plan import JobPlan
     from llmb_common.planning.scheduler import SchedulerPart
     from llmb_common.runs.finding import Finding
@@ -133,7 +133,7 @@ class JobScript(ABC):
 
     @abstractmethod
     def job_script(self) -> str:
-        """Bash that sets what ``rendering/supervise.sh`` reads of the scheduler, with the functions ``step_status``,
+        """Bash that sets what ``submission/supervise.sh`` reads of the scheduler, with the functions ``step_status``,
         ``end_step``, ``ask_step`` and ``on_nodes``."""
 
     @abstractmethod

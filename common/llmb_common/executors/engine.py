@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.engines import DEFAULT_ENGINE, is_newer
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import DEFAULT_ENGINE, is_newer
-from llmb_common.site.cluster import FILE_NAME
+from llmb_common.planning.site.cluster import FILE_NAME
 
 ENGINE_CHECK = "LLMB_ENGINE_CHECK"
 """``off``: train with whatever Megatron is there. The ranks read it too (``llmb_train.engine``)."""

@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from llmb_common.command.printable import printable
-from llmb_common.decoding.structs import from_plain
+from llmb_common.base.printable import printable
+from llmb_common.base.structs import from_plain
 
 _Figure = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 _Number = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,4}$")]

@@ -15,16 +15,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import CheckFailed, RequestError, SchedulerError
+from llmb_common.base.errors import CheckFailed, RequestError, SchedulerError
+from llmb_common.base.files import shell_part
+from llmb_common.base.hostlist import expand
+from llmb_common.base.processes import Answer
 from llmb_common.executors import Executor, Held, NodeRequest
 from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
-from llmb_common.machine.files import shell_part
-from llmb_common.machine.processes import Answer
 from llmb_common.nodes.compare import drift
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.reading import read_facts
-from llmb_common.runs.hostlist import expand
 from llmb_common.runs.manifest import training_code
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions
 

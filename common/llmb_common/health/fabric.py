@@ -10,25 +10,25 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.structs import from_plain
 from llmb_common.executors import Executor, Held
-from llmb_common.fabric.blame import next_round
-from llmb_common.fabric.grouping import first_groups
-from llmb_common.fabric.judging import judge
-from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
-from llmb_common.fabric.verdict import FabricVerdict
 from llmb_common.health.ask import Health, look
 from llmb_common.health.verdicts import Fabric, with_remarks
 from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, at_work, ranks_of
+from llmb_common.nodes.fabric.blame import next_round
+from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.judging import judge
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
+from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.nodes.facts import NodeFacts, Nodes, Snapshot
 from llmb_common.nodes.findings import Remark, remarks
 from llmb_common.nodes.nccl import parse_nccl_log
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet
 from llmb_common.nodes.summary import summarize
+from llmb_common.planning.site.cluster import HealthSettings, load_cluster_config
 from llmb_common.results.references import baselines, unlike_site
-from llmb_common.site.cluster import HealthSettings, load_cluster_config
 
 MINUTES = 20
 """The time limit of the job; it takes 2 where nothing is slow."""

@@ -9,15 +9,15 @@ from typing import Literal
 
 import msgspec
 
+from llmb_common.base.gpus import GPUS, type_of
+from llmb_common.base.printable import printable
 from llmb_common.causes.kernel_log import kernel_remarks
-from llmb_common.command.printable import printable
-from llmb_common.fabric.measurement import FabricMeasurement
-from llmb_common.fabric.verdict import FabricVerdict
+from llmb_common.nodes.fabric.measurement import FabricMeasurement
+from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.findings import Remark, remarks
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet
-from llmb_common.platform.gpus import GPUS, type_of
 
 Status = Literal["ok", "warn", "fail", "silent", "not asked"]
 _ORDER = ("fail", "warn", "unknown")

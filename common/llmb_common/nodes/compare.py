@@ -7,11 +7,11 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
+from llmb_common.base.gpus import GPUS, type_of
+from llmb_common.base.statistics import robust_deviation
 from llmb_common.nodes import gpu_run
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.rule import Fleet, Found, against_median
-from llmb_common.platform.gpus import GPUS, type_of
-from llmb_common.timing.statistics import robust_deviation
 
 SLOW_CLOCK = 0.9
 """Under load a GPU's clock below this share of the median GPU's: all others wait for it."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from llmb_common.command.printable import first_few, printable
+from llmb_common.base.printable import first_few, printable
 from llmb_common.nodes.facts import NodeFacts, Nodes
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet, Found, Rule, Severity, Weight

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from llmb_common.base.gpus import GPUS
 from llmb_common.nodes.facts import GpuState, Links, NodeFacts
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet, Found, Look, ranges
-from llmb_common.platform.gpus import GPUS
 
 LINKS = 18
 """NVLinks of a GPU of Hopper or Blackwell with NVLink; 72 on a node of an NVL72 rack."""

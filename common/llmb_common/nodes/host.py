@@ -6,10 +6,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from llmb_common.command.printable import size
+from llmb_common.base import gpus
+from llmb_common.base.printable import size
 from llmb_common.nodes.facts import GIB, Folder, NodeFacts
 from llmb_common.nodes.needs import Needs
-from llmb_common.platform import gpus
 
 SHM = 8 * GIB
 """Less shared memory, and NCCL or data loaders fail (also AMD Primus's threshold)."""

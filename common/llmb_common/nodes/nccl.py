@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.machine.files import read_plain
+from llmb_common.base.files import read_plain
 
 MOST_BYTES = 16 << 20
 """Of one log of NCCL's; communicators are made at the start, and further ones look alike."""

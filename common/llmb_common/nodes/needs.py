@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from llmb_common.errors import LLMBError
+from llmb_common.base.cluster_types import Traits
+from llmb_common.base.errors import LLMBError
+from llmb_common.base.gpus import GPUS, per_node
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.platform.cluster_types import Traits
-from llmb_common.platform.gpus import GPUS, per_node
+from llmb_common.planning.site.cluster import ClusterConfig
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.site.cluster import ClusterConfig
 
 
 @dataclass(frozen=True, kw_only=True)

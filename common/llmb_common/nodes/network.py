@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from llmb_common.base.gpus import GPUS
 from llmb_common.nodes.facts import Adapter, NodeFacts, domains_of, used_adapters
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import ACTIVE, FEWEST, Fleet, Found, Look, as_text, usual_value
-from llmb_common.platform.gpus import GPUS
 
 DMABUF = (5, 12)
 """The kernel from which adapters reach the memory of GPUs without nvidia_peermem, with the open driver."""

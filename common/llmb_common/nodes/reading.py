@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.decoding.structs import from_json, from_plain
-from llmb_common.machine.files import read_plain
+from llmb_common.base.files import read_plain
+from llmb_common.base.structs import from_json, from_plain
 from llmb_common.nodes.facts import LOOKS, Folder, NodeFacts, Nodes, Peak, field_of
 from llmb_common.nodes.nccl import read_nccl_log
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.printable import counted, printable
+from llmb_common.base.printable import counted, printable
 from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
 from llmb_common.nodes.findings import NodeFinding, find
 from llmb_common.nodes.gpu_run import GpuRun, held_clock, runs_of

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.gpus import CPU, NEAREST, differences, gpu_types, nearest_type, per_node, row_types
+from llmb_common.planning.request.read import Request
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.model import AnyShape, Model
 from llmb_common.recipes.nearest import in_library, plan_command, remedy_for
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row, Variant
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
 
 if TYPE_CHECKING:
     from llmb_common.recipes.catalogue import Function, FunctionName

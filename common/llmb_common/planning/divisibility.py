@@ -12,10 +12,10 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.planning.request.variables import COLUMNS, variable_of
+from llmb_common.recipes.columns import Columns, Positive, Work
 from llmb_common.recipes.model import AnyShape
-from llmb_common.request.columns import Columns, Positive, Work
-from llmb_common.request.variables import COLUMNS, variable_of
 
 
 class Layout(Columns[int], frozen=True, kw_only=True):

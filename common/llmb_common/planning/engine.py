@@ -7,11 +7,7 @@ import re
 from dataclasses import replace
 from shlex import quote
 
-from llmb_common.errors import ConfigError, RecipeError, RequestError
-from llmb_common.planning.choose import Case, PlanningInput, choose
-from llmb_common.planning.divisibility import captures_iterations
-from llmb_common.planning.own_releases import named, own_catalogues, own_releases, with_release
-from llmb_common.platform.engines import (
+from llmb_common.base.engines import (
     ENGINES,
     KNOWN_CONTAINERS,
     RELEASE,
@@ -26,9 +22,13 @@ from llmb_common.platform.engines import (
     patched_release,
     same_release,
 )
+from llmb_common.base.errors import ConfigError, RecipeError, RequestError
+from llmb_common.planning.choose import Case, PlanningInput, choose
+from llmb_common.planning.divisibility import captures_iterations
+from llmb_common.planning.own_releases import named, own_catalogues, own_releases, with_release
+from llmb_common.planning.site.cluster import FILE_NAME, SiteRelease
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
-from llmb_common.site.cluster import FILE_NAME, SiteRelease
 
 
 def choose_functions(given: PlanningInput) -> PlanningInput:

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from llmb_common.errors import RequestError
+from llmb_common.base import gpus
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import HYBRID_DOMAIN
 from llmb_common.planning.job_plan import EnvironmentValue
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.planning.site.cluster import ClusterConfig
 from llmb_common.recipes.catalogue import Function, FunctionName
-from llmb_common.site.cluster import ClusterConfig
 
 _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
     "70b": (("b300",), (), 512),

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.divisibility import Broken, Layout, graphs_with_fsdp
 from llmb_common.recipes.catalogue import Function
 

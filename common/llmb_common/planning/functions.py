@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import GPUS
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import (
     Layout,
@@ -28,7 +29,6 @@ from llmb_common.planning.divisibility import (
 from llmb_common.planning.function_stages import check_stages, divides_stages, ends_of, other_stages, sharding_problems
 from llmb_common.planning.job_plan import PlannedFunction
 from llmb_common.planning.tensor_overlap import overlap_problems
-from llmb_common.platform.gpus import GPUS
 from llmb_common.recipes.catalogue import Flops, Function
 
 _IMAGES = ("MockVLMSFTDatasetConfig", "EnergonDatasetConfig")

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from msgspec.structs import force_setattr
 
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import from_plain
+from llmb_common.base.cluster_types import ClusterType, Traits, traits_of
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import from_plain
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.platform.cluster_types import ClusterType, Traits, traits_of
-from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.recipes.columns import Bookkeeping, Columns, Derived, Division, Extent, Place, Speed, Work
 from llmb_common.recipes.model import Architecture, Reduced
 from llmb_common.recipes.rows import Measurement, precision
-from llmb_common.request.columns import Bookkeeping, Columns, Derived, Division, Extent, Place, Speed, Work
 
 if TYPE_CHECKING:
     Part = SchedulerPart | None

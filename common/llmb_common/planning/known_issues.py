@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from llmb_common.base.engines import bridge_release, minor
+from llmb_common.base.gpus import GPUS
 from llmb_common.planning.choose import Case
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import bridge_release, minor
-from llmb_common.platform.gpus import GPUS
 
 _FACTS = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
 

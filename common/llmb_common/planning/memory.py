@@ -13,15 +13,15 @@ from typing import Literal, NamedTuple
 
 from msgspec import structs
 
-from llmb_common.errors import RequestError
+from llmb_common.base import gpus
+from llmb_common.base.engines import is_newer
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate
 from llmb_common.planning.memory_estimate import MemoryInput, chunks_of, stages_memory
 from llmb_common.planning.memory_layers import body_of, storage_of
-from llmb_common.platform import gpus
-from llmb_common.platform.engines import is_newer
 from llmb_common.recipes.model import layers_of
 
 ENOUGH = 5

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from llmb_common.command.printable import counted
-from llmb_common.command.words import clock, span_seconds
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.printable import counted
+from llmb_common.base.words import clock, span_seconds
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, PublishedTime
+from llmb_common.planning.request.variables import FieldNames
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
-from llmb_common.request.variables import FieldNames
 
 SAVE_BASE_SECONDS = 120
 """Beside the writing itself: the step that is under way, gathering what to write, and the way out."""

@@ -8,11 +8,11 @@ from contextlib import suppress
 
 import msgspec
 
-from llmb_common.errors import RecipeError
+from llmb_common.base.engines import bridge_release, is_newer, is_of, minor
+from llmb_common.base.errors import RecipeError
 from llmb_common.planning.job_plan import PlannedFunction
-from llmb_common.platform.engines import bridge_release, is_newer, is_of, minor
+from llmb_common.planning.site.cluster import ClusterConfig, SiteRelease
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.site.cluster import ClusterConfig, SiteRelease
 
 
 def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:

@@ -17,8 +17,8 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.words import is_experiment_name
-from llmb_common.errors import RecipeError, RequestError
+from llmb_common.base.errors import RecipeError, RequestError
+from llmb_common.base.words import is_experiment_name
 from llmb_common.planning import environment
 from llmb_common.planning.choose import Case, PlanningInput, documented_scales
 from llmb_common.planning.deviations import as_notices, deviations
@@ -29,11 +29,14 @@ from llmb_common.planning.functions import check_columns, planned_function
 from llmb_common.planning.job_plan import JobPlan, Preflight
 from llmb_common.planning.known_issues import known_issues
 from llmb_common.planning.memory import check_memory, estimate_of
-from llmb_common.planning.outlook import check_time_limit
 from llmb_common.planning.own_runs import Look, OwnRuns
 from llmb_common.planning.published import published_result, published_time
+from llmb_common.planning.request.read import Request
 from llmb_common.planning.scheduler import SchedulerSettings
 from llmb_common.planning.settings import planned_settings
+from llmb_common.planning.site import DEFAULT_FOLDER, FILE_NAME
+from llmb_common.planning.site.cluster import ClusterConfig
+from llmb_common.planning.site.machine import Machine
 from llmb_common.planning.switches import (
     checkpoint_plan,
     fp8_recipe_for,
@@ -44,14 +47,11 @@ from llmb_common.planning.switches import (
     steps_for,
 )
 from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
+from llmb_common.planning.time_limit import check_time_limit
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.loading import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import Columns
-from llmb_common.request.read import Request
-from llmb_common.site import DEFAULT_FOLDER, FILE_NAME
-from llmb_common.site.cluster import ClusterConfig
-from llmb_common.site.machine import Machine
 
 _SHORT = {"fsdp": "fsdp", "cuda_graph": "cg", "recompute_layers": "rl", "offload_layers": "ol", "seq_len": "seq"}
 """Columns in a suffix, as the documents' tables head them; the others go by their own names."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from llmb_common.command.printable import as_written
+from llmb_common.base.engines import container_release, release_order, same_release
+from llmb_common.base.printable import as_written
 from llmb_common.planning.job_plan import Difference, JobPlan, PublishedTime
-from llmb_common.platform.engines import container_release, release_order, same_release
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, Row, precision
-from llmb_common.request.columns import Columns
 
 _GPUS = "GPUs"
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
 
 if TYPE_CHECKING:  # the site's settings are read where nothing is planned, too
     from llmb_common.planning.choose import Case
-    from llmb_common.request.read import Request
+    from llmb_common.planning.request.read import Request
 
 
 class TimeLimit(NamedTuple):

@@ -15,13 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import RequestError, did_you_mean
+from llmb_common.base.engines import ENGINES
+from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_settings
-from llmb_common.platform.engines import ENGINES
 from llmb_common.recipes.catalogue import Function
-from llmb_common.request.columns import Columns
+from llmb_common.recipes.columns import Columns
 
 _COLUMNS = {
     "model.tensor_model_parallel_size": "tp",

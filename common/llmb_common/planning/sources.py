@@ -6,15 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from llmb_common.command.printable import as_written
+from llmb_common.base.printable import as_written
 from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.request.read import Request
 from llmb_common.planning.scheduler import SchedulerPart
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
+from llmb_common.planning.site.machine import Machine
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.request.columns import Columns
-from llmb_common.request.read import Request
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig
-from llmb_common.site.machine import Machine
 
 
 class Source(NamedTuple):

@@ -7,13 +7,13 @@ from typing import Literal
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import GPUS, generation_of
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import CheckpointPlan, ProfilePlan
-from llmb_common.planning.outlook import save_seconds
-from llmb_common.platform.engines import DEFAULT_ENGINE
-from llmb_common.platform.gpus import GPUS, generation_of
+from llmb_common.planning.time_limit import save_seconds
 from llmb_common.recipes.rows import Measurement
 
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.errors import RequestError
-from llmb_common.platform.gpus import GPUS
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import GPUS
 
 if TYPE_CHECKING:
     from llmb_common.planning.choose import Case

@@ -16,11 +16,11 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from llmb_common.decoding.structs import from_json, read_generated
-from llmb_common.errors import RecipeError, did_you_mean
+from llmb_common.base.errors import RecipeError, did_you_mean
+from llmb_common.base.structs import from_json, read_generated
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.model import Layers, Model, Shape
 from llmb_common.recipes.rows import Configuration, Row, Variant
-from llmb_common.request.columns import Columns
 
 _PRECISIONS = {
     "bf16": ("bf16", None),

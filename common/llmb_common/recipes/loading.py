@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import msgspec
 
-from llmb_common.decoding.strict_yaml import convert, load_text, read_text
-from llmb_common.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.platform.engines import ENGINES, is_newer
-from llmb_common.platform.gpus import gpu_types, rows_of
+from llmb_common.base.engines import ENGINES, is_newer
+from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.base.gpus import gpu_types, rows_of
+from llmb_common.base.strict_yaml import convert, load_text, read_text
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, Row, precision

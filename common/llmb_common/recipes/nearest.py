@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from llmb_common.platform.gpus import row_types
+from llmb_common.base.gpus import row_types
 from llmb_common.recipes.model import AnyShape
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration

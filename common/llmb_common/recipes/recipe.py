@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform.engines import DEFAULT_ENGINE, bridge_release
-from llmb_common.platform.gpus import row_types
+from llmb_common.base.engines import DEFAULT_ENGINE, bridge_release
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.gpus import row_types
 from llmb_common.recipes.model import Model, Name
 from llmb_common.recipes.rows import Configuration, Document, Dtype, PublishedResult, Row, Variant
 

@@ -14,11 +14,11 @@ from typing import Annotated, Literal, NamedTuple, get_args
 
 import msgspec
 
-from llmb_common.decoding.structs import read_generated
-from llmb_common.errors import RecipeError, RequestError
-from llmb_common.platform.engines import release_order
+from llmb_common.base.engines import release_order
+from llmb_common.base.errors import RecipeError, RequestError
+from llmb_common.base.structs import read_generated
+from llmb_common.recipes.columns import Columns, Positive
 from llmb_common.recipes.model import Name, Ratio
-from llmb_common.request.columns import Columns, Positive
 
 Dtype = Literal["bf16", "fp8", "nvfp4"]
 Fp8Recipe = Literal["cs", "ds", "mx", "sc"]

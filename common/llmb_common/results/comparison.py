@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.request.columns import fields_of
+from llmb_common.recipes.columns import fields_of
 from llmb_common.results.configuration import software_of
 from llmb_common.results.level import ERROR_RATE, SETTLED, SHOWN, day_means, less, level
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
@@ -24,7 +24,7 @@ from llmb_common.results.steps import StepTime
 from llmb_common.runs.account import account_of
 from llmb_common.runs.manifest import image_receipt
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.records import Iteration
+from llmb_common.runs.timing.records import Iteration
 
 SAME_LOSS = 0.01
 """Losses of one job differ by less, relatively, on other nodes or layouts: sums are rounded in another order."""

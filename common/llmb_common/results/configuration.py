@@ -10,10 +10,10 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from llmb_common.command.printable import as_written
+from llmb_common.base.engines import container_release
+from llmb_common.base.printable import as_written
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.engines import container_release
-from llmb_common.request.columns import Role, fields_of
+from llmb_common.recipes.columns import Role, fields_of
 
 if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
     from llmb_common.runs.record import RunRecord

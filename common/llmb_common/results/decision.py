@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+from llmb_common.base.statistics import t_quantile
 from llmb_common.results.level import ERROR_RATE, SETTLED, TRUST, Level, Source, level
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import t_quantile
 
 TOLERANCE = 0.05
 """How much slower than its reference a run may be."""

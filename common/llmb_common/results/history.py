@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple, TypeAlias
 
+from llmb_common.base.statistics import summed_degrees, t_quantile, t_tail
 from llmb_common.results.comparison import EVIDENCE, facts
 from llmb_common.results.configuration import RunImage, configuration_of, image_marks, image_of, title_of
 from llmb_common.results.level import ERROR_RATE, SETTLED
 from llmb_common.results.scatter import STATED, Scatter
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.statistics import summed_degrees, t_quantile, t_tail
 
 REPORT_RATE = 0.01
 """How often a history without a change is said to have one, at most."""

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
+from llmb_common.base.statistics import f_tail, summed_degrees, t_quantile
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import f_tail, summed_degrees, t_quantile
 
 ERROR_RATE = 0.035 / 3
 """Of either wrong answer at each look, as computed: a third of what all of them may have. They see mostly the same

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from llmb_common.command.printable import counted
+from llmb_common.base.printable import counted
 from llmb_common.results.steps import StepTime
 
 _SHIFT = 0.01

@@ -23,10 +23,10 @@ from dataclasses import dataclass
 from operator import mul
 from typing import Literal, TypeAlias
 
+from llmb_common.base.statistics import t_quantile
 from llmb_common.results.decision import doubling
 from llmb_common.results.level import Bounded, less
 from llmb_common.results.steps import StepTime
-from llmb_common.timing.statistics import t_quantile
 
 LOOKS = (3, 5, 8, 12)
 """Blocks after which somebody looks. Of three blocks there are 216 draws: just enough for ``RATE``, but in four of them

@@ -23,17 +23,17 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.command.printable import counted
-from llmb_common.decoding.structs import change_list, read_list
-from llmb_common.errors import RecordError, RequestError
+from llmb_common.base.engines import container_release, release_order, same_release
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.printable import counted
+from llmb_common.base.structs import change_list, read_list
 from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
-from llmb_common.platform.engines import container_release, release_order, same_release
+from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import Document, PublishedResult
-from llmb_common.request.columns import Columns
 from llmb_common.results.configuration import configuration_key, image_marks, image_of, software_of, title_of
 from llmb_common.results.level import level, mean_error
 from llmb_common.results.scatter import PastRuns

@@ -16,10 +16,10 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.errors import RequestError
+from llmb_common.base.engines import container_release
+from llmb_common.base.errors import RequestError
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
-from llmb_common.platform.engines import container_release
 from llmb_common.recipes.model import tokens_per_second
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
-from llmb_common.timing.statistics import digamma, trigamma, trigamma_inverse
+from llmb_common.base.statistics import digamma, trigamma, trigamma_inverse
 
 if TYPE_CHECKING:  # plans, which ask for STATED, start faster without statistics
     from llmb_common.results.steps import StepTime

@@ -26,10 +26,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmb_common.command.printable import counted, first_few
+from llmb_common.base.printable import counted, first_few
 from llmb_common.results.training import NOTHING, Training, odd_course, training_of
-from llmb_common.timing.records import Iteration
-from llmb_common.timing.runs import RunTiming
+from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.runs import RunTiming
 
 SPIKE_DEVIATIONS = 5.0
 SPIKE_SHARE = 0.05

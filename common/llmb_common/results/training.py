@@ -20,11 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from llmb_common.command.printable import first_few
+from llmb_common.base.printable import first_few
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.timing.iterations import interval_of
-from llmb_common.timing.records import Iteration
-from llmb_common.timing.statistics import Window
+from llmb_common.runs.timing.iterations import interval_of
+from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.window import Window
 
 MATERIAL = 0.10
 """A change of the loss that matters, as a share of it."""

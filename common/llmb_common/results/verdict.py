@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from llmb_common.command.printable import counted
+from llmb_common.base.gpus import peak_tflops
+from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.gpus import peak_tflops
 from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import TOLERANCE, Decision, decide
@@ -34,8 +34,8 @@ from llmb_common.results.references import Reference, by_preference, published_r
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
 from llmb_common.results.training import training_of, training_sense
-from llmb_common.timing.runs import RunTiming
-from llmb_common.timing.statistics import Window
+from llmb_common.runs.timing.runs import RunTiming
+from llmb_common.runs.timing.window import Window
 
 
 def remarks_on(

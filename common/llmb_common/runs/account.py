@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
+from llmb_common.base.run_states import is_live
+from llmb_common.base.structs import from_plain
 from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.reading import read_nodes
 from llmb_common.nodes.summary import NodeSummary, summarize
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord
 
 KEY = "evidence"

@@ -15,12 +15,12 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.printable import counted, printable, size
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.printable import counted, printable, size
+from llmb_common.base.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.iterations import SAVED, read_log
-from llmb_common.timing.log_files import find_markers, is_log_name, open_log
-from llmb_common.timing.records import Iteration
+from llmb_common.runs.timing.iterations import SAVED, read_log
+from llmb_common.runs.timing.log_files import find_markers, is_log_name, open_log
+from llmb_common.runs.timing.records import Iteration
 
 _LOADED = b"successfully loaded checkpoint from "
 _SAVE_TIME = b"save-checkpoint ..."

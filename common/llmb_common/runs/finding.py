@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import AnswerLost
-from llmb_common.machine.files import open_plain
-from llmb_common.machine.processes import ProcessId
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.errors import AnswerLost
+from llmb_common.base.files import open_plain
+from llmb_common.base.processes import ProcessId
+from llmb_common.base.run_states import is_live
+from llmb_common.base.structs import from_plain
 from llmb_common.runs.account import KEY, as_plain, make_account
 from llmb_common.runs.record import (
     CANCELLED,
@@ -32,7 +32,7 @@ from llmb_common.runs.record import (
     RunRecord,
     update_record,
 )
-from llmb_common.timing.job_events import JobEvents, read_events
+from llmb_common.runs.timing.job_events import JobEvents, read_events
 
 
 class Attempt(msgspec.Struct, frozen=True):

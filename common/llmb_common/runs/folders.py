@@ -20,8 +20,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from llmb_common.errors import RecordError
-from llmb_common.machine.files import me, try_lock, user_name
+from llmb_common.base.errors import RecordError
+from llmb_common.base.files import me, try_lock, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common import __version__
-from llmb_common.command.printable import printable
-from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.files import sha256_of
-from llmb_common.machine.processes import Answer, ask
+from llmb_common.base.errors import EnvironmentLacks, RecordError
+from llmb_common.base.files import sha256_of
+from llmb_common.base.printable import printable
+from llmb_common.base.processes import Answer, ask
 from llmb_common.planning.job_plan import JobPlan
 
 

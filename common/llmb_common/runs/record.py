@@ -20,11 +20,11 @@ from typing import Annotated, Any, get_type_hints
 
 import msgspec
 
-from llmb_common.command.words import is_experiment_name
-from llmb_common.decoding.structs import from_json, json_text
-from llmb_common.errors import RecordError
-from llmb_common.machine.files import read_plain, write_atomic
-from llmb_common.machine.processes import ProcessId
+from llmb_common.base.errors import RecordError
+from llmb_common.base.files import read_plain, write_atomic
+from llmb_common.base.processes import ProcessId
+from llmb_common.base.structs import from_json, json_text
+from llmb_common.base.words import is_experiment_name
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import locked, own_run
 from llmb_common.runs.paths import RunPaths, SharedPaths, experiments_folder

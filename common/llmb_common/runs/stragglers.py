@@ -10,12 +10,12 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from llmb_common.command.printable import first_few
-from llmb_common.decoding.structs import from_json
-from llmb_common.machine.files import read_plain
+from llmb_common.base.files import read_plain
+from llmb_common.base.printable import first_few
+from llmb_common.base.statistics import t_quantile
+from llmb_common.base.structs import from_json
 from llmb_common.nodes.reading import read_nodes
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.timing.statistics import t_quantile
 
 FILE = "waits.json"
 _MOST_BYTES = 16 << 20

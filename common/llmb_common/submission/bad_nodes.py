@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from llmb_common.base.errors import EnvironmentLacks, LLMBError
+from llmb_common.base.hostlist import compress, expand_known
+from llmb_common.base.printable import counted
+from llmb_common.base.run_states import is_live
 from llmb_common.causes.blame import proves_node_bad
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.command.printable import counted
-from llmb_common.errors import EnvironmentLacks, LLMBError
 from llmb_common.executors import executor_for
 from llmb_common.nodes.findings import find_on_nodes
 from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.reading import read_nodes
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.hostlist import compress, expand_known
 from llmb_common.runs.record import COMPLETED, RunRecord
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
 from llmb_common.submission.jobs import JobToSubmit
-from llmb_common.timing.job_events import read_events
 
 
 @dataclass(frozen=True)

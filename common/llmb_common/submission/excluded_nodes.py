@@ -10,10 +10,10 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.words import is_node_name
-from llmb_common.decoding.structs import change_list, read_list
-from llmb_common.errors import RequestError
-from llmb_common.runs.hostlist import expand
+from llmb_common.base.errors import RequestError
+from llmb_common.base.hostlist import expand
+from llmb_common.base.structs import change_list, read_list
+from llmb_common.base.words import is_node_name
 
 REMEMBERED_DAYS = 7.0
 """For so long a node is left out by what a run has shown of it, unless somebody puts it back."""

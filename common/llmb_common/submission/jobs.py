@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.base.hostlist import expand
+from llmb_common.base.processes import is_alive
+from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
-from llmb_common.index.runs import RunFilter, RunRow
-from llmb_common.index.search import find_run, find_runs
-from llmb_common.machine.processes import is_alive
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.folders import is_ours
-from llmb_common.runs.hostlist import expand
+from llmb_common.runs.index.runs import RunFilter, RunRow
+from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.manifest import origin_of, pack_code, training_code
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record

@@ -16,23 +16,23 @@ from pathlib import Path
 from msgspec.structs import replace as replaced
 
 from llmb_common import __version__
-from llmb_common.command.outcome import guarded
-from llmb_common.command.printable import exact, tell
-from llmb_common.errors import RequestError
+from llmb_common.base.cluster_types import SLURM
+from llmb_common.base.errors import RequestError
+from llmb_common.base.gpus import CPU
+from llmb_common.base.outcome import guarded
+from llmb_common.base.printable import exact, tell
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook import in_short
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.own_runs import Look, OwnRuns, OwnTime
 from llmb_common.planning.plan import make_plan
-from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.gpus import CPU
+from llmb_common.planning.request.read import Request, read_request
+from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
+from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
+from llmb_common.planning.site.machine import look_at_machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.rendering.script import render_script
-from llmb_common.request.read import Request, read_request
-from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.runs.paths import dry_run_paths
-from llmb_common.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.site.machine import look_at_machine
+from llmb_common.submission.script import render_script
 
 _NEWEST = 40
 """Runs of a configuration that count: systems change."""
@@ -44,8 +44,8 @@ def measured_here(install: Path | None) -> Look:
     def look(plan: JobPlan) -> OwnRuns:
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
-        from llmb_common.index.database import past_memory
         from llmb_common.results.configuration import memory_key
+        from llmb_common.runs.index.database import past_memory
 
         seconds = _same_seconds(install, plan)
         return OwnRuns(
@@ -61,8 +61,8 @@ def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
 
     Outside containers a plan names the engine's release and only runs name the packages: those of the newest run count.
     """
-    from llmb_common.index.database import past_times
     from llmb_common.results.configuration import configuration_key, software_of_plan
+    from llmb_common.runs.index.database import past_times
 
     software = software_of_plan(plan)
     wanted = f"{configuration_key(plan)} {software or f'Megatron-Bridge {plan.engine}.'}"
@@ -78,8 +78,8 @@ def _own_time(seconds: Sequence[float]) -> OwnTime:
 
     These may all be of one day: that many runs know it well says nothing of another.
     """
+    from llmb_common.base.statistics import t_quantile
     from llmb_common.results.scatter import STATED
-    from llmb_common.timing.statistics import t_quantile
 
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)

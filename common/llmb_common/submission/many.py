@@ -13,12 +13,12 @@ from functools import partial
 
 import msgspec
 
-from llmb_common.errors import AnswerLost, LLMBError, SchedulerError, attempt
+from llmb_common.base.errors import AnswerLost, LLMBError, SchedulerError, attempt
 from llmb_common.executors import executor_for
-from llmb_common.index.search import note
-from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run
+from llmb_common.runs.index.search import note
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, Turn, update_record
+from llmb_common.submission.job_files import check_unchanged
 from llmb_common.submission.jobs import JobToSubmit, SubmissionContext, submission_of
 from llmb_common.submission.observe import refresh
 from llmb_common.submission.single import new_run, once_more, settle, submit_job

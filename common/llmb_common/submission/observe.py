@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.cluster_types import ClusterType
+from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
-from llmb_common.index.search import note
-from llmb_common.platform.cluster_types import ClusterType
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.folders import refusal as ownership_refusal
+from llmb_common.runs.index.search import note
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 
 
 class Observation(NamedTuple):

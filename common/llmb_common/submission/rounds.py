@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.errors import RecordError
-from llmb_common.machine.files import try_lock
+from llmb_common.base.clocks import CLOCKS_SECONDS
+from llmb_common.base.errors import RecordError
+from llmb_common.base.files import try_lock
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import JobToSubmit
 

@@ -14,24 +14,24 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.decoding.structs import json_text
-from llmb_common.errors import AnswerLost, RecordError, RequestError, SchedulerError
+from llmb_common.base.errors import AnswerLost, RecordError, RequestError, SchedulerError
+from llmb_common.base.files import fsync_folder
+from llmb_common.base.processes import identify
+from llmb_common.base.structs import json_text
 from llmb_common.executors import executor_for
-from llmb_common.index.search import find_run, note
-from llmb_common.machine.files import fsync_folder
-from llmb_common.machine.processes import identify
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.rendering.job import check_unchanged, job_text
-from llmb_common.rendering.script import render_script
-from llmb_common.rendering.supervisor import render_supervisor, supervisor_sha256
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.folders import remove_run, reserve, write_new
+from llmb_common.runs.index.search import find_run, note
 from llmb_common.runs.manifest import make_manifest, pack_code
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record, update_record
+from llmb_common.submission.job_files import check_unchanged, job_text
 from llmb_common.submission.jobs import JobToSubmit, Options, SubmissionContext, submission_of
 from llmb_common.submission.observe import observe, wait
 from llmb_common.submission.preflight import check
+from llmb_common.submission.script import render_script
+from llmb_common.submission.supervisor import render_supervisor, supervisor_sha256
 
 
 def create_run(

@@ -15,13 +15,13 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
-from llmb_common.command.printable import first_few
-from llmb_common.command.words import is_slurm_name, line_problem, mount_problem
-from llmb_common.decoding.strict_yaml import Lines, load_text
-from llmb_common.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
-from llmb_common.machine.files import read_json, user_path, write_atomic
-from llmb_common.platform.cluster_types import traits_of
-from llmb_common.platform.gpus import CPU
+from llmb_common.base.cluster_types import traits_of
+from llmb_common.base.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
+from llmb_common.base.files import read_json, user_path, write_atomic
+from llmb_common.base.gpus import CPU
+from llmb_common.base.printable import first_few
+from llmb_common.base.strict_yaml import Lines, load_text
+from llmb_common.base.words import is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.questions import (
     PATHS,
     QUESTIONS,

@@ -12,10 +12,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.machine.files import me, user_name
-from llmb_common.machine.processes import ask
-from llmb_common.platform import gpus
+from llmb_common.base import gpus
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.files import me, user_name
+from llmb_common.base.processes import ask
 from llmb_install.answers.questions import Given, Question, default_architecture, expand_workloads, on_slurm
 
 if TYPE_CHECKING:
@@ -249,7 +249,7 @@ def earlier(last: Given, site: Site) -> Given:
 
 def suggestions(site: Site, given: Given) -> Given:
     """What Enter accepts, by field: what was detected, else the documented default."""
-    from llmb_common.site.machine import way_here  # not for the first stage, which lacks msgspec
+    from llmb_common.planning.site.machine import way_here  # not for the first stage, which lacks msgspec
 
     partition = str(given.get("gpu_partition"))
     default_partition = next((p.name for p in site.partitions if p.is_default), "")

@@ -18,10 +18,10 @@ from prompt_toolkit.application.current import get_app_session
 from prompt_toolkit.input.typeahead import clear_typeahead
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bindings
 
-from llmb_common.command.printable import first_few, size, tell
-from llmb_common.command.words import Secret, is_slurm_name
-from llmb_common.errors import Interrupted, RequestError
-from llmb_common.machine.files import user_path
+from llmb_common.base.errors import Interrupted, RequestError
+from llmb_common.base.files import user_path
+from llmb_common.base.printable import first_few, size, tell
+from llmb_common.base.words import Secret, is_slurm_name
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks

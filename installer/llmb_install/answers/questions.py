@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.errors import RequestError, did_you_mean
-from llmb_common.platform import gpus
-from llmb_common.platform.cluster_types import LOCAL, names, traits_of
+from llmb_common.base import gpus
+from llmb_common.base.cluster_types import LOCAL, names, traits_of
+from llmb_common.base.errors import RequestError, did_you_mean
 
 Given = dict[str, Any]
 """Answers so far, by field name, as plain data."""

@@ -18,17 +18,17 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, first_few
-from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.base.cluster_types import SLURM
+from llmb_common.base.engines import CONTAINERS, ENGINES, RELEASE, is_newer, minor
+from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_common.base.files import user_path, write_atomic
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, first_few
 from llmb_common.executors import Container, Held, NodeRequest, executor_for
-from llmb_common.machine.files import user_path, write_atomic
-from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.engines import CONTAINERS, ENGINES, RELEASE, is_newer, minor
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_common.recipes.catalogue import Catalogue, Function
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.runs.manifest import pack_code, training_code
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_install.answers.answers import required_answers
 from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts import adopted, credentials

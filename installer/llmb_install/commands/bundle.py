@@ -25,12 +25,12 @@ from packaging.utils import (
 from packaging.version import Version
 
 import llmb_common
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import size
-from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.machine.files import sha256_of, user_path
-from llmb_common.platform.cluster_types import SLURM
-from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.base.cluster_types import SLURM
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.errors import EnvironmentLacks, RequestError
+from llmb_common.base.files import sha256_of, user_path
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import size
 from llmb_install.answers.answers import Answers, load_recipes, stored_answers
 from llmb_install.answers.questions import expand_workloads
 from llmb_install.installation import Installation

@@ -13,16 +13,16 @@ from pathlib import Path
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import size
-from llmb_common.command.words import is_slurm_name
-from llmb_common.errors import RequestError
+from llmb_common.base import gpus
+from llmb_common.base.cluster_types import LOCAL, SLURM, Traits, traits_of
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import require_trusted
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import size
+from llmb_common.base.words import is_slurm_name
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
-from llmb_common.machine.files import require_trusted
-from llmb_common.platform import gpus
-from llmb_common.platform.cluster_types import LOCAL, SLURM, Traits, traits_of
-from llmb_common.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
-from llmb_common.site.machine import way_here
+from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
+from llmb_common.planning.site.machine import way_here
 from llmb_install.answers.detect import detect_site
 from llmb_install.commands.doctor_check import DoctorCheck, Level, line
 from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather, limit_minutes

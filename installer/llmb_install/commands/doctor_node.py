@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.command.printable import size
+from llmb_common.base import gpus
+from llmb_common.base.cluster_types import SLURM, traits_of
+from llmb_common.base.printable import size
 from llmb_common.executors.slurm.script import LOCAL_FILE_SYSTEMS, ROOT_ROOM
 from llmb_common.health.one_node import NodeReport
 from llmb_common.nodes.facts import Folder
 from llmb_common.nodes.findings import Remark, doctor_remarks
 from llmb_common.nodes.needs import needs_of_site
-from llmb_common.platform import gpus
-from llmb_common.platform.cluster_types import SLURM, traits_of
 from llmb_install.commands.doctor_check import DoctorCheck, Level, line
 from llmb_install.commands.doctor_facts import SiteFacts
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import counted, size, tell
-from llmb_common.errors import EnvironmentLacks, RequestError
+from llmb_common.base.errors import EnvironmentLacks, RequestError
+from llmb_common.base.files import write_output
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import counted, size, tell
 from llmb_common.executors.slurm.query import mpi_types
-from llmb_common.machine.files import write_output
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module

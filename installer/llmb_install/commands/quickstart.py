@@ -9,11 +9,11 @@ import shlex
 import sys
 from pathlib import Path
 
-from llmb_common.command.outcome import Result
-from llmb_common.errors import CheckFailed
-from llmb_common.machine.processes import Answer, ask
-from llmb_common.request.variables import VARIABLES
-from llmb_common.timing.records import iterations_in
+from llmb_common.base.errors import CheckFailed
+from llmb_common.base.outcome import Result
+from llmb_common.base.processes import Answer, ask
+from llmb_common.planning.request.variables import VARIABLES
+from llmb_common.runs.timing.records import iterations_in
 from llmb_install.answers.answers import complete, load_recipes, stored_answers
 from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts.engine import TOOL

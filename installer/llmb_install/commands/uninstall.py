@@ -13,13 +13,13 @@ import termios
 from collections.abc import Iterator
 from pathlib import Path
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import tell
-from llmb_common.decoding.strict_yaml import NotFlatError, load_flat
-from llmb_common.errors import LLMBError, RecordError, RequestError
-from llmb_common.index.roots import list_file, run_folders_in
-from llmb_common.machine.files import read_json
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.errors import LLMBError, RecordError, RequestError
+from llmb_common.base.files import read_json
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import tell
+from llmb_common.base.run_states import is_live
+from llmb_common.base.strict_yaml import NotFlatError, load_flat
+from llmb_common.runs.index.roots import list_file, run_folders_in
 from llmb_install.arguments import runs_remain
 from llmb_install.parts import credentials, files
 from llmb_install.parts.belongings import belongings, remove_if_empty

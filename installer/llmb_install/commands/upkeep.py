@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.outcome import Result
-from llmb_common.command.printable import tell
-from llmb_common.errors import RecordError
-from llmb_common.index.runs import RunFilter
-from llmb_common.index.search import find_runs
-from llmb_common.platform.run_states import is_live
+from llmb_common.base.errors import RecordError
+from llmb_common.base.outcome import Result
+from llmb_common.base.printable import tell
+from llmb_common.base.run_states import is_live
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import refresh
 from llmb_install.answers.answers import load_recipes, required_answers, stored_answers

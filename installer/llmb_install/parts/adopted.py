@@ -6,11 +6,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from llmb_common.errors import LLMBError
-from llmb_common.platform.engines import is_of
+from llmb_common.base.engines import is_of
+from llmb_common.base.errors import LLMBError
+from llmb_common.planning.site.cluster import SiteRelease
 from llmb_common.recipes.catalogue import Catalogue, read_validation
 from llmb_common.recipes.rows import Variant
-from llmb_common.site.cluster import SiteRelease
 from llmb_install.parts.squashfs import BadImage, check_superblock
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.scratch import write_record

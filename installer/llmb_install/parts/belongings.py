@@ -11,7 +11,7 @@ import contextlib
 import re
 from pathlib import Path
 
-from llmb_common.site import FILE_NAME
+from llmb_common.planning.site import FILE_NAME
 from llmb_install.parts import files
 from llmb_install.parts.engine import ENGINE_NAMES, HUB, TOOL
 from llmb_install.parts.environment_build import build_names, cache_name, is_ours

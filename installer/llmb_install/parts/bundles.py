@@ -14,9 +14,9 @@ import platform
 import sys
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks, RecordError
-from llmb_common.machine.files import open_plain, read_json, sha256_of
-from llmb_common.platform.engines import image_file_name
+from llmb_common.base.engines import image_file_name
+from llmb_common.base.errors import EnvironmentLacks, RecordError
+from llmb_common.base.files import open_plain, read_json, sha256_of
 
 SUMS, ABOUT = "SHA256SUMS", "bundle.json"
 

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts.engine import Tool
 from llmb_install.parts.environment_build import child_environment, not_had
 from llmb_install.parts.fetching import fetch

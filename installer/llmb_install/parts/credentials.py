@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.command.words import Secret
-from llmb_common.errors import RecordError, RequestError
-from llmb_common.machine.files import read_json, write_atomic
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.files import read_json, write_atomic
+from llmb_common.base.words import Secret
 from llmb_install.parts.netrc import added, entries, reached, without
 from llmb_install.working.artefact import Artefact, Small
 from llmb_install.working.scratch import private_folder, write

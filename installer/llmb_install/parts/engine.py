@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llmb_common.command.printable import tell
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.platform.engines import DEFAULT_ENGINE
+from llmb_common.base.engines import DEFAULT_ENGINE
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.printable import tell
 from llmb_install.parts import uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.environment_build import (

@@ -15,9 +15,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from llmb_common.command.printable import size
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.processes import ask
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.printable import size
+from llmb_common.base.processes import ask
 from llmb_install.parts.credentials import cache_folder, enroot_credentials_path, setting, temporary_folder
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step

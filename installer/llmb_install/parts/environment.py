@@ -20,11 +20,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmb_common.command.printable import first_few, size
-from llmb_common.errors import EnvironmentLacks, LLMBError
-from llmb_common.machine.files import write_json
-from llmb_common.machine.packages import damaged_files
-from llmb_common.machine.processes import ask, uses
+from llmb_common.base.errors import EnvironmentLacks, LLMBError
+from llmb_common.base.files import write_json
+from llmb_common.base.packages import damaged_files
+from llmb_common.base.printable import first_few, size
+from llmb_common.base.processes import ask, uses
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
 from llmb_install.parts.package_index import Sources

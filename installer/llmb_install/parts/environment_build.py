@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.processes import ask
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.processes import ask
 from llmb_install.parts import uv
 from llmb_install.parts.fetching import hashes
 from llmb_install.parts.package_files import add_clone, link_packages

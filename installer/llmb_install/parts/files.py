@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_common.decoding.strict_yaml import Lines, load_text, read_text
-from llmb_common.errors import ConfigError, EnvironmentLacks, LLMBError
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError
+from llmb_common.base.strict_yaml import Lines, load_text, read_text
 from llmb_install.working.artefact import Artefact, Small
 from llmb_install.working.scratch import write
 
@@ -168,7 +168,7 @@ except Exception as error:
     else:
         why = None
         try:
-            from llmb_common.machine.packages import lost
+            from llmb_common.base.packages import lost
             why = lost(error)
         except Exception:
             pass

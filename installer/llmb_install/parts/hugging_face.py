@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.printable import size
-from llmb_common.command.words import Secret
-from llmb_common.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.printable import size
+from llmb_common.base.words import Secret
 from llmb_install.parts.engine import HUB
 from llmb_install.parts.environment import Environment
 from llmb_install.working.artefact import Artefact, read_receipt

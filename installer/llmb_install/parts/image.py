@@ -19,10 +19,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from llmb_common.command.printable import size
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name
-from llmb_common.machine.processes import ask
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name
+from llmb_common.base.printable import size
+from llmb_common.base.processes import ask
 from llmb_install.parts import enroot
 from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock

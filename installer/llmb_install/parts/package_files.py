@@ -18,7 +18,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from llmb_common import __version__
-from llmb_common.machine.packages import damaged_files, record_hash
+from llmb_common.base.packages import damaged_files, record_hash
 
 _METADATA = ".dist-info"
 

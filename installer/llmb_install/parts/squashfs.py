@@ -7,9 +7,9 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import open_plain
-from llmb_common.machine.processes import MOST_BYTES, Answer, ask
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.files import open_plain
+from llmb_common.base.processes import MOST_BYTES, Answer, ask
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from llmb_common.command.printable import size
-from llmb_common.errors import CheckFailed, EnvironmentLacks, LLMBError, RecordError, RequestError
-from llmb_common.machine.files import read_json
+from llmb_common.base.errors import CheckFailed, EnvironmentLacks, LLMBError, RecordError, RequestError
+from llmb_common.base.files import read_json
+from llmb_common.base.printable import size
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter
 

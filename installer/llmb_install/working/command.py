@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import llmb_common
-from llmb_common.errors import Interrupted
-from llmb_common.machine.sessions import end_session
+from llmb_common.base.errors import Interrupted
+from llmb_common.base.sessions import end_session
 from llmb_install.working.reporter import Reporter
 
 _TAIL = 15
@@ -27,7 +27,7 @@ _TAIL = 15
 _LAUNCHER = """
 import os, signal, sys, threading
 sys.path.append(sys.argv[2])
-from llmb_common.machine.sessions import end_session
+from llmb_common.base.sessions import end_session
 pipe = int(sys.argv[1])
 child = os.fork()
 if child == 0:

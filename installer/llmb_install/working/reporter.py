@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from llmb_common.command.printable import folded, printable_lines
+from llmb_common.base.printable import folded, printable_lines
 
 if TYPE_CHECKING:
     from rich.live import Live

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from llmb_common.machine.files import write_atomic
+from llmb_common.base.files import write_atomic
 from llmb_install.working.artefact import existing
 
 FOLDER = Path(".llmb") / "tmp"

@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from llmb_common.errors import EnvironmentLacks
-from llmb_common.machine.files import me, read_plain, status_of, try_lock, user_name
-from llmb_common.machine.processes import ProcessId, end_processes, identify, is_alive, with_variable
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.files import me, read_plain, status_of, try_lock, user_name
+from llmb_common.base.processes import ProcessId, end_processes, identify, is_alive, with_variable
 from llmb_install.working import scratch
 from llmb_install.working.reporter import Reporter
 

@@ -6,7 +6,7 @@ no other file knows of it.
 
 from __future__ import annotations
 
-from llmb_common.platform.cluster_types import ClusterType, Traits, Variable
+from llmb_common.base.cluster_types import ClusterType, Traits, Variable
 
 _SITE = "`cluster_config.yaml`"
 

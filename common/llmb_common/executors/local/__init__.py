@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmb_common.platform.cluster_types import LOCAL, Traits
+from llmb_common.base.cluster_types import LOCAL, Traits
 
 TRAITS = Traits(
     name=LOCAL,

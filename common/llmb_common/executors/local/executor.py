@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from llmb_common.causes.diagnosis import diagnose
-from llmb_common.command.printable import tell, unfiltered
-from llmb_common.errors import (
+from llmb_common.base.errors import (
     AnswerLost,
     CheckFailed,
     EnvironmentLacks,
@@ -26,10 +24,8 @@ from llmb_common.errors import (
     RequestError,
     attempt,
 )
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
-from llmb_common.executors.engine import check_engine
-from llmb_common.executors.local.script import TorchrunScript
-from llmb_common.machine.processes import (
+from llmb_common.base.printable import tell, unfiltered
+from llmb_common.base.processes import (
     Answer,
     ProcessId,
     ask,
@@ -40,14 +36,18 @@ from llmb_common.machine.processes import (
     loopback_problem,
     with_variable,
 )
-from llmb_common.machine.sessions import noted
-from llmb_common.machine.talking import Conversation, talk
+from llmb_common.base.sessions import noted
+from llmb_common.base.talking import Conversation, talk
+from llmb_common.causes.diagnosis import diagnose
+from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
+from llmb_common.executors.engine import check_engine
+from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
+from llmb_common.planning.site.machine import gpu_names
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
-from llmb_common.site.machine import gpu_names
-from llmb_common.timing.iterations import Progress
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing.job_events import read_events
 
 RUN_VARIABLE = "LLMB_RUN_DIR"
 """In the environment of every process of a run: the run's folder."""

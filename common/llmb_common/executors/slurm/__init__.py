@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmb_common.platform.cluster_types import SLURM, Traits, Variable
+from llmb_common.base.cluster_types import SLURM, Traits, Variable
 
 _SITE = "`cluster_config.yaml`"
 

@@ -13,14 +13,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.errors import LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.errors import LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.run_states import is_waiting
 from llmb_common.executors.slurm.own_jobs import has_own_name, jobs_in_queue
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, JobInfo, run_slurm, steps_of
-from llmb_common.platform.run_states import is_waiting
 from llmb_common.runs.finding import give_up
 from llmb_common.runs.folders import own_run
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 
 PATIENCE_SECONDS = 10.0
 """After which ranks that do not heed their signal are killed."""

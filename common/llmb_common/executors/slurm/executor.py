@@ -13,9 +13,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from llmb_common.command.printable import counted
-from llmb_common.command.words import clock
-from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
+from llmb_common.base.errors import EnvironmentLacks, RequestError, SchedulerError
+from llmb_common.base.files import require_trusted
+from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.printable import counted
+from llmb_common.base.processes import ask
+from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
@@ -26,11 +29,7 @@ from llmb_common.executors.slurm.script import SlurmScript
 from llmb_common.executors.slurm.submit import apart, start, start_together
 from llmb_common.executors.slurm.topology import topology
 from llmb_common.executors.slurm.words import slurm_of
-from llmb_common.machine.files import require_trusted
-from llmb_common.machine.processes import ask
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import limit_seconds
-from llmb_common.runs.hostlist import compress, expand
 
 
 class SlurmExecutor(SlurmScript, Executor):

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 import msgspec
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.processes import Answer, ask, clean_environment
+from llmb_common.base.sessions import end_session
+from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan
-from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.machine.sessions import end_session
-from llmb_common.machine.talking import Conversation, talk
-from llmb_common.runs.hostlist import compress, expand
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
 """What ``salloc`` runs: it says what was granted, and ends with our end of its input."""

@@ -12,15 +12,15 @@ from dataclasses import replace
 
 import msgspec
 
-from llmb_common.errors import LLMBError, SchedulerError
+from llmb_common.base.clocks import CLOCKS_SECONDS
+from llmb_common.base.errors import LLMBError, SchedulerError
+from llmb_common.base.hostlist import compress, expand_known
+from llmb_common.base.processes import identify, is_alive, runs_with
+from llmb_common.base.run_states import is_live, is_waiting
 from llmb_common.executors.slurm.own_jobs import jobs_in_accounting, jobs_in_queue, latest
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, unfit_nodes
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
-from llmb_common.machine.processes import identify, is_alive, runs_with
-from llmb_common.platform.clocks import CLOCKS_SECONDS
-from llmb_common.platform.run_states import is_live, is_waiting
 from llmb_common.runs.finding import Attempt, Finding, attempts_of, end_of
-from llmb_common.runs.hostlist import compress, expand_known
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,
@@ -33,7 +33,7 @@ from llmb_common.runs.record import (
     SUBMITTING,
     RunRecord,
 )
-from llmb_common.timing.job_events import JobEvents, Start, read_events
+from llmb_common.runs.timing.job_events import JobEvents, Start, read_events
 
 _START_SECONDS = 60.0
 """Between a job's start by the controller's clock, and the first line of its script by the node's."""

@@ -13,10 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
+from llmb_common.base.run_states import is_live
 from llmb_common.executors.slurm.query import JobInfo
-from llmb_common.platform.run_states import is_live
 from llmb_common.runs.record import RunRecord
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 
 
 def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from llmb_common.command.words import is_slurm_name, line_problem
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.words import is_slurm_name, line_problem
 
 # Options that belong to the job script, and what to use instead.
 _OURS = {

@@ -12,11 +12,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
+from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.executors.slurm.old_arrays import jobs_of_task
 from llmb_common.executors.slurm.query import JobInfo, accounted, queued
-from llmb_common.platform.clocks import CLOCKS_SECONDS
 from llmb_common.runs.record import SUBMITTING, RunRecord
-from llmb_common.timing.job_events import read_events
+from llmb_common.runs.timing.job_events import read_events
 
 _SUBMISSION_SECONDS = 600.0
 """A job is submitted within so long after its run was recorded. What is submitted later may be somebody else's."""

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from llmb_common.command.printable import tell
-from llmb_common.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.base.clocks import CLOCKS_SECONDS
+from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
+from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.printable import tell
+from llmb_common.base.processes import Answer, ask, clean_environment
+from llmb_common.base.run_states import STATES, is_live
 from llmb_common.executors.slurm.options import limit_of
-from llmb_common.machine.processes import Answer, ask, clean_environment
-from llmb_common.platform.clocks import CLOCKS_SECONDS
-from llmb_common.platform.run_states import STATES, is_live
-from llmb_common.runs.hostlist import compress, expand
 
 CANCEL_SECONDS = 60
 """How long ``scancel`` may take."""

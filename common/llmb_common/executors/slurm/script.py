@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from llmb_common.command.words import SECRET_VARIABLES, mount_problem
-from llmb_common.errors import RequestError
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import shell_part
+from llmb_common.base.words import SECRET_VARIABLES, mount_problem
 from llmb_common.executors import PORT_BASE, PORT_COUNT, JobScript, Ranks
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
-from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.request.read import TUNING_PREFIXES
+from llmb_common.planning.request.read import TUNING_PREFIXES
 from llmb_common.runs.paths import RunPaths
 
 _NAMES = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", *SECRET_VARIABLES)

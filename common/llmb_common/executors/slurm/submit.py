@@ -19,16 +19,15 @@ from shlex import quote
 
 import msgspec
 
-from llmb_common.command.words import clock
-from llmb_common.errors import AnswerLost, RecordError, SchedulerError
+from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
+from llmb_common.base.files import shell_part, write_atomic
+from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors import WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm
 from llmb_common.executors.slurm.script import directives
 from llmb_common.executors.slurm.words import slurm_of
-from llmb_common.machine.files import shell_part, write_atomic
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.outlook import limit_seconds
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.paths import SharedPaths
 from llmb_common.runs.record import SUBMITTED, SUBMITTING, RunRecord, update_record

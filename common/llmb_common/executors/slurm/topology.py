@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 
-from llmb_common.errors import SchedulerError
+from llmb_common.base.errors import SchedulerError
+from llmb_common.base.hostlist import expand_known
 from llmb_common.executors.slurm.query import ASK_SECONDS, run_slurm
-from llmb_common.runs.hostlist import expand_known
 
 _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) (?:.* )?Nodes=(\S+)(?: .*)?")
 

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import msgspec
 
-from llmb_common.command.words import clock, is_slurm_name
-from llmb_common.errors import RequestError
+from llmb_common.base import gpus
+from llmb_common.base.errors import RequestError
+from llmb_common.base.words import clock, is_slurm_name, limit_seconds
 from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
-from llmb_common.planning.outlook import limit_seconds
+from llmb_common.planning.request.values import gres_type
+from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.scheduler import SchedulerPart, SchedulerSettings, TimeLimit
-from llmb_common.platform import gpus
-from llmb_common.request.values import gres_type
-from llmb_common.request.variables import VARIABLE_NAMES, FieldNames
 
 if TYPE_CHECKING:
     from llmb_common.planning.choose import Case
     from llmb_common.planning.job_plan import JobPlan
-    from llmb_common.request.read import Request
+    from llmb_common.planning.request.read import Request
 
 
 SEGMENT_SLURM = (24, 5)

@@ -1,0 +1,69 @@
+"""What a measurement of the fabric says, for people: the answer first."""
+
+from __future__ import annotations
+
+from llmb_common.base.printable import counted
+from llmb_common.health.verdicts import Fabric
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
+from llmb_common.nodes.fabric.verdict import Measure
+from llmb_run.terminal import table
+
+_HEADS = ["measured", "of", "median", "lowest", "scatter", "slow below", "algorithm bandwidth"]
+
+
+def fabric_text(fabric: Fabric) -> str:
+    """The answer, what it can show, what was measured, and what is said of more than single nodes; remedies last."""
+    verdict = fabric.verdict
+    of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
+    lines = [verdict.answer]
+    lines += [f"{item.level}: {item.what}" for item in of_all if item.what not in verdict.answer]
+    lines += [verdict.coarseness] if verdict.coarseness else []
+    rows = [_row(item, fabric.measurement) for item in verdict.measures]
+    parts = ["".join(f"{line}\n" for line in lines), table(_HEADS, rows, _HEADS[2:]), _sizes(fabric.measurement)]
+    remedies = dict.fromkeys(item.remedy for item in verdict.findings if item.remedy)
+    parts.append("".join(f"to do: {text}\n" for text in remedies))
+    parts.append("".join(f"{line}\n" for line in fabric.account))
+    return "\n".join(filter(None, parts))
+
+
+def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
+    scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
+    slow = f"{item.limit:.4g}" if item.limit is not None else ""
+    algorithm = ""
+    if item.name in ("within", "groups", "whole"):
+        nodes = 1 if item.name == "within" else item.nodes
+        algorithm = f"{item.median / bus_factor('all_reduce', nodes * _ranks(measured)):.4g} GB/s"
+    return [
+        item.word if item.name in ("matrix", "copy", "to_gpu", "from_gpu") else f"{item.word}, bus bandwidth",
+        _of(item),
+        f"{item.median:.4g} {item.unit}",
+        f"{item.lowest:.4g}",
+        scatter,
+        slow,
+        algorithm,
+    ]
+
+
+def _of(item: Measure) -> str:
+    if item.name == "groups":
+        return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
+    if item.name == "whole":
+        return counted(item.nodes, "node")
+    return counted(item.count, "node" if item.name == "within" else "GPU")
+
+
+def _ranks(measured: FabricMeasurement) -> int:
+    """Of a node."""
+    groups = [*measured.within, *(group for of_round in measured.rounds for group in of_round)]
+    return groups[0].gpus_per_node if groups else 1
+
+
+def _sizes(measured: FabricMeasurement) -> str:
+    """The table of ``all_reduce_perf``, as far as it was measured."""
+    rows = [
+        [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]
+        for group in measured.sizes
+        if group.seconds is not None
+    ]
+    heads = ["size (B)", "time (us)", "algbw (GB/s)", "busbw (GB/s)"]
+    return table(heads, rows, heads)

@@ -1,0 +1,100 @@
+"""Slurm's host lists: expand ``rack[1-2]n[01-12]-ib,login`` to names, and compress names again.
+
+Numbers are zero-padded like the first number of the range (``n[09-10]``: n09, n10; ``n[9-10]``: n9, n10). Several
+brackets in a name form a product in which the last one varies fastest.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterable
+
+from llmb_common.base.errors import RequestError
+
+_MOST = 100_000
+_TOKEN = re.compile(r"[^\[\],\s]+|\[[0-9,-]*\]")
+
+
+def expand(text: str) -> list[str]:
+    """The names in ``text``, in order and without duplicates; none for ``(null)``, ``None assigned`` and blanks.
+
+    Raises:
+        RequestError: part of it is not a host list; the message shows that part.
+    """
+    if text.strip() in ("", "(null)", "None", "None assigned", "N/A"):
+        return []
+    names: dict[str, None] = {}
+    for part in re.split(r",(?![^\[]*\])", text):
+        part = part.strip()
+        tokens = _TOKEN.findall(part)
+        if not part or "".join(tokens) != part:
+            raise _wrong(text, part)
+        choices = [_numbers(text, token) if token.startswith("[") else [token] for token in tokens]
+        if len(names) + math.prod(map(len, choices)) > _MOST:
+            raise RequestError(f"the host list {text[:80]!r} has more than {_MOST} hosts", remedy="shorten it")
+        names.update(dict.fromkeys(map("".join, itertools.product(*choices))))
+    return list(names)
+
+
+def expand_known(text: str) -> list[str]:
+    """As ``expand``, of a list that a scheduler or a record has given: none where it is damaged."""
+    try:
+        return expand(text)
+    except RequestError:
+        return []
+
+
+def compress(names: Iterable[str]) -> str:
+    """A sorted host list of ``names``, with ranges over the last number in each name; empty if there are none."""
+    found: dict[tuple[str, str], set[str]] = {}
+    plain: set[str] = set()
+    for name in names:
+        # Split at the last number: "a1b2-ib" -> "a1b", "2", "-ib".
+        parts_of = re.fullmatch(r"(.*?)([0-9]{1,18})([^0-9]*)", name, re.ASCII | re.DOTALL)
+        if parts_of is None:
+            plain.add(name)
+        else:
+            found.setdefault((parts_of[1], parts_of[3]), set()).add(parts_of[2])
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for (head, tail), digits in found.items():
+        # Leading zeros fix the width, also for neighbours (09 with 10); without any, 9 and 10 share a range.
+        padded = {len(number) for number in digits if len(number) > 1 and number.startswith("0")}
+        for number in digits:
+            width = len(number) if len(number) in padded else 0
+            groups.setdefault((head, tail, width), []).append(int(number))
+    parts = sorted(plain)
+    for (head, tail, width), numbers in sorted(groups.items()):
+        ranges = list(_ranges(sorted(numbers), width))
+        single = len(ranges) == 1 and "-" not in ranges[0]
+        parts.append(f"{head}{ranges[0]}{tail}" if single else f"{head}[{','.join(ranges)}]{tail}")
+    return ",".join(parts)
+
+
+def _numbers(text: str, token: str) -> list[str]:
+    numbers: list[str] = []
+    for item in token[1:-1].split(","):
+        found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
+        if found is None:
+            raise _wrong(text, token)
+        first, last = found[1], found[2] or found[1]
+        if int(last) < int(first) or int(last) - int(first) > _MOST:
+            raise _wrong(text, token)
+        numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    return numbers
+
+
+def _ranges(numbers: list[int], width: int) -> Iterable[str]:
+    """``1-3``, ``7``: runs of consecutive numbers."""
+    start = 0
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            first, last = str(numbers[start]).zfill(width), str(numbers[end - 1]).zfill(width)
+            yield first if first == last else f"{first}-{last}"
+            start = end
+
+
+def _wrong(text: str, part: str) -> RequestError:
+    shown = f"{part[:80]!r} in {text[:80]!r}" if part != text else f"{part[:80]!r}"
+    return RequestError(f"{shown} is not a host list", remedy="for example node[01-12,20],login1")

@@ -1,0 +1,202 @@
+"""What a command returns, and how it ends: as text for people, or with ``--json`` as one object, the envelope.
+
+::
+
+    {"schema": 1, "command": "results", "ok": true,  "data": ..., "error": null, "notices": ["..."]}
+    {"schema": 1, "command": "results", "ok": false, "data": null,
+     "error": {"code": "request", "message": "...", "remedy": "...", "exit_status": 2}, "notices": []}
+
+``ok`` is true when the exit status is 0. A command whose answer is bad news (a benchmark failed, doctor found a
+blocker) has both: ``ok`` false and its ``data``. ``schema`` grows when the shape of the envelope or of a command's
+data changes in a way that old readers cannot take.
+
+``guarded`` is the last line of every command: each failure becomes a message and an exit status, and no traceback.
+SIGTERM and SIGHUP become Interrupted wherever the command is (Ctrl-C is a KeyboardInterrupt).
+
+Standard library only: the log parsers and the installer's first stage use it too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from llmb_common.base.errors import EnvironmentLacks, Interrupted, LLMBError
+from llmb_common.base.printable import exact, folded, printable_json, printable_output, silence, tell
+from llmb_common.base.sessions import handled
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command has to say. The command layer prints it and ends the process with ``exit_status``.
+
+    ``data`` and ``text`` may be functions where only the one that is printed should be made.
+    """
+
+    data: Any = None
+    """What ``--json`` prints: plain values, no NaN or infinity."""
+    text: str | Callable[[], str] = ""
+    """What is printed otherwise, complete with its line breaks."""
+    status: int = 0
+    """The exit status, unless there is an ``error``."""
+    error: LLMBError | None = None
+    """Why the command failed, where there is ``data`` nevertheless; a command without any raises it instead."""
+    remarks: Sequence[str] = ()
+    """Lines for people after the text, on standard error, with ``--json`` too."""
+    hint: str = ""
+    """The next step, for a person at a terminal; a pipe does not need it."""
+    for_programs: bool = False
+    """``text`` is a script or the like, which must reach a file or a program unchanged."""
+
+    @property
+    def exit_status(self) -> int:
+        return self.status if self.error is None else self.error.exit_status
+
+
+def print_result(command: str, result: Result, *, as_json: bool, notices: Sequence[str] = ()) -> int:
+    """Print ``result`` of ``command``: data on stdout, remarks and the error on stderr; the exit status.
+
+    ``notices`` are what the command has said on stderr meanwhile; they are repeated in the envelope.
+    """
+    if as_json:
+        print(envelope(command, result, notices))
+    else:
+        text = result.text() if callable(result.text) else result.text
+        if result.for_programs:
+            exact(sys.stdout).write(text)
+        else:
+            sys.stdout.write(folded(text, sys.stdout))
+    sys.stdout.flush()
+    for remark in result.remarks:
+        tell(remark)
+    if result.error is not None:
+        tell(f"error: {result.error}")
+    if result.hint and not as_json and sys.stderr.isatty():
+        tell(result.hint)
+    return result.exit_status
+
+
+def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
+    """``result`` as JSON text.
+
+    Raises:
+        ValueError: it holds NaN or an infinity, which JSON does not have
+    """
+    content = {
+        "schema": SCHEMA,
+        "command": command,
+        "ok": result.exit_status == 0,
+        "data": result.data() if callable(result.data) else result.data,
+        "error": None if result.error is None else result.error.as_dict(),
+        "notices": notices,
+    }
+    return printable_json(json.dumps(content, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Wrap a whole command: SIGTERM and SIGHUP raise Interrupted in it."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise Interrupted(f"ended by {signal.Signals(number).name}")
+
+    with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
+        yield
+
+
+_BROKEN_PIPE = 1
+
+
+def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
+    """As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding."""
+    work = _with_streams(work)
+    with printable_output():
+        for stream in (sys.stdout, sys.stderr):
+            # A file name need not fit the terminal's encoding.
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+        return settled(work, command=command, as_json=as_json, notices=notices)
+
+
+def settled(
+    work: Callable[[], int],
+    *,
+    command: str = "",
+    as_json: bool = False,
+    notices: Sequence[str] = (),
+    os_remedy: str = "check that it exists, its owner and permissions, and free space",
+    again: str = "",
+) -> int:
+    """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C, SIGTERM and SIGHUP.
+
+    Errors go to stderr, with ``as_json`` also into the envelope of ``command``. ``os_remedy`` is what to do about a
+    file that cannot be read or written, ``again`` about an interruption. A reader that has gone (``head``, ``less``)
+    is no error.
+    """
+    error: LLMBError
+    work = _with_streams(work)
+    try:
+        with interruptible():
+            status = work()
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:
+        silence(sys.stdout)
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        error = Interrupted("interrupted", remedy=again)
+    except Interrupted as problem:
+        error = Interrupted(problem.message, remedy=problem.remedy or again)
+    except LLMBError as problem:
+        error = problem
+    except OSError as problem:
+        error = _explained(problem, os_remedy)
+    try:
+        return print_result(command, Result(error=error), as_json=as_json, notices=notices)
+    except OSError:  # standard output again: nobody reads it, or its disk is full
+        silence(sys.stdout)
+        return print_result(command, Result(error=error), as_json=False)
+
+
+def _explained(error: OSError, remedy: str) -> LLMBError:
+    """A file or program that has vanished or is not ours: a reader wants its name, not where the code stood."""
+    if error.filename:
+        return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)
+    if error.errno == errno.ENOENT:
+        try:
+            Path.cwd()
+        except OSError:
+            return EnvironmentLacks("the current folder has been removed", remedy="cd to one that exists")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
+        said = f"the output cannot be written: {error.strerror}"
+        return EnvironmentLacks(said, remedy="free some space, or send it to another file")
+    return EnvironmentLacks(str(error), remedy=remedy)
+
+
+def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
+    """``work``, with all three standard streams; where standard output was closed, a refusal instead.
+
+    The next file to be opened would get the number of a closed one, and what is printed would end in that file.
+    """
+
+    def refuse() -> int:
+        raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null to discard it")
+
+    chosen = refuse if sys.stdout is None else work
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            # It gets the lowest number that is free, and is open for as long as we run.
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, open(descriptor, "r" if name == "stdin" else "w", closefd=False))  # noqa: SIM115
+    return chosen

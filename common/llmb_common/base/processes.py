@@ -1,0 +1,351 @@
+"""Other programs and processes: asking one something, bounded in time and output; identifying and ending one.
+
+Programs that work for us, with output that somebody follows, are not asked here: the installer's ``working.command``
+and the local executor start those.
+
+A pid gets reused, and means nothing after a reboot or on another machine. Nothing is ever signalled by its pid alone:
+``send`` reaches exactly the process that was identified, or none.
+
+Standard library only: the installer's first stage asks, and takes its lock, before anything is installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Literal
+
+from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.sessions import KILL_SECONDS, end_session, noted
+
+MOST_BYTES = 256 << 20
+"""More than any program that is asked has to say: the listing of a container image has 40 MB."""
+
+_PATIENCE = 1.0
+"""Seconds between SIGTERM and SIGKILL: srun uses them to cancel its job."""
+_SLURM_VARIABLES = ("SLURM_", "SBATCH_", "SRUN_", "SQUEUE_", "SACCT_", "SCANCEL_", "SINFO_", "SCONTROL_")
+_SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The output and exit status of a program.
+
+    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer: ``problem``
+    then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
+    was ended because it printed too much).
+    """
+
+    status: int | None
+    stdout: bytes = b""
+    stderr: bytes = b""
+    problem: Literal["", "no-program", "no-answer", "too-long"] = ""
+    why: str = ""
+    """The problem as a clause: ``sinfo did not answer in 20 s``."""
+
+    @property
+    def ok(self) -> bool:
+        return self.status == 0
+
+    @property
+    def output(self) -> str:
+        return self.stdout.decode(errors="replace")
+
+    @property
+    def errors(self) -> str:
+        return self.stderr.decode(errors="replace")
+
+    @property
+    def complaint(self) -> str:
+        """The problem, or the first line of what the program complained about."""
+        text = self.why or (self.errors.strip() or self.output.strip())
+        return text.splitlines()[0][:300] if text else f"exit status {self.status}"
+
+
+def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES) -> Answer:
+    """Run ``argv`` without input and return what it says; what is wrong is in the answer.
+
+    The program runs in a session of its own, so that it ends with everything that it has started: after ``seconds``,
+    after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
+    ``clean_environment()``.
+    """
+    environment = clean_environment() if env is None else dict(env)
+    # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
+    # blocked mask would be inherited; handlers are not.
+    with contextlib.ExitStack() as starting:
+        arrived = starting.enter_context(noted())
+
+        def begin() -> None:
+            starting.close()
+            for number in arrived:
+                signal.raise_signal(number)
+
+        try:
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            begin()
+            why = f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}"
+            return Answer(None, problem="no-program", why=why)
+        return _hear(process, begin, argv[0], seconds, most)
+
+
+def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int) -> Answer:
+    """What the program ``name`` says, as ``ask`` has it. ``begin`` lets signals have their usual effect again: from
+    there on one ends the program, too."""
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        said = {process.stdout: bytearray(), process.stderr: bytearray()}
+        try:
+            begin()
+            problem = _listen(process, said, time.monotonic() + seconds, most)
+        except BaseException:
+            end_session(process.pid, _PATIENCE, process.poll)
+            raise
+        output, errors = (bytes(said[stream]) for stream in (process.stdout, process.stderr))
+        if not problem:
+            return Answer(process.wait(), output, errors)
+        end_session(process.pid, _PATIENCE, process.poll)
+        late = problem == "no-answer"
+        why = f"did not answer in {seconds:g} s" if late else f"printed more than {most} bytes"
+        answer = Answer(None, output, errors, problem, f"{name} {why}")
+        # What it waits for, in its own words: "cannot stat file /etc/slurm/slurm.conf, retrying".
+        words = answer.errors.strip().splitlines()
+        return replace(answer, why=f"{answer.why}; it said: {words[0][:300]}") if late and words else answer
+
+
+def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
+    """Why ``program`` was not started. A folder of PATH that we may not enter is no reason: the system then says
+    "Permission denied" of every program that is nowhere else."""
+    if not isinstance(error, PermissionError) or os.sep in program:
+        return (isinstance(error, OSError) and error.strerror) or error
+    is_there = any(os.path.lexists(f"{folder or '.'}/{program}") for folder in os.get_exec_path(env))
+    return os.strerror(errno.EACCES if is_there else errno.ENOENT)
+
+
+def clean_environment() -> dict[str, str]:
+    """The caller's variables in plain C, without what another job left behind (``SLURM_*``) and without options for
+    Slurm's commands (``SBATCH_*``); where Slurm finds its own configuration stays."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _SLURM_KEPT or not name.startswith(_SLURM_VARIABLES)
+    }
+    return kept | {"LC_ALL": "C"}
+
+
+def _listen(
+    process: subprocess.Popen[bytes], said: Mapping[IO[bytes], bytearray], deadline: float, most: int
+) -> Literal["", "no-answer", "too-long"]:
+    """Collect both streams to their end, then wait for the end of the program; what went wrong, if anything."""
+    with selectors.DefaultSelector() as selector:
+        for stream in said:
+            selector.register(stream, selectors.EVENT_READ, said[stream])
+        while selector.get_map():
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return "no-answer"
+            for key, _ in selector.select(left):
+                block = os.read(key.fd, 1 << 16)
+                key.data.extend(block)
+                if not block:
+                    selector.unregister(key.fileobj)
+                if len(key.data) > most:
+                    del key.data[most:]
+                    return "too-long"
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return "no-answer"
+    return ""
+
+
+_STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """``start`` is the start time as the system reports it, ``boot`` the id of the boot it belongs to."""
+
+    host: str
+    pid: int
+    start: str
+    boot: str
+
+
+def identify(pid: int | None = None) -> ProcessId | None:
+    """The identity of process ``pid`` (default: this one); None if there is no such process."""
+    pid = os.getpid() if pid is None else pid
+    start = _start(pid)
+    return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot())
+
+
+def is_alive(process: ProcessId) -> bool | None:
+    """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
+    if process.host != os.uname().nodename:
+        return None
+    return process.boot == _boot() and _start(process.pid) == process.start
+
+
+def is_ours_to_end(pid: int) -> bool:
+    """Whether we may have started ``pid``: it belongs to our user, and is neither init, nor this process, nor the
+    leader of our own process group.
+
+    To ``kill``, 0 and negative numbers mean whole process groups.
+    """
+    if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
+        return False
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def _each(file: str) -> Iterator[tuple[Path, bytes]]:
+    """Folder and content of ``/proc/PID/FILE`` of every process that lets us read it."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            content = (entry / file).read_bytes() or _once_loaded(entry, file)
+        except OSError:
+            continue
+        yield entry, content
+
+
+def _once_loaded(entry: Path, file: str) -> bytes:
+    """While a program is being loaded into a process, what it was started with is not there yet: for microseconds, or
+    until a busy machine has a core for it."""
+    for _ in range(20):
+        (entry / "exe").readlink()  # the kernel's own processes have none: OSError
+        time.sleep(0.001)
+        if content := (entry / file).read_bytes():
+            return content
+    return b""
+
+
+def runs_with(argument: str) -> bool:
+    """Whether any other process on this machine has ``argument`` in its command line."""
+    wanted, own = os.fsencode(argument), str(os.getpid())
+    return any(wanted in content.split(b"\0") for entry, content in _each("cmdline") if entry.name != own)
+
+
+def uses(folder: Path) -> bool:
+    """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
+    code from there, by whatever link."""
+    wanted = os.fsencode(f"{os.path.realpath(folder)}/")
+    return any(wanted in content for name in ("cmdline", "maps") for _, content in _each(name))
+
+
+def with_variable(name: str, value: str) -> list[ProcessId]:
+    """The caller's own processes on this machine that were started with ``name=value`` in their environment.
+
+    Other users' processes are left out even for root, who could read them: their environment says whatever they like.
+    """
+    wanted = os.fsencode(f"{name}={value}")
+    found = []
+    for entry, content in _each("environ"):
+        with contextlib.suppress(OSError):
+            if wanted in content.split(b"\0") and entry.stat().st_uid == os.geteuid():
+                found.append(identify(int(entry.name)))
+    return [process for process in found if process is not None]
+
+
+def send(process: ProcessId, number: signal.Signals) -> bool:
+    """Send a signal to exactly that process; False if it has ended (S5 of SECURITY.md).
+
+    Raises:
+        PermissionError: the process belongs to somebody else.
+    """
+    descriptor = None
+    # None where there is no such process, and before Linux 5.3: there the pid could be reused between two looks.
+    with contextlib.suppress(AttributeError, OSError):
+        descriptor = os.pidfd_open(process.pid)
+    try:
+        if not is_alive(process):
+            return False
+        if descriptor is None:
+            os.kill(process.pid, number)
+        else:
+            signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+    return True
+
+
+def end_processes(
+    leader: ProcessId,
+    members: Callable[[], Sequence[ProcessId]],
+    patience: float,
+    hurry: Callable[[], bool] = lambda: False,
+) -> None:
+    """End ``leader``, then whatever is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
+    ``patience`` seconds or as soon as ``hurry`` returns true.
+
+    The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome.
+    """
+    deadline = time.monotonic() + patience
+    told = {leader}
+    send(leader, signal.SIGTERM)
+    while not (hurry() or time.monotonic() > deadline):
+        if not is_alive(leader):
+            left = members()
+            if not left:
+                return
+            for process in set(left) - told:
+                send(process, signal.SIGTERM)
+            told.update(left)
+        time.sleep(0.05)
+    deadline = time.monotonic() + KILL_SECONDS
+    while time.monotonic() < deadline:
+        killed = [send(process, signal.SIGKILL) for process in (leader, *members())]
+        if not any(killed):
+            return
+        time.sleep(0.05)
+
+
+def _start(pid: int) -> str | None:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return None if fields[0] in ("Z", "X") else fields[_STARTTIME]
+
+
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""  # hidden, as in some containers
+
+
+def loopback_problem() -> EnvironmentLacks | None:
+    """What to say where they do not, as in a network namespace whose ``lo`` nobody has brought up: there a job would
+    try for minutes."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            socket.create_connection(server.getsockname(), timeout=5).close()
+    except OSError as error:
+        return EnvironmentLacks(
+            f"training processes cannot reach each other: 127.0.0.1: {error.strerror or error}",
+            remedy="bring the loopback interface up: ip link set lo up (as root of this network namespace)",
+        )
+    return None

@@ -1,0 +1,166 @@
+"""msgspec's errors about a YAML file as readable messages: the key, its value, what is expected, what to write."""
+
+from __future__ import annotations
+
+import re
+import types
+import typing
+from collections.abc import Iterator
+from typing import Any, Literal, Union
+
+from llmb_common.base.errors import did_you_mean
+from llmb_common.base.printable import counted
+from llmb_common.base.words import is_secret_name
+
+_HELD = {
+    "array": "a list",
+    "bool": "true or false",
+    "float": "a number",
+    "int": "a whole number",
+    "null": "empty",
+    "object": "a group of keys",
+    "str": "text",
+}
+"""msgspec's type names, in words for somebody who writes YAML."""
+
+_WRITE = {
+    "array": "write a list: {key}: [first, second]",
+    "bool": "write {key}: true, or {key}: false",
+    "float": "write a number, without a unit or quotes",
+    "int": "write a whole number, without a unit or quotes",
+    "object": "write its keys on separate lines below {key}:, indented by two spaces",
+}
+_WRITE_TEXT = {"null": "write a value, or remove the key", "array": "write one value", "object": "write one value"}
+"""Where text is expected, by what is there; anything else only lacks its quotes."""
+_STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
+
+
+def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
+    """The path, message and remedy for msgspec's ``text`` on converting ``data`` to ``kind``."""
+    problem, _, path = text.partition(" - at `")
+    problem = problem.replace("`", "'")
+    if path.startswith("key` in `"):
+        path = path.removeprefix("key` in `").rstrip("`")
+        return path, f"a key of {path.removeprefix('$.')}: {problem[:1].lower()}{problem[1:]}", "correct the key"
+    found = re.match(r"Expected '([^']+)', got '([a-z]+)'", problem)
+    path = _found_in(path.rstrip("`") or "$", data, found[2] if found else "")
+    key = path.removeprefix("$").removeprefix(".")
+    at = f" (at {key})" if key else ""
+    if found := re.match(r"Object contains unknown field '(.*)'", problem):
+        unknown = found[1]
+        near = did_you_mean(unknown, _field_names(kind))
+        return f"{path}.{unknown}", f"unknown key {unknown!r}{near}{at}", "remove the key or correct its name"
+    if found := re.match(r"Object missing required field '(.*)'", problem):
+        return path, f"the key {found[1]!r} is missing{at}", "add it"
+    value = "" if is_secret_name(key.rpartition(".")[2]) else _short(_value_at(path, data))
+    if found := re.match(r"Expected '([^']+)', got '([a-z]+)'", problem):
+        wanted = [word for word in found[1].split(" | ") if word != "null"]
+        should = " or ".join(_HELD.get(word, word) for word in wanted)
+        held = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
+        what = f"is {held}, but {should} is expected" if held else f"is empty, but {should} is expected"
+        return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, found[2])
+    if problem.startswith("Invalid enum value"):
+        choices = [str(choice) for choice in _choices_at(path, kind)]
+        near = did_you_mean(value.strip(" ()'\""), choices)
+        remedy = f"use one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
+        return path, f"{key}{value} is unknown{near}", remedy
+    if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.e+-]+)", problem):
+        bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
+        return path, f"{key}{value} is out of range", f"use {bound} {found[2].removesuffix('.0')}"
+    if found := re.match(r"Expected 'str' matching regex '(.*)'$", problem):
+        pattern = found[1].replace("\\\\", "\\").removeprefix(r"\A").removesuffix(r"\Z")
+        return path, f"{key}{value} has characters, or a length, that are not allowed", f"it must match {pattern}"
+    if found := re.match(r"Expected '(str|array)' of length ([<>])= ([0-9]+)", problem):
+        word, bound = ("short", "least") if found[2] == ">" else ("long", "most")
+        many = counted(int(found[3]), "character") if found[1] == "str" else f"{found[3]} of them"
+        return path, f"{key}{value} is too {word}", f"write at {bound} {many}"
+    return path, f"{key}{value}: {problem}", ""
+
+
+_TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(None), "object": dict, "str": str}
+
+
+def _found_in(path: str, data: Any, held: str) -> str:
+    """``path`` with the actual key instead of ``[...]``, which msgspec writes for values of a mapping."""
+    before, dots, after = path.partition("[...]")
+    values = _value_at(before, data)
+    if not dots or after or not isinstance(values, dict):
+        return path
+    return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(held)), path)
+
+
+def _remedy(wanted: str, key: str, held: str) -> str:
+    if not key:
+        return "start each line with a key and a colon"
+    if wanted == "str":
+        return _WRITE_TEXT.get(held, "put the value in quotes")
+    last = re.sub(r"(\[[0-9.]+])+$", "", key).rpartition(".")[2]  # without the index of an item: set[...][0]
+    return _WRITE.get(wanted, "").format(key=last)
+
+
+def _short(value: Any) -> str:
+    """`` ('x')`` if it fits on a line; nothing for lists and groups."""
+    if value is None or isinstance(value, (list, dict)):
+        return ""
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return f" ({text})" if len(text) <= 60 else ""
+
+
+def _steps(path: str) -> Iterator[str]:
+    for found in _STEP.finditer(path):
+        yield found[1] or f"[{found[2]}]"
+
+
+def _value_at(path: str, data: Any) -> Any:
+    for step in _steps(path):
+        if isinstance(data, dict) and step in data:
+            data = data[step]
+        elif isinstance(data, list) and step.startswith("["):
+            data = data[int(step[1:-1])]
+        else:
+            return None  # msgspec writes "[...]" for a value of a mapping
+    return data
+
+
+def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
+    import msgspec
+
+    for step in _steps(path):
+        for option in _options(kind):
+            if isinstance(option, type) and issubclass(option, msgspec.Struct):
+                kind = typing.get_type_hints(option).get(step, Any)
+            elif step.startswith("[") and typing.get_args(option):
+                kind = next(a for a in reversed(typing.get_args(option)) if a is not Ellipsis)
+            else:
+                continue
+            break
+    return tuple(
+        value for option in _options(kind) if typing.get_origin(option) is Literal for value in option.__args__
+    )
+
+
+def _options(kind: Any) -> Iterator[Any]:
+    """The types that ``kind`` allows, without unions around them; ``get_type_hints`` has taken off annotations."""
+    if typing.get_origin(kind) in (Union, types.UnionType):
+        for option in typing.get_args(kind):
+            yield from _options(option)
+    elif kind is not type(None):
+        yield kind
+
+
+def _field_names(kind: type[Any]) -> Iterator[str]:
+    """The names of all fields of ``kind`` and of the structs in it: candidates for a misspelt key."""
+    import msgspec
+
+    seen: set[Any] = set()
+    todo: list[Any] = [kind]
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if isinstance(current, type) and issubclass(current, msgspec.Struct):
+            yield from current.__struct_encode_fields__
+            todo.extend(typing.get_type_hints(current).values())
+        else:
+            todo.extend(typing.get_args(current))

@@ -1,0 +1,182 @@
+"""Windows and their statistics, as the documents give them; and the distributions behind verdicts.
+
+Student's t and Fisher's F by the standard library alone: a login node has no SciPy, and tens of megabytes for two
+functions are too many. Tests hold these against published tables and against each other.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from llmb_common.base.errors import RequestError
+from llmb_common.runs.timing.records import Iteration
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured iterations, both ends included, numbered as the log numbers them."""
+
+    first: int
+    last: int
+
+    def __contains__(self, index: object) -> bool:
+        return isinstance(index, int) and self.first <= index <= self.last
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.last}"
+
+    def after(self, steps: int) -> Window:
+        """This window for a run that continues after so many steps."""
+        return Window(self.first + steps, self.last + steps)
+
+    def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
+        return tuple([item for item in iterations if self.first <= item.index <= self.last])
+
+    def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
+        present = {item.index for item in iterations}
+        return tuple(index for index in range(self.first, self.last + 1) if index not in present)
+
+
+def read_window(text: str) -> Window:
+    """``35-44``, as ``--window`` takes it.
+
+    Raises:
+        RequestError: it is not a range
+    """
+    match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
+    if not match or int(match[1]) > int(match[2]):
+        raise RequestError(f"--window {text} is not a range", remedy="give the first and the last iteration, as 35-44")
+    return Window(int(match[1]), int(match[2]))
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Statistics of at least one value; ``std`` is the sample standard deviation (n - 1), 0 for a single value."""
+
+    count: int
+    mean: float
+    std: float
+    median: float
+
+
+def summarize(values: Sequence[float]) -> Summary | None:
+    """None if there are no values. Values are finite."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    count = len(ordered)
+    mean = math.fsum(ordered) / count
+    variance = math.fsum((value - mean) ** 2 for value in ordered) / (count - 1) if count > 1 else 0.0
+    return Summary(count, mean, math.sqrt(variance), _median(ordered))
+
+
+def robust_deviation(values: Sequence[float]) -> float:
+    """The standard deviation by the median distance from the median, which a few odd values do not widen."""
+    median = _median(sorted(values))
+    return 1.4826 * _median(sorted(abs(value - median) for value in values))
+
+
+def _median(ordered: Sequence[float]) -> float:
+    count = len(ordered)
+    return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
+
+
+_TINY = 1e-300
+_MOST_TERMS = 100_000
+
+
+def t_tail(t: float, degrees: float) -> float:
+    """P(T > t) of Student's t."""
+    half = 0.5 * beta_cdf(degrees / 2, 0.5, degrees / (degrees + t * t))
+    return half if t >= 0 else 1 - half
+
+
+def t_quantile(rate: float, degrees: float) -> float:
+    """The t that is exceeded with probability ``rate``, below one half; degrees are rounded to tenths."""
+    return _t_quantile(rate, max(round(degrees, 1), 0.5))
+
+
+@functools.lru_cache(maxsize=4096)
+def _t_quantile(rate: float, degrees: float) -> float:
+    return _root(lambda t: t_tail(t, degrees) - rate, 0.0, 1e4)
+
+
+def f_tail(f: float, above: float, below: float) -> float:
+    """P(F > f) of a ratio of variances with ``above`` and ``below`` degrees of freedom."""
+    return 1.0 if f <= 0 else beta_cdf(below / 2, above / 2, below / (below + above * f))
+
+
+def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
+    """Degrees of freedom of a sum of two variances (Satterthwaite)."""
+    return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
+
+
+def beta_cdf(a: float, b: float, x: float) -> float:
+    """The regularized incomplete beta function I_x(a, b)."""
+    if not 0 < x < 1:
+        return float(x >= 1)
+    front = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))
+    if x < (a + 1) / (a + b + 2):
+        return front / a * _inverse_fraction(1.0, _beta_terms(a, b, x))
+    return 1 - front / b * _inverse_fraction(1.0, _beta_terms(b, a, 1 - x))
+
+
+def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
+    """The continued fraction of the incomplete beta function (DLMF 8.17.22)."""
+    for m in range(_MOST_TERMS):
+        if m:
+            yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
+        yield -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)), 1.0
+
+
+def _inverse_fraction(first: float, terms: Iterable[tuple[float, float]]) -> float:
+    """1 / (first + a / (b + a' / (b' + ...))) of the pairs (a, b), by Lentz's method, until it no longer changes."""
+    found = c = first
+    d = 0.0
+    for a, b in terms:
+        d = 1 / _not_zero(b + a * d)
+        c = _not_zero(b + a / c)
+        found *= c * d
+        if abs(c * d - 1) < 1e-14:
+            break
+    return 1 / found
+
+
+def _not_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY
+
+
+def digamma(x: float) -> float:
+    """The derivative of ln Gamma, for positive ``x`` (DLMF 5.11.2 after 5.5.2)."""
+    shifted = 0.0
+    while x < 8:
+        shifted, x = shifted - 1 / x, x + 1
+    return shifted + math.log(x) - 1 / (2 * x) - 1 / (12 * x**2) + 1 / (120 * x**4) - 1 / (252 * x**6)
+
+
+def trigamma(x: float) -> float:
+    """The second derivative of ln Gamma, for positive ``x``."""
+    shifted = 0.0
+    while x < 8:
+        shifted, x = shifted + 1 / x**2, x + 1
+    return shifted + 1 / x + 1 / (2 * x**2) + 1 / (6 * x**3) - 1 / (30 * x**5) + 1 / (42 * x**7)
+
+
+def trigamma_inverse(value: float) -> float:
+    """The x whose trigamma is ``value``, between 0.001 and 10,000."""
+    return math.exp(_root(lambda log: trigamma(math.exp(log)) - value, math.log(1e-3), math.log(1e4)))
+
+
+def _root(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Where a falling function crosses zero, by bisection."""
+    for _ in range(70):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return (low + high) / 2

@@ -1,0 +1,241 @@
+"""YAML without surprises, and with line numbers.
+
+Uses PyYAML's parser at node level with the scalars of YAML 1.2's core schema: ``no`` and ``2:00:00`` are strings,
+``1e-5`` is a number. Duplicate keys, merge keys, tags and recursive aliases are errors. ``load_struct`` turns the
+result into a msgspec struct and reports the first mistake with file, line and, for a misspelt key, the closest valid
+one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmb_common.base.errors import ConfigError, LLMBError
+from llmb_common.base.files import read_some
+from llmb_common.base.structs import from_plain
+
+if TYPE_CHECKING:
+    import yaml
+
+T = TypeVar("T")
+
+_INTEGER = re.compile(r"[-+]?[0-9]+\Z")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?\Z")
+_NULL = {"", "~", "null", "Null", "NULL"}
+_BOOLEAN = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+
+_LONGEST = 18
+"""The most digits a whole number may have; no setting needs more."""
+_DEEPEST = 50
+_MOST_OPEN = 1000
+"""Brackets, or list marks of one line, that may be open at once. The parser recurses in C: far more would kill us."""
+_LIST_MARKS = re.compile(rf"^ *([-?] +){{{_MOST_OPEN}}}", re.MULTILINE)
+_MOST_BYTES = 16 << 20
+"""Of a file: a catalogue of functions has less than one MiB, and /dev/zero has no end."""
+_MOST_VALUES = 200_000
+"""Of a file: a few hundred bytes of nested aliases can expand to a billion."""
+
+_FLATTER = f"at most {_DEEPEST} values inside each other"
+
+_QUOTED = ("'", '"', "|", ">")
+# Tags that the parser assigns to untagged values by YAML 1.1 rules; the scalar rules above replace those.
+_IMPLICIT_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
+
+Lines = dict[str, int]
+
+
+def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
+    """Parse ``text``; ``where`` names it in messages.
+
+    Returns the plain data, and the line of every value by its path (``$.rows[3].gpu``, as msgspec writes it).
+
+    Raises:
+        LLMBError: the class ``error``, with ``where:line``: not YAML, or not allowed here.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
+    if _LIST_MARKS.search(text) or max(itertools.accumulate(brackets), default=0) > _MOST_OPEN:
+        raise error(f"{where}: nested too deeply", remedy=_FLATTER)
+    try:
+        node = yaml.compose(text, Loader=loader)
+    except yaml.MarkedYAMLError as problem:
+        mark = problem.problem_mark
+        location = f"{where}:{mark.line + 1}" if mark else where
+        raise error(f"{location}: not valid YAML: {problem.problem}", remedy="correct that line") from problem
+    except yaml.YAMLError as problem:
+        raise error(f"{where}: not valid YAML: {problem}") from problem
+    except RecursionError as problem:
+        raise error(f"{where}: nested too deeply", remedy=_FLATTER) from problem
+    if node is None:
+        raise error(f"{where}: the file is empty", remedy="name a file that says something")
+    lines: Lines = {}
+    return _plain(node, "$", where, lines, error, frozenset()), lines
+
+
+class NotFlatError(Exception):
+    """A text that only a YAML parser can read."""
+
+
+_FLAT_LINE = re.compile(r"(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*))?\Z| *- +(?P<item>.*)\Z")
+_NO_COLON = re.compile(r"[A-Za-z_][^:]*\Z")
+_FLAT_LIST = re.compile(r"\[(.*)\](?: +#.*)?\Z")
+_FLAT_VALUE = re.compile(
+    r"""'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)"|(?P<plain>(?:[\w/.~](?:(?!: |:\Z| +#)[^\[\]{}])*)?)"""
+)
+_COMMENT = re.compile(r"(?: +#.*)?\Z")
+
+
+def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[dict[str, Any], Lines]:
+    """As ``load_text``, without a YAML parser: lines of ``KEY: VALUE``, and lists of plain values.
+
+    Raises:
+        LLMBError: the class ``error``: a key is there twice, or has no colon.
+        NotFlatError: it holds anything else, perhaps a mistake: then ``load_text`` says which.
+    """
+    result: dict[str, Any] = {}
+    lines: Lines = {}
+    key, listed = "", False
+    for number, line in enumerate(map(str.rstrip, text.split("\n")), start=1):
+        if not line or line.lstrip().startswith("#"):
+            continue
+        found = _FLAT_LINE.match(line)
+        if found is not None and found["key"] in result:
+            raise _duplicate(found["key"], lines[f"$.{found['key']}"], f"{where}:{number}", error)
+        if found is None and result and not listed and _NO_COLON.match(line):
+            raise error(f"{where}:{number}: not valid YAML: no ':' after the key", remedy="correct that line")
+        if found is None or (found["key"] is None and not listed):
+            raise NotFlatError(where)
+        if found["key"] is None:
+            result[key] = [*(result[key] or []), _flat_value(found["item"])]
+            continue
+        key, value = found["key"], (found["value"] or "").lstrip()
+        value = "" if value.startswith("#") else value
+        inside = _FLAT_LIST.match(value)
+        items = inside[1].split(",") if inside and inside[1].strip() else []
+        result[key] = [_flat_value(item.strip()) for item in items] if inside else _flat_value(value)
+        lines[f"$.{key}"] = number
+        listed = not value
+    return result, lines
+
+
+def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
+    return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
+
+
+def _flat_value(text: str) -> Any:
+    found = _FLAT_VALUE.match(text)
+    if found is None or not _COMMENT.match(text, found.end()):
+        raise NotFlatError(text)
+    quoted = found["double"] if found["single"] is None else found["single"]
+    return _scalar(found["plain"]) if quoted is None else quoted
+
+
+def _plain(
+    node: yaml.Node, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
+) -> Any:
+    import yaml
+
+    line = node.start_mark.line + 1
+    lines[path] = line
+    if len(lines) > _MOST_VALUES:
+        raise error(f"{where}: more than {_MOST_VALUES} values, with those of aliases", remedy="use fewer aliases")
+    if id(node) in parents:
+        raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
+    if len(parents) >= _DEEPEST:
+        raise error(f"{where}:{line}: nested too deeply", remedy=_FLATTER)
+    if node.tag.removeprefix("tag:yaml.org,2002:") not in _IMPLICIT_TAGS:
+        raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
+    if isinstance(node, yaml.ScalarNode):
+        value = node.value if node.style in _QUOTED else _scalar(node.value)
+        if isinstance(value, float) and not math.isfinite(value):
+            raise error(f"{where}:{line}: the number {node.value[:40]} is too large")
+        return value
+    inside = parents | {id(node)}
+    if isinstance(node, yaml.SequenceNode):
+        return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        key_line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise error(f"{where}:{key_line}: a key must be a plain word")
+        key = key_node.value
+        if key == "<<" and key_node.style not in _QUOTED:
+            raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
+        if key in result:
+            raise _duplicate(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
+        result[key] = _plain(value_node, f"{path}.{key}", where, lines, error, inside)
+        lines[f"{path}.{key}"] = key_line
+    return result
+
+
+def _scalar(text: str) -> Any:
+    if text in _NULL:
+        return None
+    if text in _BOOLEAN:
+        return _BOOLEAN[text]
+    if _INTEGER.match(text) and len(text) <= _LONGEST:
+        return int(text)
+    if _FLOAT.match(text):
+        return float(text)  # integers that are too long end up here too, and no field accepts them
+    return text
+
+
+def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
+    """The UTF-8 text of ``path``.
+
+    Raises:
+        LLMBError: the class ``error``: it cannot be read, or is not UTF-8.
+    """
+    try:
+        content = read_some(path, _MOST_BYTES + 1)
+    except OSError as problem:
+        raise error(
+            f"cannot read {path}: {problem.strerror or problem}", remedy="it must be a file that you can read"
+        ) from problem
+    if len(content) > _MOST_BYTES:
+        raise error(f"{path} is larger than {_MOST_BYTES >> 20} MiB", remedy="name another file")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as problem:
+        line = content.count(b"\n", 0, problem.start) + 1
+        raise error(
+            f"{path}:{line}: not UTF-8 text: {problem.reason} at byte {problem.start}", remedy="save the file as UTF-8"
+        ) from problem
+
+
+def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
+    """Read ``path`` as a ``kind`` (a frozen msgspec struct).
+
+    Raises:
+        LLMBError: the class ``error``, with file, line and remedy.
+    """
+    data, lines = load_text(read_text(path, error), str(path), error)
+    return convert(data, lines, kind, str(path), error)
+
+
+def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:
+    """``data`` (from ``load_text``) as a ``kind``.
+
+    Raises:
+        LLMBError: the class ``error``, with the line of the first mistake.
+    """
+    import msgspec
+
+    try:
+        result: T = from_plain(data, kind)
+    except msgspec.ValidationError as problem:
+        from llmb_common.base.schema_errors import explain
+
+        path, message, remedy = explain(str(problem), kind, data)
+        # msgspec writes "[...]" for the values of a mapping: use the line of the nearest enclosing value that has one.
+        while path and path not in lines:
+            path = re.sub(r"(\.[^.\[]+|\[[^\]]*\])\Z", "", path) if path != "$" else ""
+        line = f":{lines[path]}" if path else ""
+        raise error(f"{where}{line}: {message}", remedy=remedy) from problem
+    return result

@@ -1,0 +1,154 @@
+"""Plain values, JSON and MessagePack as msgspec structs, safely from any thread; lists that an installation keeps."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from llmb_common.base.errors import RecipeError, RecordError
+from llmb_common.base.files import read_json, try_lock, write_json
+
+_one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
+
+
+def from_plain(value: Any, kind: Any) -> Any:
+    """``value`` (dicts, lists, strings, ...) as a ``kind``.
+
+    One conversion at a time: at the first use of a struct type, msgspec (0.22) builds its description of the type by
+    running Python code, during which another thread may start to use the unfinished result. That crashes the process
+    with SIGSEGV. The lock costs nothing: a conversion never blocks, and under the GIL threads do not convert in
+    parallel anyway.
+
+    Raises:
+        msgspec.ValidationError: ``value`` does not fit.
+    """
+    import msgspec
+
+    with _one_at_a_time:
+        return msgspec.convert(value, kind, strict=True)
+
+
+def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
+    """JSON text, or ``packed`` MessagePack, as a ``kind``, in one go; a number that JSON does not have is malformed.
+
+    Raises:
+        msgspec.ValidationError: it is not a ``kind``
+        msgspec.DecodeError: it is not JSON, not MessagePack, or nested too deep
+    """
+    import msgspec
+
+    with _one_at_a_time:
+        try:
+            return (msgspec.msgpack if packed else msgspec.json).decode(content, type=kind)
+        except RecursionError as error:
+            raise msgspec.DecodeError("it is nested too deep") from error
+
+
+def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
+    """A file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``. ``what`` it is, in the message.
+
+    Raises:
+        RecipeError: it cannot be read, or is no ``kind``; ``remedy`` says how to get it back
+    """
+    import msgspec
+
+    try:
+        return from_json(path.read_bytes(), kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise RecipeError(f"cannot read {what}{path}: {error}", remedy=remedy) from error
+
+
+def json_text(value: Any) -> bytes:
+    """The text that ``files.write_json`` writes, several times faster: json's C encoder cannot indent."""
+    import msgspec
+
+    text: bytes = msgspec.json.format(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), indent=2)
+    return text + b"\n"
+
+
+SCHEMA = 1
+
+T = TypeVar("T")
+
+
+def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
+    """The items under ``name`` in ``file``; none where there is no file. ``what`` names such a file in messages.
+
+    Raises:
+        RecordError: it cannot be read, is damaged or of another version
+    """
+    import msgspec
+
+    if not file.exists():
+        return []
+    value = read_json(file)
+    try:
+        if value["schema"] != SCHEMA:
+            raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
+        found: list[T] = from_plain(value[name], list[kind])  # type: ignore[valid-type]
+    except (KeyError, TypeError, msgspec.ValidationError) as error:
+        raise RecordError(f"{file} is not {what}: {error}", remedy="correct or remove the file") from error
+    return found
+
+
+def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
+    """Replace the list that ``read_list`` reads by what ``change`` makes of it.
+
+    One process at a time, from the reading to the writing: what another has added meanwhile would be lost otherwise.
+
+    Raises:
+        RecordError: as ``read_list``; it cannot be written; another process does not finish its own change
+    """
+    import msgspec
+
+    file.parent.mkdir(exist_ok=True)
+    with locked(file):
+        items = change(read_list(file, name, kind, what))
+        write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})
+
+
+_PATIENCE_SECONDS = 20.0
+"""For another process's change, which takes milliseconds; one that was stopped may never go on."""
+
+
+@contextlib.contextmanager
+def locked(file: Path) -> Iterator[None]:
+    """Hold the lock of ``file``: a file beside it, since ``file`` itself is replaced with each change.
+
+    Raises:
+        RecordError: that is impossible, or another process holds it for too long
+    """
+    lock = file.with_name(f".{file.name}.lock")
+    try:
+        descriptor = _open_lock(lock)
+    except OSError as error:
+        raise RecordError(
+            f"cannot open {lock}: {error.strerror or error}", remedy="check the folder's permissions and free space"
+        ) from error
+    try:
+        give_up = time.monotonic() + _PATIENCE_SECONDS
+        while not try_lock(descriptor):
+            if time.monotonic() > give_up:
+                raise RecordError(
+                    f"another process has been changing {file} for {_PATIENCE_SECONDS:.0f} s",
+                    remedy=f"fuser {lock} shows it; run the same command again when it has ended",
+                )
+            time.sleep(0.02)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _open_lock(lock: Path) -> int:
+    flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # To lock a file on NFS, it must be open for writing.
+        return os.open(lock, flags | os.O_RDWR, 0o664)
+    except PermissionError:  # another user's, who shares the folder
+        return os.open(lock, flags | os.O_RDONLY)

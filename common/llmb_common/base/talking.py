@@ -1,0 +1,133 @@
+"""Another program that is told things while it runs, and answers line by line, bounded in time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+from llmb_common.base.processes import Answer, clean_environment
+from llmb_common.base.sessions import end_session
+
+_PATIENCE = 2.0
+"""Seconds that the program gets to end by itself when nobody talks to it any more."""
+_MOST_ERRORS = 1 << 20
+_LONGEST_LINE = 1 << 20
+"""Bytes: what goes on for longer without an end of line is no line, and is not kept."""
+
+
+class Conversation:
+    """A program that runs: what it is told goes to its input, what it says comes line by line."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        self._process = process
+        self._to, self._from, self._from_errors = process.stdin, process.stdout, process.stderr
+        self._waiting = self._rest = self._errors = b""
+        os.set_blocking(self._to.fileno(), False)
+        self.over = False
+        """It says no more."""
+
+    def tell(self, line: str) -> None:
+        """Give it a line; what it does not take now, it gets while it is heard."""
+        self._waiting += line.encode() + b"\n"
+
+    def hear(self, seconds: float) -> list[str]:
+        """The lines that have come; waits at most so long for the first one. Empty: none came, or it is ``over``."""
+        deadline = time.monotonic() + seconds
+        lines: list[str] = []
+        while not lines and not self.over:
+            left = deadline - time.monotonic()
+            if left < 0:
+                break
+            lines = self._exchange(left)
+        return lines
+
+    def _exchange(self, seconds: float) -> list[str]:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._from, selectors.EVENT_READ)
+            if not self._from_errors.closed:
+                selector.register(self._from_errors, selectors.EVENT_READ)
+            if self._waiting:
+                selector.register(self._to, selectors.EVENT_WRITE)
+            ready = [key.fileobj for key, _ in selector.select(seconds)]
+        if self._to in ready:
+            self._give()
+        if self._from_errors in ready:
+            self._take_errors()
+        return self._take() if self._from in ready else []
+
+    def _give(self) -> None:
+        try:
+            written = os.write(self._to.fileno(), self._waiting)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._waiting = b""  # nobody listens: its end is about to be seen
+            return
+        self._waiting = self._waiting[written:]
+
+    def _take(self) -> list[str]:
+        block = os.read(self._from.fileno(), 1 << 16)
+        if not block:
+            self.over = True
+            self._hear_errors_out()
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            self._rest = b""
+        return [line.decode(errors="replace") for line in lines]
+
+    def _hear_errors_out(self) -> None:
+        """What it complained of in its last moments."""
+        deadline = time.monotonic() + _PATIENCE
+        with selectors.DefaultSelector() as selector:
+            if not self._from_errors.closed:
+                selector.register(self._from_errors, selectors.EVENT_READ)
+            while not self._from_errors.closed:
+                left = deadline - time.monotonic()
+                if left < 0 or not selector.select(left):
+                    return
+                self._take_errors()
+
+    def _take_errors(self) -> None:
+        block = os.read(self._from_errors.fileno(), 1 << 16)
+        if not block:
+            self._from_errors.close()
+        self._errors = (self._errors + block)[:_MOST_ERRORS]
+
+    @property
+    def complaint(self) -> Answer:
+        """What it complained about so far, as an answer without output."""
+        return Answer(self._process.poll(), b"", self._errors, "" if self.over else "no-answer")
+
+
+@contextlib.contextmanager
+def talk(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Conversation]:
+    """Run ``argv`` in a session of its own, which ends with the conversation. ``env``: its whole environment, if not
+    ``clean_environment()``.
+
+    Raises:
+        OSError: it cannot be started
+    """
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=clean_environment() if env is None else dict(env),
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield Conversation(process)
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_PATIENCE)
+            end_session(process.pid, _PATIENCE, process.poll)

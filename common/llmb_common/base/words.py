@@ -1,0 +1,203 @@
+"""Which single-line values, Slurm names and job variables are valid, and which are secrets: the only place for that.
+
+``cluster_config.yaml``, the documented variables, task files and the installer's answers are all checked here. Standard
+library only, because the installer's bootstrap uses it too.
+"""
+
+from __future__ import annotations
+
+import re
+
+from llmb_common.base.errors import RequestError
+
+SECRET_VARIABLES = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "NGC_API_KEY", "NGC_CLI_API_KEY", "WANDB_API_KEY")
+
+_SURE = {"SECRET", "SECRETS", "PASSWORD", "PASSWORDS", "PASSWD", "PASSPHRASE", "PASSCODE", "APIKEY", "APIKEYS", "JWT"}
+_SURE |= {"CREDENTIAL", "CREDENTIALS", "CRED", "CREDS", "BEARER", "COOKIE", "DSN", "WEBHOOK", "PGPASS", "SSHPASS"}
+_ENDINGS = ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "APIKEY", "CREDENTIAL", "CREDENTIALS")
+"""Endings of words written without a separator: GITHUBTOKEN, PGPASSWORD."""
+
+# Words that indicate a secret unless another word in the name says otherwise.
+_SIZES = {"COUNT", "LENGTH", "SIZE"}
+_COUNTED = _SIZES | {"MAX", "MIN", "NUM", "N", "TOTAL", "PER", "LIMIT", "LEN"}
+_UNLESS = {
+    "TOKEN": _COUNTED | {"DISPATCHER", "DROP", "PAD", "EOS", "BOS", "MASK", "UNK", "TYPE", "ID"},
+    "TOKENS": _COUNTED | {"DROP"},
+    "KEY": {*("PUBLIC", "PRIMARY", "FOREIGN", "SORT", "CACHE", "PARTITION", "ROUTING", "QUERY"), *_SIZES},
+    "KEYS": {"PUBLIC", "SORT", "CACHE", "QUERY"} | _COUNTED,
+    "AUTH": {"SOCK", "TYPE", "METHOD"},
+}
+_LAST = {
+    "PASS": _COUNTED | {"FIRST", "SECOND", "ONE", "TWO", "SINGLE", "MULTI", "FORWARD", "BACKWARD"},
+    "PWD": {"OLD"},
+    "PAT": {"FILE", "NAME", "GLOB"},
+}
+"""The same, but only as the last of several words: DB_PASS, MYSQL_PWD, GITHUB_PAT, but not PASS_THROUGH or PWD."""
+
+SECRET_SHAPES = re.compile(
+    rb"\b(?:hf_[A-Za-z0-9]{16,}|nvapi-[A-Za-z0-9_-]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}"
+    rb"|glpat-[A-Za-z0-9_-]{16,}|sk-[A-Za-z0-9_-]{20,}|xox[abprs]-[A-Za-z0-9-]{10,}|AKIA[0-9A-Z]{16})"
+    rb"|(?<=://)[^\s/:@]+:[^\s/@]+(?=@)"
+)
+"""Tokens of Hugging Face, NGC, GitHub, GitLab, Slack, AWS and others by their prefixes; user and password in a URL."""
+
+
+class Secret:
+    """A string that only ``reveal()`` exposes: ``str()``, ``repr()``, formatting, JSON, pickling, comparison do not.
+
+    S6 of SECURITY.md.
+    """
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def reveal(self) -> str:
+        return self._value
+
+    def __bool__(self) -> bool:
+        return bool(self._value)
+
+    def __str__(self) -> str:
+        return "****"
+
+    def __repr__(self) -> str:
+        return "Secret(****)"
+
+    def __format__(self, spec: str) -> str:
+        return "****"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret cannot be pickled or copied to disk")
+
+
+def is_secret_name(name: str) -> bool:
+    """Whether a variable of this name must be kept out of scripts, records and output.
+
+    Decided word by word: NGC_KEY and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
+    TOKENIZERS_PARALLELISM are not.
+    """
+    words = re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper())
+    words = [word for word in words if word]
+    others = set(words)
+    for word in words:
+        if word in _UNLESS:
+            if not _UNLESS[word] & others:
+                return True
+        elif word in _SURE or (word.endswith(_ENDINGS) and not _COUNTED & others):
+            return True
+    last = words[-1] if words else ""
+    return len(words) > 1 and last in _LAST and not _LAST[last] & others
+
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_CLOCK = re.compile(r"(?:([0-9]{1,7})-(?=[0-9]{1,2}:))?([0-9]{1,3}):([0-5][0-9]):([0-5][0-9])")
+
+_LONGEST_ARGUMENT = 20_000
+"""Room for the names of a thousand nodes, written out. SQLite takes no pattern longer than 50000."""
+
+_BASH = {"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID", "IFS", "SECONDS", "GROUPS", "DIRSTACK"}
+_BASH |= {"BASHPID", "BASH_ENV", "BASH_REMATCH", "FUNCNAME", "LINENO", "OPTIND", "PIPESTATUS", "RANDOM", "_"}
+_SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
+
+
+def line_problem(text: str) -> str:
+    """Why ``text`` is not a single line of UTF-8 text, to be appended to its name; empty if it is."""
+    if any(ord(c) < 32 or ord(c) == 127 for c in text):
+        return "contains a line break or a control character"
+    if any("\ud800" <= c <= "\udfff" for c in text):
+        return "is not UTF-8 text"
+    return ""
+
+
+def check_argument(name: str, text: str) -> None:
+    """What no option and no argument of a command takes. An empty value comes from a shell variable that is not set.
+
+    Raises:
+        RequestError: ``text`` is empty (commas count as nothing), endless, or not one line of UTF-8 text
+
+    S8 of SECURITY.md.
+    """
+    if len(text) > _LONGEST_ARGUMENT:
+        raise RequestError(
+            f"{name} has {len(text)} characters: {text[:40]!r}...", remedy=f"give at most {_LONGEST_ARGUMENT}"
+        )
+    if not text.strip(" ,"):
+        raise RequestError(f"{name} is empty", remedy="give it a value, or leave it out")
+    if problem := line_problem(text):
+        raise RequestError(f"{name} {text!r} {problem}", remedy="write it on one line, in UTF-8")
+
+
+def span_seconds(text: str) -> int | None:
+    """``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS`` in seconds; None: it is not a span of time.
+
+    Units are s, m, h, d and w, in capital letters too.
+    """
+    if found := re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower()):
+        return int(found[1]) * _UNITS[found[2]]
+    if found := _CLOCK.fullmatch(text.strip()):
+        days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+        return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    return None
+
+
+def clock(seconds: int) -> str:
+    """``HH:MM:SS``, or ``D-HH:MM:SS`` of a thousand hours and more, as ``span_seconds`` reads it."""
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24) if hours > 999 else (0, hours)
+    return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
+
+
+def is_slurm_name(text: str) -> bool:
+    """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
+    # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
+    return re.fullmatch(r"\w[\w.,:@+/=-]*", text) is not None
+
+
+def is_node_name(text: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
+
+
+def is_variable_name(name: str) -> bool:
+    return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
+
+
+def job_variable_problem(name: str, value: str) -> str:
+    """Why ``name=value`` is not allowed in a job's environment, starting with the name; empty if it is.
+
+    The job script's own variables are lower case, which no program uses except for ``http_proxy`` and the like.
+    """
+    if not is_variable_name(name):
+        return f"{name!r} is not a variable name"
+    if is_secret_name(name):
+        return f"{name} is a secret, and values given here are written into every job script"
+    if name in _BASH:
+        return f"{name} is reserved by bash, which runs the job script"
+    if name in _SCRIPT or (name.islower() and not name.endswith("_proxy")):
+        return f"{name} is set by the job script"
+    if problem := line_problem(value):
+        return f"{name} {problem}"
+    return ""
+
+
+def mount_problem(path: str, runtime: str) -> str:
+    """Why ``pyxis`` or ``enroot`` cannot mount ``path``, to be appended to it; empty if it can.
+
+    Both write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script that
+    Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static build
+    does not decode ``\\040``.
+    """
+    if "," in path or ":" in path:
+        return "contains a comma or a colon, which container mounts cannot express"
+    if set(path) & set('$`"\\'):
+        return 'contains one of $ ` " \\, which Pyxis would pass to a shell'
+    if runtime == "enroot" and any(c.isspace() for c in path):
+        return "contains white space, which Enroot does not accept in mounts"
+    return line_problem(path)
+
+
+def is_experiment_name(name: object) -> bool:
+    """Whether ``name`` is a valid experiment name: a plain word, safe in paths, in job names and on a terminal."""
+    return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name) is not None

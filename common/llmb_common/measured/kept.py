@@ -1,0 +1,292 @@
+"""Logs are read once: figures and diagnoses are kept in the installation's index, with a stamp of what decides them.
+
+Kept is what the log says over a window, never a verdict: references and baselines may change without the log. The stamp
+names the log, ``job.json``, ``run.json`` and ``events.jsonl`` by inode, size and times, the run's state, and the code
+that reads. Runs that have not ended are read every time; so is a file that changed a moment ago, which could change
+again without a trace.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+import msgspec
+from llmb_common.runs.timing.window import Window
+
+from llmb_common import causes, results
+from llmb_common.base.errors import LLMBError, attempt
+from llmb_common.base.files import sha256_of_tree
+from llmb_common.base.run_states import is_live
+from llmb_common.base.structs import from_json
+from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
+from llmb_common.results.scatter import PastRun
+from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.training import training_sense
+from llmb_common.results.verdict import window_of
+from llmb_common.runs import timing
+from llmb_common.runs.account import account_of
+from llmb_common.runs.index.database import (
+    LogFigures,
+    Reason,
+    keep_figures,
+    keep_reasons,
+    kept_figures,
+    kept_reasons,
+    past_figures,
+)
+from llmb_common.runs.index.runs import RunRow, row_of
+from llmb_common.runs.record import COMPLETED, RunRecord, load_record
+from llmb_common.runs.timing.iterations import IterationsOnDisk
+from llmb_common.runs.timing.log_files import RunFiles, find_runs
+from llmb_common.runs.timing.runs import RecordedState, RunTiming, Status, analyse
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
+
+T = TypeVar("T")
+
+_COARSE_NS = 2_000_000_000
+"""A file system's clock may stand still for so long."""
+
+_AT_ONCE = 500
+"""Figures that are written together: who is interrupted keeps the others."""
+
+
+_NO_FILES = RunFiles("", None, None)
+
+
+class LogSummary(msgspec.Struct, frozen=True, array_like=True):
+    """What a run's log says in short: what tables of many runs need of each."""
+
+    status: Status
+    window: Window
+    steps: MeasuredSteps
+    sense: tuple[str, ...] = ()
+    """Why it did not train, by its log and plan alone."""
+    image: RunImage = RunImage("", "")
+    documented: bool = False
+    """It was measured over the iterations that its document measures."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the run says how fast its configuration is."""
+        return self.documented and self.status.measured and self.steps.time is not None
+
+
+class _Timing(msgspec.Struct, frozen=True, array_like=True):
+    """``timing`` without its files and, of its ``count`` iterations, with the last."""
+
+    timing: RunTiming
+    count: int
+
+    def of(self, files: RunFiles) -> RunTiming:
+        """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
+        last = self.timing.iterations
+        known = IterationsOnDisk(files.log, self.count, last[0]) if last and files.log is not None else ()
+        return replace(self.timing, files=files, iterations=known)
+
+
+class KeptLog(NamedTuple):
+    """A log as the index has it, or as it was read. ``timing`` packed: see ``timing_of``."""
+
+    summary: LogSummary
+    configuration: str
+    timing: RunTiming | bytes
+
+
+def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
+    """What the log of the run that lies there gave; None where other code has kept it in another shape."""
+    found = _unpacked(packed, _Timing)
+    return found.of(files) if found else None
+
+
+class KeptFigures:
+    """What the logs of the runs in ``folders`` gave, from the index of ``install`` or from the logs themselves.
+
+    ``close`` keeps what is new.
+    """
+
+    def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
+        self._install = install
+        names = {str(folder) for folder in folders if folder is not None}
+        self.many = len(names) > _AT_ONCE
+        """Whether there are too many runs to hold what may be read again."""
+        self._known = kept_figures(install, names) if install is not None and names else {}
+        self._new: list[LogFigures] = []
+
+    def unchanged(self, row: RunRow) -> KeptLog | None:
+        """The log of a run that has ended, if nothing of it has changed since it was read; its record is not read."""
+        folder = str(row.folder)
+        if is_live(row.state) or folder not in self._known:
+            return None
+        own = f"{folder}/{row.experiment_name}/log-{row.experiment_name}.out"
+        return self._if(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code()))
+
+    def _if(self, folder: str, stamp: str) -> KeptLog | None:
+        kept = self._known.pop(folder, None)
+        if not stamp or kept is None or kept.stamp != stamp:
+            return None
+        summary = _unpacked(kept.figures, LogSummary)
+        return KeptLog(summary, kept.configuration, kept.timing) if summary else None
+
+    def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
+        """The log of a run; kept, but for another window than the run's, and where other logs lie beside it.
+
+        Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.
+        """
+        state = RecordedState(record.state, record.detail)
+        folder, log = str(files.folder), str(files.log)
+        keep = alone and wanted is None and files.log is not None and not is_live(record.state)
+        stamp = stamp_of(folder, log, state, _code()) if keep else ""
+        if kept := self._if(folder, stamp):
+            return kept
+        window = window_of(record.plan)
+        read = analyse(files, wanted or window, state, own_steps=wanted is None)
+        steps = steps_of(read)
+        if steps.time is not None:  # with when and where the run was, which its repeats may share
+            timed = replace(steps.time, day=record.day, nodes=",".join(account_of(record).hosts))
+            steps = replace(steps, time=timed)
+        sense = training_sense(steps.training, record.plan) if steps.time is not None else ()
+        summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
+        configuration = configuration_of(record)
+        # A log that could not be read may be readable for the next who asks.
+        if stamp and stamp == stamp_of(folder, log, state, _code()) and read.status.reason != "unreadable_log":
+            last = (read.last._replace(figures=()),) if read.last else ()
+            rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
+            new = LogFigures(
+                folder, stamp, configuration, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(rest)
+            )
+            if summary.speaks and steps.time is not None:
+                key, ratio = _memory(read, record)
+                new = new._replace(step_seconds=steps.time.mean, memory_key=key, memory_ratio=ratio)
+            self._new.append(new)
+            if len(self._new) >= _AT_ONCE:
+                self.close()
+            # The steps of thousands of runs take more memory than all the rest, and hardly anybody asks for them.
+            if self.many:
+                read = rest.of(files)
+        return KeptLog(summary, configuration, read)
+
+    def close(self) -> None:
+        """Write what is new; where that is not possible, the logs are read again next time."""
+        if self._install is not None and self._new:
+            keep_figures(self._install, self._new)
+        self._new = []
+
+
+def step_times(folders: Sequence[Path], install: Path | None) -> dict[Path, float]:
+    """The mean step time of each run that has ended and was measured, by its folder, from the index or its log."""
+    kept, found = KeptFigures(install, folders), dict[Path, float]()
+    for folder in folders:
+        record = attempt(load_record, folder)
+        if isinstance(record, LLMBError):
+            continue
+        log = kept.unchanged(row_of(record))
+        if log is None:
+            logs = find_runs(folder)
+            own = next((files for files in logs if files.log == record.paths.log), None)
+            log = kept.read(own, record, None, alone=len(logs) == 1) if own else None
+        if log and log.summary.status.measured and log.summary.steps.time:
+            found[folder] = log.summary.steps.time.mean
+    kept.close()
+    return found
+
+
+def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
+    """The key of what was predicted, and what was measured over it."""
+    predicted = record.plan.preflight.memory
+    measured = account_of(record).memory_gib or (read.memory.allocated if read.memory else None)
+    if predicted is None or measured is None:
+        return "", None
+    return memory_key(record.plan, predicted.kind), measured / predicted.peak
+
+
+def past_runs(install: Path | None) -> list[PastRun]:
+    """The successful runs that the installation's index knows, the newest of them."""
+    return [
+        PastRun(item.configuration, item.run_id, found.steps.time)
+        for item in (past_figures(install, _code()) if install else ())
+        if (found := _unpacked(item.figures, LogSummary)) and found.steps.time
+    ]
+
+
+def _unpacked(content: bytes, kind: type[T]) -> T | None:
+    """None where other code has kept it in another shape."""
+    try:
+        found: T = from_json(content, kind, packed=True)
+    except msgspec.DecodeError:
+        return None
+    return found
+
+
+def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
+    """All that decides what ``code`` reads of a run; empty where the files cannot vouch for themselves."""
+    now = time.time_ns()
+    parts = [code, state.state, state.detail]
+    for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
+        try:
+            status = os.stat(path)  # noqa: PTH116 (four for each run: a Path takes twice as long)
+        except OSError:
+            parts.append("-")
+            continue
+        if now - max(status.st_mtime_ns, status.st_ctime_ns) < _COARSE_NS:
+            return ""
+        parts.append(f"{status.st_ino}.{status.st_size}.{status.st_mtime_ns}.{status.st_ctime_ns}")
+    return "\n".join(parts)
+
+
+@functools.cache
+def _hash_of(pattern: str, *packages: ModuleType) -> str:
+    """Of code and tables: others may read other figures from the same log, or say something else of it."""
+    return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
+
+
+def _code() -> str:
+    return _hash_of("*.py", timing, results)
+
+
+def reasons(
+    install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
+) -> dict[str, Diagnosis]:
+    """The diagnoses of those of ``records`` that have ended badly, by run id.
+
+    ``judged`` are verdicts over logs by run id: a run that its scheduler calls complete may have failed all the same.
+    """
+    statuses = judged or {}
+    failed = []
+    for record in records:
+        status = statuses.get(record.paths.run_id)
+        badly = status.state in ("Failed", "Trained") if status else record.state != COMPLETED
+        if badly and not is_live(record.state):
+            failed.append(record)
+    if not failed:
+        return {}
+    from llmb_common.causes.answer import Diagnosis  # all of ``causes`` comes with them, and most runs end well
+    from llmb_common.causes.diagnosis import diagnose
+
+    known = kept_reasons(install, {str(record.paths.folder) for record in failed}) if install else {}
+    code = _hash_of("*.[pyj]*", causes)
+    new: list[Reason] = []
+    found: dict[str, Diagnosis] = {}
+    for record in failed:
+        status = statuses.get(record.paths.run_id)
+        not_finite = status.message if status and status.reason.startswith(("nan_", "inf_")) else ""
+        folder, log = str(record.paths.folder), str(record.paths.log)
+        stamp = stamp_of(folder, log, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
+        kept = known.get(folder)
+        diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
+        if diagnosis is None:
+            diagnosis = diagnose(record, not_finite)
+            if stamp:
+                new.append(Reason(folder, stamp, msgspec.msgpack.encode(diagnosis)))
+        found[record.paths.run_id] = diagnosis
+    if install and new:
+        keep_reasons(install, new)
+    return found

@@ -1,0 +1,215 @@
+"""Read runs' logs, take the figures and the verdict: what ``results`` prints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base.notices import notice
+from llmb_common.runs.timing.window import Window
+
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.printable import tell
+from llmb_common.base.run_states import is_live
+from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs
+from llmb_common.measured.run import Judge, MeasuredRun
+from llmb_common.planning.workspace import Workspace
+from llmb_common.results.configuration import image_marks
+from llmb_common.results.scatter import PastRun, PastRuns
+from llmb_common.results.steps import steps_of
+from llmb_common.results.training import unlike_repeats
+from llmb_common.runs.index.runs import RunRow, row_of
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.runs.timing.log_files import RunFiles, find_runs, log_stem
+from llmb_common.runs.timing.runs import analyse, no_garbage
+from llmb_common.runs.timing.tables import STYLES
+from llmb_run.selecting import none_matches, run_filter, select_rows
+
+SILENT_SECONDS = 2.0
+"""Seconds that a search may take without a word."""
+
+
+def measure(
+    runs: Iterable[Path | RunRow],
+    workspace: Workspace,
+    window: Window | None = None,
+    known: Mapping[Path | None, RunRecord] | None = None,
+) -> list[MeasuredRun]:
+    """Every run in these folders, measured over its document's iterations, or over ``window``.
+
+    Of a row of the index nothing is read if it has not changed. ``known`` are up-to-date records by folder: the
+    scheduler is not asked about them.
+    """
+    install = workspace.install_or_none
+    with no_garbage():
+        judge, listed = Judge(workspace), list(runs)
+        rows = [] if window else [run for run in listed if isinstance(run, RunRow)]
+        kept = KeptFigures(install, (row.folder for row in rows))
+        found: list[RunFiles | MeasuredRun] = []
+        for run in listed:
+            log = kept.unchanged(run) if isinstance(run, RunRow) and window is None else None
+            if isinstance(run, RunRow) and log is not None:
+                found.append(_made(log, judge, run))
+            else:
+                folder = run.folder if isinstance(run, RunRow) else run
+                found += find_runs(folder, _remark(folder))
+        known = known or {}
+        logs = Counter({files: files.folder for files in found if isinstance(files, RunFiles)}.values())
+        records = {**_records(folder for folder in logs if folder not in known), **known}
+        kept = KeptFigures(install, logs)
+        try:
+            read = [
+                _read_one(files, records, logs, window, kept, judge) if isinstance(files, RunFiles) else files
+                for files in _without_copies(found, records, workspace)
+            ]
+        finally:
+            kept.close()
+        new = (
+            PastRun(run.configuration, run.run_id, run.steps.time)
+            for run in read
+            if run.row is not None and run.summary.speaks and run.steps.time is not None
+        )
+        judge.past = PastRuns(itertools.chain(past_runs(install), new))
+        marks = image_marks([run.summary.image for run in read])
+        marked = [replace(run, image=mark) if mark else run for run, mark in zip(read, marks, strict=True)]
+        return beside_repeats(marked)
+
+
+def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
+    return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
+
+
+def selected(
+    workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
+) -> list[MeasuredRun]:
+    """The runs that ``runs`` name, or without any all that match the options; at least one.
+
+    Raises:
+        RequestError: there is none
+    """
+    wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
+    names = [word for word in runs if not Path(word).exists()]
+    with no_garbage():
+        if names or not runs:
+            wanted += select_rows(workspace, names, run_filter(workspace, **filters))
+        found = measure(wanted, workspace, window)
+    if not found:
+        said = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
+        raise RequestError(
+            f"{said}: no run and no log" if wanted else none_matches(filters),
+            remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
+        )
+    return found
+
+
+def _remark(folder: Path) -> Callable[[], None]:
+    """For each folder of a search: once, when it takes long, says where it is."""
+    due = time.monotonic() + SILENT_SECONDS
+
+    def looked() -> None:
+        nonlocal due
+        if time.monotonic() > due:
+            due = math.inf
+            tell(f"searching {folder} for runs; naming a folder closer to them is faster")
+
+    return looked
+
+
+def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
+    """The run of ``record``, which is up to date, whatever other logs lie in its folder."""
+    folder: Path = record.paths.folder
+    found = measure([folder], workspace, known={folder: record})
+    return next((item for item in found if item.record is not None), found[0])
+
+
+def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
+    """The records in ``folders``, as they are now: the scheduler is asked about those that have not ended."""
+    records: dict[Path | None, RunRecord] = {}
+    for folder in dict.fromkeys(folders):
+        if folder is not None and (folder / "run.json").is_file():
+            try:
+                records[folder] = load_record(folder)
+            except RecordError as error:
+                notice(error.message)
+    if alive := [folder for folder, record in records.items() if is_live(record.state)]:
+        from llmb_common.submission.observe import observe  # seldom: executors and schedulers come with it
+
+        for folder, seen in zip(alive, observe([records[folder] for folder in alive]), strict=True):
+            records[folder] = seen.record
+            if seen.finding.unknown:
+                notice(f"{seen.record.paths.name}: showing the last known state: {seen.finding.unknown}")
+    return records
+
+
+def _without_copies(
+    found: Sequence[RunFiles | MeasuredRun], records: Mapping[Path | None, RunRecord], workspace: Workspace
+) -> list[RunFiles | MeasuredRun]:
+    """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
+    together: dict[str, list[Path]] = {}
+    for item in found:
+        if isinstance(item, MeasuredRun) and item.row is not None:
+            together.setdefault(item.run_id, []).append(item.row.folder)
+    for folder, record in records.items():
+        if folder is not None:
+            together.setdefault(record.paths.run_id, []).append(folder)
+    ours, copies = workspace.install_or_none, set[Path | None]()
+    for same in together.values():
+        if len(same) > 1:
+            first, *others = sorted(dict.fromkeys(same), key=lambda folder: not (ours and folder.is_relative_to(ours)))
+            copies.update(others)
+            for folder in others:
+                notice(f"{folder} is a copy of {first}: the run counts once")
+    once: dict[object, RunFiles | MeasuredRun] = {}
+    for item in found:
+        if isinstance(item, RunFiles):
+            if item.folder not in copies:
+                once.setdefault(item, item)
+        elif item.row and item.row.folder not in records and not (copies and item.row.folder in copies):
+            once[id(item)] = item
+    return list(once.values())
+
+
+def _read_one(
+    files: RunFiles,
+    records: Mapping[Path | None, RunRecord],
+    logs: Mapping[Path | None, int],
+    window: Window | None,
+    kept: KeptFigures,
+    judge: Judge,
+) -> MeasuredRun:
+    """What the log says, before it is compared with anything."""
+    record = records.get(files.folder)
+    # One run counts once, whatever other logs lie in its folder.
+    alone = logs[files.folder] == 1
+    if record and files.log and log_stem(files.log) != record.plan.experiment_name and not alone:
+        record = None
+    if record is None:
+        # Without a plan the log says which of the two analyses is meant.
+        timing = analyse(files, window or STYLES["mbridge"].window)
+        if timing.log_format == "nemo" and window is None:
+            timing = analyse(files, STYLES["nemo"].window)
+        summary = LogSummary(timing.status, timing.window, steps_of(timing))
+        return _made(KeptLog(summary, "", timing), judge, None, found=files)
+    log = kept.read(files, record, window, alone=alone)
+    return _made(log, judge, row_of(record), found=files, known=None if kept.many else record)
+
+
+def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+    """``items``, each that is unlike its repeats among them judged so."""
+    held = list(items)
+    repeats: dict[str, list[int]] = {}
+    for at, item in enumerate(items):
+        if item.row and item.status.measured:
+            repeats.setdefault(item.configuration, []).append(at)
+    for same in repeats.values():
+        found = unlike_repeats([items[at].steps.training for at in same])
+        for at, odd in zip(same, found, strict=True):
+            if odd != items[at].unlike:
+                held[at] = replace(items[at], unlike=odd)
+    return held

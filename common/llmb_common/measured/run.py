@@ -1,0 +1,406 @@
+"""A measured run, and what it is held against."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import msgspec
+from llmb_common.base.notices import notice
+
+from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.run_states import is_live
+from llmb_common.measured.kept import LogSummary, reasons, timing_of
+from llmb_common.nodes.findings import NodeFinding
+from llmb_common.nodes.summary import NodeSummary
+from llmb_common.planning.workspace import Workspace
+from llmb_common.recipes.recipe import Recipe
+from llmb_common.results.level import CONFIDENCE
+from llmb_common.results.references import (
+    Baseline,
+    Reference,
+    baseline_references,
+    baselines,
+    release_spread,
+    unlike_baselines,
+)
+from llmb_common.results.scatter import PastRuns, Squares
+from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch
+from llmb_common.results.verdict import (
+    Figures,
+    Verdict,
+    figures,
+    judge_log,
+    judge_result,
+    measured_seconds,
+    planned_tflop,
+    with_training,
+)
+from llmb_common.runs.account import account_of
+from llmb_common.runs.extras import Extras, extras_of
+from llmb_common.runs.index.runs import RunRow
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.runs import RecordedState, RunTiming, Status, analyse
+from llmb_common.runs.timing.tables import STYLES, Style
+
+if TYPE_CHECKING:
+    from llmb_common.causes.answer import Diagnosis
+
+
+Outcome: TypeAlias = Literal[
+    "measured",
+    "not training",
+    "running",
+    "waiting",
+    "too short",
+    "stopped early",
+    "nothing left",
+    "incomplete",
+    "failed",
+]
+"""What became of a run: each state has a word of its own.
+
+Too short: it ended as planned, before the last iteration that is measured. Stopped early: it saved and ended because it
+was told to. Nothing left: an earlier job of its chain had trained the last step. Incomplete: its log lacks iterations.
+"""
+
+_INCOMPLETE: dict[str, Outcome] = {
+    "window_not_reached": "too short",
+    "told_to_end": "stopped early",
+    "nothing_left": "nothing left",
+}
+
+
+class Judge:
+    """What the runs of a command are held against. Repeats share it, and so it is found out once for each kind."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self.baselines: Sequence[Baseline] = _baselines(workspace)
+        self.past = PastRuns()
+        """What the site's runs say of how they differ."""
+        self._references: dict[object, Reference | None] = {}
+        self._work: dict[str, float | None] = {}
+        self._in_baseline = {run.run_id for item in self.baselines for run in item.runs}
+
+    def recipe(self, run: MeasuredRun) -> Recipe | None:
+        """The recipe of a recorded run; None, with a notice, where there is none any more."""
+        if run.row is None:
+            return None
+        try:
+            return self.workspace.workload(run.row.workload).recipe
+        except RequestError as error:
+            notice(f"{run.row.name}: no figures: {error.message}")
+            return None
+
+    def reference(self, run: MeasuredRun) -> Reference | None:
+        """What the run is compared with, as its repeats are; its own baseline is not."""
+        if run.row is None or not run.status.measured or run.steps.time is None:
+            return None
+        own = run.run_id if run.run_id in self._in_baseline else ""
+        kind = (run.configuration, run.summary.documented, own)
+        if kind not in self._references:
+            self._references[kind] = run.verdict.reference if run.verdict else None
+        return self._references[kind]
+
+    def work(self, run: MeasuredRun) -> float | None:
+        """10^12 operations of one GPU in one step, as planned; None where they are not known."""
+        if run.configuration not in self._work:
+            recipe, record = self.recipe(run), run.record
+            self._work[run.configuration] = planned_tflop(record.plan, recipe) if recipe and record else None
+        return self._work[run.configuration]
+
+
+def _baselines(workspace: Workspace) -> list[Baseline]:
+    """The installation's; none where there is no installation, or they cannot be read."""
+    if workspace.install_or_none is None:
+        return []
+    try:
+        return baselines(workspace.install_or_none)
+    except (OSError, RecordError) as error:
+        notice(f"no baselines: {error}")
+        return []
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredRun:
+    """One run. Of thousands, tables show few: what a run's record, the rest of its log, its reference and its nodes say
+    is found out when somebody asks."""
+
+    summary: LogSummary
+    judge: Judge
+    row: RunRow | None = None
+    """None for a log that LLMB did not make: no figures and no verdict."""
+    configuration: str = ""
+    """The key of its configuration and software, equal for repeats; empty for a log that LLMB did not write."""
+    image: str = ""
+    """What tells the run's image from others of its name (``image_marks``)."""
+    unlike: tuple[str, ...] = ()
+    """In what its training is unlike that of its repeats, in words."""
+    packed: RunTiming | bytes = b""
+    known: RunRecord | None = None
+    """The record, where it was read."""
+    found: RunFiles | None = None
+    """Its log, where that was looked for."""
+
+    @cached_property
+    def files(self) -> RunFiles:
+        """The run's folder and log, with the name that it has in tables."""
+        if self.found is not None or self.row is None:
+            return self.found or RunFiles("", None, None)
+        return RunFiles(self.row.name, self.row.folder, self.row.log)
+
+    @cached_property
+    def record(self) -> RunRecord | None:
+        """None for a log that LLMB did not make. Raises RecordError where it cannot be read any more."""
+        if self.known is not None or self.row is None:
+            return self.known
+        return load_record(self.row.folder)
+
+    @cached_property
+    def timing(self) -> RunTiming:
+        """What its log says. Iterations but the last may be read when they are asked for."""
+        if isinstance(self.packed, RunTiming):
+            return self.packed
+        state = RecordedState(self.row.state, self.row.detail) if self.row else None
+        return timing_of(self.packed, self.files) or analyse(self.files, self.summary.window, state)
+
+    @cached_property
+    def style(self) -> Style:
+        """How the document of its recipe prints such runs."""
+        if self.record is None:
+            return STYLES["nemo" if self.timing.log_format == "nemo" else "mbridge"]
+        return STYLES["mbridge" if self.record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
+
+    @property
+    def run_id(self) -> str:
+        """Empty for a log that LLMB did not write."""
+        return self.row.run_id if self.row else ""
+
+    @property
+    def created(self) -> float:
+        """Unix time; 0 for a log that LLMB did not write."""
+        return self.row.created if self.row else 0.0
+
+    @property
+    def status(self) -> Status:
+        """What became of it, by its log and its record."""
+        return self.summary.status
+
+    @property
+    def steps(self) -> MeasuredSteps:
+        """Its step time and what more the steps say."""
+        return self.summary.steps
+
+    @property
+    def baselines(self) -> Sequence[Baseline]:
+        """The installation's."""
+        return self.judge.baselines
+
+    @property
+    def past(self) -> PastRuns:
+        """What the site's runs say of how they differ."""
+        return self.judge.past
+
+    @property
+    def good(self) -> StepTime | None:
+        """Of a run that succeeded and trained, the whole window: what may be compared, grouped and made a baseline."""
+        return None if self.unfit else self.steps.time
+
+    @property
+    def unfit(self) -> str:
+        """Why there is no ``good``, in words; empty where there is."""
+        if not self.status.measured:
+            return self.status.message or self.status.state
+        if self.not_training:
+            return f"not training: {'; '.join(self.not_training)}"
+        return "" if self.steps.time else "the window is incomplete"
+
+    @property
+    def outcome(self) -> Outcome:
+        """What became of it, in a word."""
+        status = self.status
+        if status.state == "Running":
+            return "waiting" if status.reason == "waiting" else "running"
+        if status.state == "Failed":
+            return "failed"
+        if status.state == "Incomplete":
+            return _INCOMPLETE.get(status.reason, "incomplete")
+        if self.not_training:
+            return "not training"
+        return "measured" if self.steps.time else "incomplete"
+
+    @property
+    def failed(self) -> bool:
+        """Whether it has ended, and failed: what is too short to be measured has not."""
+        return self.outcome == "failed" and not (self.row and is_live(self.row.state))
+
+    @property
+    def step_seconds(self) -> float | None:
+        """The step time that people are shown: the mean of the measured iterations; None where it has none."""
+        time = self.steps.time
+        return time.mean if time and self.status.measured else None
+
+    @property
+    def software(self) -> str:
+        """Container and engine; empty for a log that LLMB did not write."""
+        return f"{self.configuration.partition(' ')[2]}{self.image}"
+
+    def earlier(self, judged: Sequence[str]) -> Squares:
+        """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
+        of_baselines = [run.run_id for item in self.baselines for run in item.runs]
+        return self.past.others(self.configuration, [*judged, *of_baselines])
+
+    @property
+    def reference(self) -> Reference | None:
+        """What it is compared with; None where that is nothing."""
+        return self.judge.reference(self)
+
+    @cached_property
+    def not_training(self) -> tuple[str, ...]:
+        """What no training of the planned work does, in words."""
+        if self.row is None:
+            return self.verdict.not_training if self.verdict else ()
+        if not self.status.measured:
+            return (self.status.message,) if self.status.not_finite else ()
+        if self.steps.time is None:
+            return ()
+        other_work = flops_mismatch(self.steps.tflop, self.judge.work(self), OTHER_WORK)
+        return (*self.summary.sense, *other_work) or self.unlike
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """None of a run whose recipe is gone."""
+        record = self.record
+        if record is None:
+            return judge_log(self.timing, self.steps)
+        recipe = self.judge.recipe(self)
+        if recipe is None:
+            return None
+        verdict = judge_result(
+            record.plan,
+            recipe,
+            self.timing,
+            baseline_references(record, self.baselines, self.past),
+            self.steps,
+            self.past.scatter(self.configuration),
+            self.earlier([record.paths.run_id]),
+        )
+        if self.unlike and self.status.measured and not verdict.not_training:
+            remarks = verdict.remarks + self.unlike
+            return replace(with_training(verdict, self.unlike), remarks=remarks)
+        return verdict
+
+    @cached_property
+    def figures(self) -> Figures | None:
+        """What follows from its step time; None where there is none, or its recipe is gone."""
+        record = self.record
+        seconds = measured_seconds(record.plan, self.timing) if record and self.status.measured else None
+        recipe = self.judge.recipe(self) if seconds else None
+        return figures(record.plan, recipe, self.timing, seconds) if record and recipe and seconds else None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader must know of its log and of its steps."""
+        return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
+
+    @cached_property
+    def account(self) -> NodeSummary:
+        """What its nodes say; empty for a log that LLMB did not make."""
+        return account_of(self.record) if self.record else NodeSummary()
+
+    @cached_property
+    def memory_gib(self) -> float | None:
+        """Peak of allocated memory on the fullest GPU: as the ranks said at the end, else as the log has it."""
+        return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
+
+    @property
+    def memory_reserved_gib(self) -> float | None:
+        """Peak memory that the allocator reserved on the fullest GPU."""
+        return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
+
+    @cached_property
+    def extras(self) -> Extras:
+        """What it did beside training; nothing for a log that LLMB did not make."""
+        return extras_of(self.record) if self.record else Extras()
+
+    @cached_property
+    def findings(self) -> tuple[NodeFinding, ...]:
+        """What the run's nodes say against its result, and where they are not what this site's baselines ran on."""
+        unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
+        return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
+
+    @property
+    def problems(self) -> list[str]:
+        """Those of ``findings`` that speak against the result, in words."""
+        return [finding.text for finding in self.findings if finding.severity == "problem"]
+
+    def forget(self) -> None:
+        """Let go of what can be read again, and of the lines that tell why it failed: too much of thousands of runs."""
+        for name in _READ_AGAIN:
+            self.__dict__.pop(name, None)
+        if why := self.__dict__.get("why"):
+            self.__dict__["why"] = msgspec.structs.replace(why, witnesses=())
+
+    @cached_property
+    def why(self) -> Diagnosis | None:
+        """The diagnosis of a run that failed, or ended badly after its last step; None otherwise."""
+        explain([self])
+        found: Diagnosis | None = self.__dict__["why"]
+        return found
+
+
+_READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "extras", "findings")
+"""Of a run what ``forget`` lets go of."""
+
+
+def explain(runs: Sequence[MeasuredRun]) -> None:
+    """Find out why those of ``runs`` that failed did: of many at once, as it is kept in the index."""
+    unknown = [run for run in runs if "why" not in run.__dict__]
+    failed = [run for run in unknown if run.row and run.status.state in ("Failed", "Trained")]
+    found: dict[str, Diagnosis] = {}
+    if failed:
+        statuses = {run.run_id: run.status for run in failed}
+        records = [run.record for run in failed if run.record]
+        found = reasons(failed[0].judge.workspace.install_or_none, records, statuses)
+    for run in unknown:
+        run.__dict__["why"] = found.get(run.run_id)
+
+
+def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
+    """The mean of the step times that people are shown of ``runs``; None where none has one."""
+    times = [run.step_seconds for run in runs if run.step_seconds]
+    return statistics.fmean(times) if times else None
+
+
+def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
+    """What the verdicts of a table are held against, a line for each reference, and how to read them."""
+    references: dict[str, None] = {}
+    corrected: dict[str, None] = {}
+    indications: dict[str, None] = {}
+    for item in {id(item.reference): item for item in items}.values():  # repeats share theirs
+        reference = item.reference
+        if reference is None or item.record is None:
+            continue
+        references[f"reference {reference}{'' if reference.same_software else ', measured with other software'}"] = None
+        if reference.result and reference.result.why:
+            why = f"published result of {reference.result.source}, corrected here: {reference.result.why}"
+            corrected[why] = None
+        corrected |= dict.fromkeys(f"reference {reference}: {note}" for note in reference.notes)
+        if not reference.same_software:
+            spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
+            indications[
+                f"an indication compares with other software: between releases the step time of {kind} models changes"
+                f" by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so the limit is wider"
+            ] = None
+    if not references:
+        return []
+    reading = (
+        "a pass has both the mean step time (stalls included) and the steady steps within the limit;"
+        f" ± is the {CONFIDENCE:.1%} interval of the difference"
+    )
+    return [*references, *corrected, *indications, reading]

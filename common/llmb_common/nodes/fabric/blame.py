@@ -1,0 +1,265 @@
+"""Who is to blame for slow groups: their nodes again, each with partners that are known to be fast."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from llmb_common.nodes.fabric.grouping import SMALL, by_domain, group_size, natural
+from llmb_common.nodes.fabric.measurement import FabricMeasurement
+from llmb_common.nodes.fabric.verdict import FabricVerdict, GroupSpeed
+
+ASKED = 2
+"""Times that a node is asked with other partners before it is blamed."""
+MOST_ROUNDS = 8
+"""After the first one: what is not known by then stays unknown. Two are the rule; many slow groups need more, because
+each suspect takes up the fast partners of a whole group."""
+ENOUGH = 48
+"""Groups that show well how much healthy ones differ."""
+CONTROLS = 3
+"""Groups of fast nodes that cross switches, where suspects have to: crossing may cost something by itself."""
+
+
+def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
+    """Disjoint groups to measure next, to find out who makes groups slow; empty: there is nothing to ask.
+
+    Each node of a slow group gets partners out of the fastest groups, of its own switch where there are any, and others
+    the second time. A group of which every node is fast with others is measured once more. With up to five nodes, each
+    is measured with each.
+    """
+    if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
+        return []
+    present = [host for host in natural(measurement.hosts) if host not in measurement.missing]
+    known = Witnesses(judged.groups)
+    asked = [host for host in present if host not in known.hung]
+    if len(asked) <= SMALL:
+        return _pairs_left(asked, judged.groups)
+    sizes = [len(group.nodes) for group in measurement.rounds[0]]
+    size = sizes[0] if sizes else group_size(len(present))
+    return _Round(asked, size, known, judged.topology).groups()
+
+
+def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
+    """Pairs that have not been measured yet, as many as go at once."""
+    done = {frozenset(group.nodes) for group in groups}
+    pairs: list[list[str]] = []
+    taken: set[str] = set()
+    for at, one in enumerate(hosts):
+        for other in hosts[at + 1 :]:
+            if one not in taken and other not in taken and frozenset((one, other)) not in done:
+                pairs.append([one, other])
+                taken |= {one, other}
+    return pairs
+
+
+class Witnesses:
+    """What the groups of all rounds say of single nodes."""
+
+    def __init__(self, groups: Sequence[GroupSpeed]) -> None:
+        self.groups = [group for group in groups if group.slow is not None]
+        self.hung = {host for group in groups for host in group.hung}
+        everybody = {host for group in groups for host in group.nodes}
+        self._from = 0 if len(everybody) <= SMALL else 1
+        """The first round that counts against a node: those with partners that were chosen for it."""
+        self.cleared = {host for group in self.groups if not group.slow for host in group.nodes}
+        """Nodes of a fast group: whatever they are in, they slow down nobody."""
+        self.fast = {frozenset(group.nodes) for group in self.groups if not group.slow}
+        """Groups, by their nodes, that were fast at least once."""
+        self._of: dict[str, list[GroupSpeed]] = {}
+        for group in self.groups:
+            for host in group.nodes:
+                self._of.setdefault(host, []).append(group)
+
+    def best(self, host: str) -> float:
+        """The share of what is usual that the fastest group of a node gave."""
+        return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
+
+    def against(self, host: str) -> list[GroupSpeed]:
+        """Slow groups in which nobody else can be the cause: they count where its partners were chosen for it."""
+        if host in self.cleared:
+            return []
+        return [
+            group
+            for group in self._of.get(host, ())
+            if group.slow
+            and group.round >= self._from
+            and all(other in self.cleared for other in group.nodes if other != host)
+        ]
+
+    def partners(self, host: str) -> set[str]:
+        """Whom a node was measured with."""
+        return {other for group in self._of.get(host, ()) for other in group.nodes}
+
+    def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
+        """Slow groups in which no node is ``named``, and which were not fast another time."""
+        causes = {*named, *self.hung}
+        return [
+            group
+            for group in self.groups
+            if group.slow and causes.isdisjoint(group.nodes) and frozenset(group.nodes) not in self.fast
+        ]
+
+    def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
+        """Every measurement of exactly this group."""
+        wanted = frozenset(nodes)
+        return [group for group in self.groups if frozenset(group.nodes) == wanted]
+
+    def named(self) -> list[str]:
+        """Nodes that are slow with every partner, with two sets of fast ones or more, and by enough in the mean."""
+        found = []
+        for host in self._of:
+            witnesses = self.against(host)
+            if host not in self.hung and len(witnesses) >= ASKED and is_slow(witnesses):
+                found.append(host)
+        return found
+
+
+def is_slow(groups: Sequence[GroupSpeed]) -> bool:
+    """Whether groups are beyond the limit in the mean; those without any figure are."""
+    known = [group.excess for group in groups if group.excess is not None]
+    return not known or sum(known) / len(known) > 1
+
+
+class _Round:
+    """The groups of the next round, made one by one out of nodes that are still free."""
+
+    def __init__(self, hosts: Sequence[str], size: int, known: Witnesses, topology: dict[str, str]) -> None:
+        self._hosts = frozenset(hosts)
+        self._size = size
+        self._known = known
+        self._topology = topology
+        self._suspects = [host for host in hosts if host not in known.cleared and len(known.against(host)) < ASKED]
+        free = [host for host in hosts if host in known.cleared]
+        self._free = sorted(free, key=known.best, reverse=True)
+        self._groups: list[list[str]] = []
+
+    def groups(self) -> list[list[str]]:
+        again = self._slow_only_together()
+        for group in again:
+            self._take(group)
+        if any(self._has_to_cross(host) for host in self._suspects):
+            self._add_controls()
+        # Who was asked least often first, and of those the slowest.
+        for host in sorted(self._suspects, key=lambda host: (len(self._known.against(host)), self._known.best(host))):
+            if len(self._free) < self._size - 1:
+                break
+            self._take([host, *self._partners(host)])
+        if self._groups and len(self._known.groups) < ENOUGH:
+            self._regroup()
+        return self._groups
+
+    def _regroup(self) -> None:
+        """The rest in other groups than before: how much healthy ones differ is better known then, at no cost."""
+        for hosts in by_domain(self._free, self._topology).values():
+            count = len(hosts) // self._size
+            for at in range(count):
+                self._take(hosts[at::count][: self._size])
+
+    def _has_to_cross(self, host: str) -> bool:
+        at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
+        return len(at_home) < self._size - 1
+
+    def _take(self, group: list[str]) -> None:
+        self._groups.append(group)
+        self._free = [host for host in self._free if host not in group]
+
+    def _partners(self, host: str) -> list[str]:
+        known = self._known.partners(host)
+        domain = self._topology.get(host)
+
+        def rank(other: str) -> tuple[bool, bool]:
+            return self._topology.get(other) != domain, other in known
+
+        return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
+
+    def _slow_only_together(self) -> list[list[str]]:
+        """Groups that were slow once, though each of their nodes is fast with others."""
+        once = Counter(frozenset(group.nodes) for group in self._known.groups)
+        found: list[list[str]] = []
+        taken: set[str] = set()
+        for group in self._known.unexplained(self._known.named()):
+            is_new = once[frozenset(group.nodes)] < ASKED and taken.isdisjoint(group.nodes)
+            is_there = self._hosts.issuperset(group.nodes)
+            if is_new and is_there and self._known.cleared.issuperset(group.nodes):
+                found.append(list(group.nodes))
+                taken.update(group.nodes)
+        return found
+
+    def _add_controls(self) -> None:
+        """Fast nodes of two switches, unless that was measured before: what crossing costs by itself."""
+        measured = [
+            group
+            for group in self._known.groups
+            if spans(group.nodes, self._topology) and self._known.cleared.issuperset(group.nodes)
+        ]
+        for _ in range(CONTROLS - len(measured)):
+            first = self._free[0] if self._free else ""
+            rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first)]
+            if len(rest) < self._size - 1:
+                return
+            self._take([first, *rest[: self._size - 1]])
+
+
+def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
+    """Whether a group crosses switches, as far as they are known."""
+    return len({topology.get(host, "") for host in group}) > 1
+
+
+@dataclass(frozen=True)
+class Blame:
+    """What remains when all witnesses are heard."""
+
+    nodes: tuple[str, ...] = ()
+    """Each slow with every partner."""
+    domains: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Switches or segments, and their slow nodes, which are not in ``nodes``."""
+    together: tuple[GroupSpeed, ...] = ()
+    """Groups that are slow, again, though each of their nodes is fast with others: the path between them."""
+    once: tuple[GroupSpeed, ...] = ()
+    """Groups that were slow the first time only."""
+    unknown: tuple[GroupSpeed, ...] = ()
+    """Groups of which nobody could say who it is."""
+
+
+_OF_DOMAIN = 0.75
+"""Of a switch's measured nodes: as many slow ones have the switch in common, and are not each a fault."""
+
+
+def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
+    """Whom the slow groups have in common: single nodes, a switch or segment, or a path; else nobody is blamed."""
+    known = Witnesses(groups)
+    named = known.named()
+    domains = _domains(named, known, topology)
+    in_domains = {host for hosts in domains.values() for host in hosts}
+    together: dict[frozenset[str], GroupSpeed] = {}
+    unknown: dict[frozenset[str], GroupSpeed] = {}
+    for group in known.unexplained(named):
+        nodes = frozenset(group.nodes)
+        figures = known.figures_of(nodes)
+        if is_slow(figures):
+            is_sure = known.cleared.issuperset(nodes) and (len(figures) >= ASKED or len(nodes) == 2)
+            if is_sure:
+                together.setdefault(nodes, group)
+            else:
+                unknown.setdefault(nodes - known.cleared, group)  # the same suspects again are no further finding
+    return Blame(
+        nodes=tuple(host for host in named if host not in in_domains),
+        domains=domains,
+        together=tuple(together.values()),
+        once=tuple(group for group in known.groups if is_slow([group]) and frozenset(group.nodes) in known.fast),
+        unknown=tuple(unknown.values()),
+    )
+
+
+def _domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    members: dict[str, set[str]] = {}
+    for group in known.groups:
+        for host in group.nodes:
+            members.setdefault(topology.get(host, ""), set()).add(host)
+    found = {}
+    for domain, hosts in members.items():
+        slow = tuple(host for host in natural(named) if host in hosts)
+        if domain and len(members) > 1 and len(slow) >= max(3, _OF_DOMAIN * len(hosts)):
+            found[domain] = slow
+    return found

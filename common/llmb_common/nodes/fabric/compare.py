@@ -1,0 +1,169 @@
+"""Two measurements of a fabric, such as of two days: the fleet as a whole, and who changed unlike the others."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from llmb_common.base.statistics import robust_deviation
+from llmb_common.nodes.fabric.alone import DEVIATIONS
+from llmb_common.nodes.fabric.measurement import FabricMeasurement
+from llmb_common.nodes.fabric.spread import FLOOR, SPREAD_FROM, Usual, usual
+from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text, percent
+
+Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True):
+    """One measurement in both."""
+
+    name: MeasureName
+    count: int
+    """GPUs, nodes or groups that both have."""
+    first: float
+    second: float
+    """Medians."""
+    ratio: float
+    """The second to the first: of the same GPU, node or group, in the median."""
+    is_real: bool
+    """Whether that is more than they differ by anyway, and more than half a per cent."""
+    slower: dict[str, float] = {}
+    """Who became slower unlike the others, with the ratio of each."""
+
+
+class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
+    """``answer`` is the line to print first."""
+
+    answer: Comparison
+    lines: tuple[str, ...]
+    changes: tuple[Changed, ...] = ()
+    only_first: tuple[str, ...] = ()
+    only_second: tuple[str, ...] = ()
+    """Nodes of one measurement only."""
+
+
+def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
+    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes; CPUs and
+    GPUs have nothing in common."""
+    changes = []
+    for name, of in _SAME.items() if first.device == second.device else ():
+        change = _changed(name, of(first), of(second))
+        if change is not None:
+            changes.append(change)
+    one, other = set(first.hosts), set(second.hosts)
+    found = FabricComparison(
+        answer=_answer(changes),
+        lines=(),
+        changes=tuple(changes),
+        only_first=tuple(sorted(one - other)),
+        only_second=tuple(sorted(other - one)),
+    )
+    return msgspec.structs.replace(found, lines=tuple(_lines(found)))
+
+
+def as_data(found: FabricComparison) -> dict[str, Any]:
+    """The same for ``--json``."""
+    data: dict[str, Any] = msgspec.to_builtins(found)
+    return data
+
+
+def _matrix(measured: FabricMeasurement) -> dict[str, float]:
+    return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
+
+
+def _copy(measured: FabricMeasurement) -> dict[str, float]:
+    return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
+
+
+def _within(measured: FabricMeasurement) -> dict[str, float]:
+    return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
+
+
+def _groups(measured: FabricMeasurement) -> dict[str, float]:
+    """Of the first round: who is in the others depends on what was slow."""
+    first = measured.rounds[0] if measured.rounds else ()
+    return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}
+
+
+def _whole(measured: FabricMeasurement) -> dict[str, float]:
+    """By size, the largest first."""
+    whole = (measured.whole,) if measured.whole is not None else ()
+    sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
+    return {
+        f"{group.collective} of {len(group.nodes)} nodes, {group.ranks} ranks, {group.bytes} bytes": group.busbw_gbps
+        for group in sizes
+        if group.busbw_gbps
+    }
+
+
+_SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
+    "groups": _groups,
+    "whole": _whole,
+    "within": _within,
+    "matrix": _matrix,
+    "copy": _copy,
+}
+"""By what is the same in both; the most telling first."""
+
+
+def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
+    """None: they have nothing in common."""
+    both = [key for key in first if key in second]
+    if name == "whole":
+        both = both[:1]  # bandwidth grows with the size, so that one says all
+    if not both:
+        return None
+    ratios = {key: second[key] / first[key] for key in both}
+    values = list(ratios.values())
+    middle = statistics.median(values)
+    own: Usual | None = None
+    if len(values) >= SPREAD_FROM:
+        own = usual(values, times=DEVIATIONS, ratio=1.0)  # nobody asks again
+    # The error of a median of many that differ by so much; of few nothing is known but the floor.
+    error = 1.25 * robust_deviation(values) / len(values) ** 0.5 if own else 0.0
+    return Changed(
+        name=name,
+        count=len(both),
+        first=statistics.median(first[key] for key in both),
+        second=statistics.median(second[key] for key in both),
+        ratio=middle,
+        is_real=abs(middle - 1) > max(FLOOR, 3 * error),
+        slower={key: ratio for key, ratio in ratios.items() if own is not None and ratio < own.limit},
+    )
+
+
+def _answer(changes: list[Changed]) -> Comparison:
+    if not changes:
+        return "nothing in common"
+    real = [change for change in changes if change.is_real]
+    if any(change.slower for change in changes) or any(change.ratio < 1 for change in real):
+        return "slower"
+    return "faster" if real else "no difference"
+
+
+def _lines(found: FabricComparison) -> list[str]:
+    said = {
+        "slower": "slower: the second measurement has less than the first, see below",
+        "faster": "faster: the second measurement has more than the first",
+        "no difference": "no difference: both measurements agree within 0.5 %, node by node",
+        "nothing in common": "nothing in common: no node or group has the same work in both measurements",
+    }
+    lines = [said[found.answer]]
+    for change in found.changes:
+        word = MEASURES[change.name]
+        sign = "" if change.ratio < 1 else "+"
+        real = "" if change.is_real else ", no difference"
+        lines.append(
+            f"{word.word}: {figure(change.first, word.unit)}, then {figure(change.second, word.unit)}"
+            f" ({sign}{percent(change.ratio - 1)} of the same {change.count}{real})"
+        )
+        for key, ratio in sorted(change.slower.items(), key=lambda item: item[1]):
+            lines.append(f"  {key}: {percent(ratio - 1)}, unlike the others")
+    if found.only_first:
+        lines.append(f"only in the first: {nodes_text(found.only_first)}")
+    if found.only_second:
+        lines.append(f"only in the second: {nodes_text(found.only_second)}")
+    return lines

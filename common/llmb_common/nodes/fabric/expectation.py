@@ -1,0 +1,42 @@
+"""Below which figures the site calls nodes failed; without a word from it, nobody fails for being slow."""
+
+from __future__ import annotations
+
+from llmb_common.nodes.fabric.words import MEASURES, MeasureName
+from llmb_common.planning.site.cluster import HealthSettings
+
+CPU_RATIO = 0.25
+"""Of the median, on CPUs: others may work beside us, so that their spread says nothing."""
+
+
+class Expectation:
+    """What the site says in ``health`` of its ``cluster_config.yaml``."""
+
+    def __init__(self, settings: HealthSettings, device: str) -> None:
+        self._settings = settings
+        self.by_ratio = device == "cpu"
+        """Whether the spread of values says nothing here."""
+
+    def ratio(self, name: MeasureName) -> float:
+        """Share of the median below which one is slow, where no spread is known."""
+        return CPU_RATIO if self.by_ratio else MEASURES[name].slow
+
+    def least(self, name: MeasureName, nodes: int = 1) -> float | None:
+        """What does not fail just yet, of groups of so many ``nodes``; None: the site has not said."""
+        setting = self._setting(name, nodes)
+        if setting is None:
+            return None
+        if self._settings.tolerance_percent is not None:
+            return setting * (1 - self._settings.tolerance_percent / 100)
+        return setting * (CPU_RATIO if self.by_ratio else MEASURES[name].fails)
+
+    def _setting(self, name: MeasureName, nodes: int) -> float | None:
+        if name == "groups":
+            by_size = {2: self._settings.all_reduce_gb_per_s, 4: self._settings.four_nodes_all_reduce_gb_per_s}
+            return by_size.get(nodes)
+        setting: float | None = getattr(self._settings, MEASURES[name].setting)
+        return setting
+
+    def fails(self, value: float, median: float, least: float | None) -> bool:
+        """Whether it is the node's own fault that ``value`` is less than expected: most give what is."""
+        return least is not None and value < least <= median

@@ -1,0 +1,78 @@
+"""Which nodes are measured together first: disjoint groups of one size, along the network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from llmb_common.nodes.fabric.spread import RATIO_FROM, SPREAD_FROM
+
+FOURS_FROM = 24
+"""Nodes from which groups of four are enough to know their spread: six of them."""
+
+SMALL = 5
+"""With up to so many nodes, each is measured with each: fewer than three pairs at once cannot be compared."""
+
+
+def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None) -> list[list[str]]:
+    """Disjoint groups of four, of two with fewer than 24 nodes, so that a slow switch shows as slow groups.
+
+    ``topology`` has the switch, segment or NVL72 domain of hosts, as far as that is known. A group lies within one of
+    them. Who is left over there, by an odd number, is in no group: ``blame.next_round`` gives it partners that are
+    known to be fast, because a group of another size could be compared with none. Nodes of domains that are smaller
+    than a group form groups with each other. Empty: there is nobody to reduce with.
+    """
+    domains = followed(hosts, topology or {})
+    within, scattered = _along(hosts, domains, group_size(len(hosts)))
+    if max(len(within), len(scattered)) < SPREAD_FROM:
+        within, scattered = _along(hosts, domains, 2)
+    return within + scattered
+
+
+def followed(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
+    """``topology`` of the hosts, if groups follow it; empty where too few of them could be compared then: those within
+    one switch, or those between several."""
+    known = {host: topology[host] for host in hosts if topology.get(host)}
+    within, scattered = _along(hosts, known, 2)
+    is_worth_it = len(hosts) > SMALL and max(len(within), len(scattered)) >= RATIO_FROM
+    return known if is_worth_it else {}
+
+
+def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tuple[list[list[str]], list[list[str]]]:
+    """Groups within one domain each, and groups of nodes whose domains are smaller than a group."""
+    within: list[list[str]] = []
+    scattered: list[str] = []
+    for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _key(item[0])):
+        if len(members) < size:
+            scattered += members
+        else:
+            within += _cut(members, size)
+    return within, _cut(scattered, size)
+
+
+def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
+    """The hosts of each domain, in natural order; of the domain ``""`` those of which it is not known."""
+    domains: dict[str, list[str]] = {}
+    for host in natural(hosts):
+        domains.setdefault(topology.get(host, ""), []).append(host)
+    return domains
+
+
+def group_size(count: int) -> int:
+    """How many nodes a group has in a fleet of ``count``."""
+    return 4 if count >= FOURS_FROM else 2
+
+
+def natural(hosts: Sequence[str]) -> list[str]:
+    """Each host once, ``n2`` before ``n10``."""
+    return sorted(dict.fromkeys(hosts), key=_key)
+
+
+def _key(name: str) -> list[tuple[int, str]]:
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _cut(members: Sequence[str], size: int) -> list[list[str]]:
+    """Full groups only."""
+    return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

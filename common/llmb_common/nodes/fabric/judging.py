@@ -1,0 +1,198 @@
+"""A fabric judged by its own spread: the answer first, what was found, and what so many groups can show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.nodes.fabric.alone import alone_findings, measure
+from llmb_common.nodes.fabric.expectation import Expectation
+from llmb_common.nodes.fabric.grouping import followed
+from llmb_common.nodes.fabric.measurement import FabricMeasurement
+from llmb_common.nodes.fabric.naming import group_findings
+from llmb_common.nodes.fabric.speeds import group_speeds
+from llmb_common.nodes.fabric.spread import RATIO_FROM
+from llmb_common.nodes.fabric.verdict import Answer, FabricFinding, FabricVerdict, GroupSpeed, Measure
+from llmb_common.nodes.fabric.words import figure, nodes_text, percent, remedy
+from llmb_common.planning.site.cluster import HealthSettings
+
+_ORDER = ("fail", "warn", "note")
+
+
+def judge(
+    measurement: FabricMeasurement,
+    topology: Mapping[str, str] | None = None,
+    expectation: HealthSettings | None = None,
+) -> FabricVerdict:
+    """What a measurement says of the fabric and of its nodes.
+
+    ``topology`` has the switch, segment or NVL72 domain of hosts. A slow node is warned of; it fails by the site's
+    ``expectation`` only. Nodes that give no figure fail.
+    """
+    domains = followed(measurement.hosts, topology or {})
+    expected = Expectation(expectation or HealthSettings(), measurement.device)
+    measures, findings = alone_findings(measurement, expected)
+    groups, of_groups = group_speeds(measurement, domains, expected)
+    whole = _whole(measurement, expected)
+    measures += [*of_groups, *whole]
+    findings += [
+        *_missing(measurement),
+        *_broken(measurement),
+        *_but_for_missing(group_findings(groups, domains, expected), measurement),
+        *_below_expectation(measures),
+    ]
+    findings.sort(key=lambda finding: _ORDER.index(finding.level))  # stable
+    level = _level(findings, groups)
+    return FabricVerdict(
+        level=level,
+        answer=_answer(level, findings, measurement, of_groups, whole),
+        findings=tuple(findings),
+        coarseness=_coarseness(of_groups, measurement.device),
+        measures=tuple(measures),
+        groups=tuple(groups),
+        topology=domains,
+    )
+
+
+def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
+    """Of a node that died, that is said, and not that its ranks hung."""
+    return [
+        finding
+        for finding in findings
+        if finding.kind != "hung" or not all(host in measured.missing for host in finding.hosts)
+    ]
+
+
+def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
+    return [
+        FabricFinding(
+            kind="missing",
+            level="fail",
+            hosts=(host,),
+            what=f"{host} did not take part, or not to the end: {printable(why)[:200]}",
+            remedy=remedy("missing", [host]),
+        )
+        for host, why in measured.missing.items()
+    ]
+
+
+def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
+    """What gave no figure where only one node, or all of them, took part."""
+    found = [
+        FabricFinding(
+            kind="no-figure",
+            level="fail",
+            hosts=(node.host,),
+            what=f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}",
+            remedy=remedy("no-figure", [node.host]),
+        )
+        for node in measured.nodes
+        if node.error
+    ]
+    found += [
+        FabricFinding(
+            kind="no-figure",
+            level="fail",
+            hosts=group.nodes,
+            what=f"{nodes_text(group.nodes)}: all-reduce in the node: {printable(group.error)[:200]}",
+            remedy=remedy("no-figure", group.nodes),
+        )
+        for group in measured.within
+        if group.error
+    ]
+    whole = measured.whole
+    if whole is not None and whole.busbw_gbps is None:
+        found.append(
+            FabricFinding(
+                kind="whole-fleet",
+                level="fail",
+                what=f"all {len(whole.nodes)} nodes together gave no figure: {printable(whole.error)[:200]}",
+                remedy="see which groups failed; without any, halve the fleet: llmb-run health --fabric --nodes ...",
+            )
+        )
+    return found
+
+
+def _whole(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
+    whole = measured.whole
+    if whole is None or whole.busbw_gbps is None:
+        return []
+    return [measure("whole", [whole.busbw_gbps], None, expected.least("whole"), len(whole.nodes))]
+
+
+def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
+    """Measures of which the median is less than expected: no node's own fault."""
+    return [
+        FabricFinding(
+            kind="below-expectation",
+            level="fail",
+            what=f"{item.word}: {figure(item.median, item.unit)}{' (median)' if item.count > 1 else ''},"
+            f" the site expects at least {figure(item.least, item.unit)}",
+            remedy=remedy("below-expectation"),
+        )
+        for item in measures
+        if item.least is not None and item.median < item.least
+    ]
+
+
+def _level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
+    levels = {finding.level for finding in findings}
+    if "fail" in levels:
+        return "fail"
+    if "warn" in levels:
+        return "warn"
+    return "ok" if any(group.slow is not None for group in groups) else "not judged"
+
+
+def _answer(
+    level: Answer,
+    findings: Sequence[FabricFinding],
+    measured: FabricMeasurement,
+    of_groups: Sequence[Measure],
+    whole: Sequence[Measure],
+) -> str:
+    """The line to print first."""
+    if level == "not judged":
+        count = len(measured.rounds[0]) if measured.rounds else 0
+        few = f"{counted(count, 'group')}, too few to compare (at least {RATIO_FROM})"
+        if not count:
+            few = "no two nodes were measured together"
+        return f"not judged: {few}{_gave(of_groups, whole)}"
+    if level == "ok":
+        kinds = [finding.what for finding in findings if finding.kind == "two-kinds"]
+        said = kinds[0] if kinds else "no node is slower than the others"
+        return f"ok: {said}{_gave(of_groups, whole)}"
+    worst = [finding.what for finding in findings if finding.level == level]
+    return f"{level}: {first_few(worst, 2, '; ')}"
+
+
+def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
+    """The bus bandwidths, as the rest of a sentence."""
+    said = [
+        f"; {counted(item.count, 'group')} of {item.nodes} nodes gave {figure(item.median, item.unit)} in the median"
+        for item in of_groups[:1]
+    ]
+    said += [f"; all {item.nodes} together {figure(item.median, item.unit)}" for item in whole]
+    return "".join(said)
+
+
+def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
+    """What so many groups can show, and what they cannot."""
+    main = of_groups[0] if of_groups else None
+    if main is None or main.limit is None:
+        return "Fewer than three groups cannot be compared. health: in cluster_config.yaml can say what to expect."
+    limit = percent(1 - main.limit / main.median)
+    blind = "What slows all nodes equally shows only against the site's expectation."
+    if device == "cpu":
+        return f"On CPUs a group is called slow only if it is {limit} slower than the others. {blind}"
+    if main.deviation is None:
+        return (
+            f"So few groups do not show how much healthy ones differ: only one that is {limit} slower is called slow."
+            f" {blind}"
+        )
+    differ = percent(main.deviation / main.median, 2)
+    sure = percent((main.median - main.limit + 2 * main.deviation) / main.median)
+    return (
+        f"{counted(main.count, 'group')} of {main.nodes} nodes differ by {differ}: a group that is {limit} slower"
+        f" counts as slow, and a node that costs {sure} is nearly always found. {blind}"
+    )

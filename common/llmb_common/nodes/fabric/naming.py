@@ -1,0 +1,208 @@
+"""What is found in the groups of all rounds, as sentences: nodes, switches and paths, or witnesses of nobody known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from llmb_common.base.printable import printable
+from llmb_common.nodes.fabric.alone import is_a_kind, two_kinds
+from llmb_common.nodes.fabric.blame import Blame, Witnesses, blame
+from llmb_common.nodes.fabric.expectation import Expectation
+from llmb_common.nodes.fabric.speeds import DEVIATIONS
+from llmb_common.nodes.fabric.verdict import FabricFinding, GroupSpeed, Level
+from llmb_common.nodes.fabric.words import figure, nodes_text, remedy, slower
+
+
+def group_findings(
+    groups: Sequence[GroupSpeed], topology: dict[str, str], expected: Expectation
+) -> list[FabricFinding]:
+    """Everything that slow groups say, and groups that gave no figure."""
+    known = Witnesses(groups)
+    found = blame(groups, topology)
+    findings = [_hung(host, groups) for host in sorted(known.hung)]
+    findings += _nodes(found, known, expected)
+    findings += [_domain(domain, hosts, known) for domain, hosts in found.domains.items()]
+    findings += _paths(found, topology, expected)
+    findings += [_once(group) for group in found.once]
+    findings += [_unknown(group, known, expected) for group in found.unknown]
+    return findings
+
+
+def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
+    group = next(group for group in groups if host in group.hung)
+    return FabricFinding(
+        kind="hung",
+        level="fail",
+        hosts=(host,),
+        what=f"{host} hung in an all-reduce with {_others(host, group)}, which did not: {printable(group.why)[:200]}",
+        remedy=remedy("hung", [host]),
+    )
+
+
+def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
+    findings: list[FabricFinding] = []
+    slow: dict[str, GroupSpeed] = {}
+    for host in found.nodes:
+        witnesses = known.against(host)
+        figures = [group for group in witnesses if group.busbw_gbps is not None]
+        if not figures:
+            findings.append(_no_figure(host, witnesses))
+        else:
+            slow[host] = _mean(figures)
+    levels = {host: _level(group, expected) for host, group in slow.items()}
+    warned = [host for host, level in levels.items() if level != "fail"]
+    everybody = {host for group in known.groups for host in group.nodes}
+    if not is_a_kind(len(warned), len(everybody)):
+        # Less is no fault, and asked for only because many were so.
+        warned = [host for host in warned if _is_little(slow[host])]
+    findings += [
+        _slow_node(host, group, known.against(host), levels[host]) for host, group in slow.items() if host not in warned
+    ]
+    if warned:
+        middle = _middle([slow[host] for host in warned])
+        findings.append(two_kinds("groups", warned, middle.busbw_gbps or 0.0, _median(middle)))
+    return findings
+
+
+def _mean(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+    """All groups that a node was asked in, in the mean, as it is named by."""
+    known = [group for group in groups if group.deviations is not None]
+    deviations = sum(group.deviations or 0.0 for group in known) / len(known) if known else None
+    return msgspec.structs.replace(
+        groups[0],
+        busbw_gbps=sum(group.busbw_gbps or 0.0 for group in groups) / len(groups),
+        share=sum(group.share or 0.0 for group in groups) / len(groups),
+        deviations=deviations,
+    )
+
+
+def _middle(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+    """The group whose figure is the median, the faster one of two."""
+    return sorted(groups, key=lambda group: group.busbw_gbps or 0.0)[len(groups) // 2]
+
+
+def _is_little(group: GroupSpeed) -> bool:
+    return group.deviations is not None and group.deviations < DEVIATIONS
+
+
+def _median(group: GroupSpeed) -> float:
+    """What is usual among its like."""
+    return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
+
+
+def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
+    return FabricFinding(
+        kind="slow-node",
+        level=level,
+        hosts=(host,),
+        what=f"{host} slows down every partner: {_said(group)} (with {_partners(host, witnesses)})",
+        deviations=group.deviations,
+        remedy=remedy("slow-node", [host]),
+    )
+
+
+def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
+    return FabricFinding(
+        kind="no-figure",
+        level="fail",
+        hosts=(host,),
+        what=f"{host} fails with every partner ({_partners(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
+        remedy=remedy("no-figure", [host]),
+    )
+
+
+def _partners(host: str, witnesses: Sequence[GroupSpeed]) -> str:
+    """``n[1-3], and with n[4-6]``."""
+    return ", and with ".join(_others(host, group) for group in witnesses)
+
+
+def _others(host: str, group: GroupSpeed) -> str:
+    return nodes_text([node for node in group.nodes if node != host])
+
+
+def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
+    groups = [group for host in hosts for group in known.against(host) if group.busbw_gbps is not None]
+    said = _said(_middle(groups)) if groups else "no figures"
+    return FabricFinding(
+        kind="slow-switch",
+        level="warn" if groups else "fail",
+        hosts=tuple(hosts),
+        what=f"{printable(domain)[:80]} is slow, with {len(hosts)} of its nodes: {said}",
+        remedy=remedy("slow-switch"),
+    )
+
+
+def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
+    """Slow groups of which each node is fast with others."""
+    shared: dict[str, list[GroupSpeed]] = {}
+    for group in found.together:
+        domains = {topology.get(host, "") for host in group.nodes}
+        shared.setdefault(domains.pop() if len(domains) == 1 else "", []).append(group)
+    findings = []
+    for domain, groups in shared.items():
+        if domain and len(groups) > 1:
+            hosts = tuple(host for group in groups for host in group.nodes)
+            what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_said(groups[0])}"
+            findings.append(
+                FabricFinding(
+                    kind="slow-switch",
+                    level="warn",
+                    hosts=hosts,
+                    what=what,
+                    deviations=groups[0].deviations,
+                    remedy=remedy("slow-switch"),
+                )
+            )
+        else:
+            findings += [_path(group, expected) for group in groups]
+    return findings
+
+
+def _said(group: GroupSpeed) -> str:
+    if group.busbw_gbps is None:
+        return printable(group.why)[:200]
+    return f"{figure(group.busbw_gbps, 'GB/s')}, {slower(group.busbw_gbps, _median(group))}"
+
+
+def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
+    return FabricFinding(
+        kind="slow-path",
+        level=_level(group, expected),
+        hosts=group.nodes,
+        what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
+        deviations=group.deviations,
+        remedy=remedy("slow-path"),
+    )
+
+
+def _level(group: GroupSpeed, expected: Expectation) -> Level:
+    """How much it counts that a group is slow."""
+    if group.busbw_gbps is None:
+        return "fail"
+    least = expected.least("groups", len(group.nodes))
+    return "fail" if expected.fails(group.busbw_gbps, _median(group), least) else "warn"
+
+
+def _once(group: GroupSpeed) -> FabricFinding:
+    return FabricFinding(
+        kind="slow-once",
+        level="note",
+        hosts=group.nodes,
+        what=f"{nodes_text(group.nodes)} were slow once, not again: {_said(group)}",
+        deviations=group.deviations,
+    )
+
+
+def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
+    fast = [host for host in group.nodes if host in known.cleared]
+    but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
+    return FabricFinding(
+        kind="unknown",
+        level=_level(group, expected),
+        hosts=group.nodes,
+        what=f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
+        deviations=group.deviations,
+        remedy=remedy("unknown", group.nodes),
+    )

@@ -1,0 +1,344 @@
+"""What nccl-tests print (``all_reduce_perf`` and the others), of any release, read as figures.
+
+By their source from 2017 (times in ms, ``bytes N ... res``) to 2.20 (``#wrong``, per-iteration columns, a timestamp):
+the columns are those that a test's own header names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+import msgspec
+
+from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """One time of a size: out of place, or in place."""
+
+    seconds: float
+    algbw_gbps: float
+    busbw_gbps: float
+    wrong: float | None = None
+    """Values that are wrong; None: it was not checked, or this release does not count them."""
+
+
+class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One line: a size of which both or one of the columns is there."""
+
+    bytes: int
+    type: str = ""
+    redop: str = ""
+    out_of_place: Column | None = None
+    in_place: Column | None = None
+
+    @property
+    def best(self) -> Column | None:
+        """The faster of the two."""
+        return max(self.columns, key=lambda column: column.busbw_gbps, default=None)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Those that are there."""
+        return [column for column in (self.out_of_place, self.in_place) if column is not None]
+
+
+class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
+    """One program's output."""
+
+    collective: str = ""
+    """As it says; where an old release does not, as its bandwidths say; empty: unknown."""
+    version: str = ""
+    """Of nccl-tests; only newer ones say."""
+    library: str = ""
+    """Of NCCL, as it is printed."""
+    gpu: str = ""
+    """The commonest product."""
+    hosts: tuple[str, ...] = ()
+    """Of each rank, in the order of ranks."""
+    sizes: tuple[SizeResult, ...] = ()
+    average_busbw_gbps: float | None = None
+    """Over all sizes, as the program says at its end."""
+    out_of_bounds: int | None = None
+    ended: bool = False
+    """Whether its last lines are there."""
+    problems: tuple[str, ...] = ()
+    """What went wrong, in its own words or ours."""
+
+    @property
+    def ranks(self) -> int:
+        return len(self.hosts)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self.hosts))
+
+    @property
+    def gpus_per_node(self) -> int:
+        """0: unknown, or not the same on all nodes."""
+        counts = set(Counter(self.hosts).values())
+        return counts.pop() if len(counts) == 1 else 0
+
+    @property
+    def largest(self) -> SizeResult | None:
+        return max((size for size in self.sizes if size.best), key=lambda size: size.bytes, default=None)
+
+    @property
+    def wrong(self) -> list[SizeResult]:
+        """Sizes with wrong values."""
+        return [size for size in self.sizes if any(column.wrong for column in size.columns)]
+
+    @property
+    def checked(self) -> bool:
+        """Whether wrong values would have been counted: not with ``-c 0``, and not before 2.13."""
+        return any(column.wrong is not None for size in self.sizes for column in size.columns)
+
+    @property
+    def good(self) -> bool:
+        """Whether it ended, and nothing was wrong."""
+        return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
+
+    def measurements(self) -> list[GroupMeasurement]:
+        """The sizes as measurements of one group; none where its ranks are not known or not alike on all nodes."""
+        if not self.gpus_per_node or not self.collective:
+            return []
+        return [
+            GroupMeasurement(
+                nodes=self.nodes,
+                gpus_per_node=self.gpus_per_node,
+                collective=self.collective,
+                bytes=size.bytes,
+                seconds=size.best.seconds,
+                error="wrong values" if size in self.wrong else "",
+            )
+            for size in self.sizes
+            if size.best is not None
+        ]
+
+
+# What programs that started these ones put before each line: mpirun --tag-output, srun --label.
+_PREFIX = re.compile(r"^(?:\[\d+,\d+\]<std(?:out|err)>:\s?|\s*\d+:\s)")
+_DEVICE = re.compile(
+    r"#\s+Rank\s+(?P<rank>\d{1,9})\s+(?:Group\s+(?P<group>\d+)\s+)?(?:Pid\s+\d+\s+)?on\s+(?P<host>\S+)\s+device\s+\d+"
+    r"\s+\[[0-9a-fx:.]+\]\s*(?P<gpu>.*)",
+    re.IGNORECASE,
+)
+_ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]\w*\s")
+_VERSION = re.compile(r"# nccl-tests version (?P<version>\S+).*nccl-library=(?P<library>\d{1,9})")
+_LIBRARY = re.compile(r"NCCL version (?P<library>\d[\w.+]*)")
+_STARTING = re.compile(r"# Collective test starting:\s*(?P<program>\S+)")
+_BOUNDS = re.compile(r"#?\s*Out of bounds values\s*:\s*(?P<count>\d{1,18})\s*(?P<word>\w*)")
+_AVERAGE = re.compile(r"#?\s*Avg bus bandwidth\s*:\s*(?P<value>[-+.\deE]+|-?(?:nan|inf))\s*(?P<word>\w*)")
+_FAILURE = re.compile(r"Test (?:NCCL |CUDA )?failure|Test timeout|# error: ")
+_BEGINS = re.compile(r"#? ?nThread \d+ nGpus \d+ minBytes")
+_MARK = re.compile(
+    r"^.{0,40}(?:# nccl-tests version|# Collective test starting|#? ?nThread \d+ nGpus \d+ minBytes|# Avg bus bandwidth"
+    r"|#\s+size\s+count\s+type\s+redop)",
+    re.MULTILINE,
+)
+
+
+def is_nccl_tests(text: str) -> bool:
+    """Whether this is, or contains, an output of nccl-tests."""
+    return _MARK.search(text) is not None
+
+
+def parse_nccl_tests(text: str) -> list[NcclTest]:
+    """The tests that wrote ``text``, one after another; empty: none did."""
+    found: list[_Reader] = []
+    reader = _Reader()
+    for raw in text.splitlines():
+        line = _PREFIX.sub("", raw)
+        if reader.is_over(line):
+            found.append(reader)
+            reader = _Reader()
+        reader.take(line)
+    found.append(reader)
+    return [reader.result() for reader in found if reader.is_test]
+
+
+class _Reader:
+    """One test, line by line."""
+
+    def __init__(self) -> None:
+        self.is_test = False
+        self._begun = 0
+        self._columns: list[str] = []
+        self._in_ms = False
+        self._program = ""
+        self._version = ""
+        self._library = ""
+        self._devices: dict[int, str] = {}
+        self._gpus: Counter[str] = Counter()
+        self._sizes: list[SizeResult] = []
+        self._average: float | None = None
+        self._ended = False
+        self._bounds: int | None = None
+        self._unreadable = 0
+        self._problems: list[str] = []
+
+    def is_over(self, line: str) -> bool:
+        """Whether ``line`` belongs to the next test."""
+        is_first = _VERSION.match(line) or _STARTING.match(line) or _BEGINS.match(line)
+        return bool(is_first) and (self._ended or bool(self._sizes))
+
+    def take(self, line: str) -> None:
+        if _BEGINS.match(line):
+            self.is_test = True
+            self._begun += 1
+        elif match := _VERSION.match(line):
+            self._version, self._library = match["version"], _release(int(match["library"]))
+        elif match := _STARTING.match(line):
+            self._program = match["program"]
+        elif match := _DEVICE.match(line):
+            self._take_device(match)
+        elif _is_header(line):
+            self.is_test = True
+            self._columns = line.lstrip("# ").split()
+            self._in_ms = self._columns[0] == "bytes"
+        elif _ROW.match(line):
+            self._take_row(line)
+        elif match := _BOUNDS.match(line):
+            self._bounds = int(match["count"])
+        elif match := _AVERAGE.match(line):
+            self.is_test = True
+            self._ended = True
+            self._average = _number(match["value"])
+            if self._average is None:
+                self._problems.append(f"the average bandwidth is {match['value']}")
+            if match["word"] == "FAILED":
+                self._problems.append("the average is below 90 % of the minimum asked for (-c, NCCL_TESTS_MIN_BW)")
+        elif _FAILURE.search(line):
+            self._problems.append(line.strip()[:200])
+        elif match := _LIBRARY.search(line):
+            self._library = self._library or match["library"]
+
+    def _take_device(self, match: re.Match[str]) -> None:
+        if match["group"] not in (None, "0"):
+            return  # NCCL_TESTS_SPLIT: the figures are those of the first group
+        self._devices[int(match["rank"])] = match["host"]
+        self._gpus[match["gpu"].strip()] += 1
+
+    def _take_row(self, line: str) -> None:
+        size = _row(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
+        if size is None:
+            self._unreadable += 1
+        else:
+            self._sizes.append(size)
+
+    def result(self) -> NcclTest:
+        problems = list(dict.fromkeys(self._problems))
+        if self._begun > 1:
+            problems.append(
+                f"{self._begun} programs wrote at once, each a test of its own: nccl-tests was built without MPI=1"
+            )
+        if self._unreadable:
+            problems.append(f"{self._unreadable} lines of figures cannot be read: another program wrote over them")
+        hosts = tuple(self._devices[rank] for rank in sorted(self._devices))
+        if self._devices and max(self._devices) + 1 != len(self._devices):
+            problems.append("not all ranks are listed, so their number is unknown")
+            hosts = ()
+        return NcclTest(
+            collective=_collective(self._program) or _by_bandwidth(self._sizes, len(hosts)),
+            version=self._version,
+            library=self._library,
+            gpu=self._gpus.most_common(1)[0][0] if self._gpus else "",
+            hosts=hosts,
+            sizes=tuple(self._sizes),
+            average_busbw_gbps=self._average,
+            out_of_bounds=self._bounds,
+            ended=self._ended,
+            problems=tuple(problems),
+        )
+
+
+def _release(code: int) -> str:
+    """``2.30.7`` of 23007, as NCCL counts from 2.9 on; older ones print no such line."""
+    return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
+
+
+def _is_header(line: str) -> bool:
+    words = line.lstrip("# ").split()
+    return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
+
+
+_DIGITS = 18
+"""Of a size: more is none."""
+
+
+def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
+    """A line by the header's columns; ``unit``: seconds of its times. None: it does not fit."""
+    first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
+    if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
+        return None
+    names = [name for name in columns[first:] if name != "timestamp"]
+    width = len(names) // 2
+    values = list(words[first:])
+    if columns[-1] == "timestamp":
+        values = values[:-2]  # a date and a time
+    if len(values) == 2 * width:
+        out_of_place, in_place = _column(values[:width], unit, names), _column(values[width:], unit, names)
+        is_whole = out_of_place is not None and in_place is not None
+    elif len(values) == width:  # a test that works in place only leaves the first columns empty
+        out_of_place, in_place = None, _column(values, unit, names)
+        is_whole = in_place is not None
+    else:
+        return None
+    if not is_whole:
+        return None
+    kind = dict(zip(columns[:first], words[:first], strict=False))
+    return SizeResult(
+        bytes=int(words[0]),
+        type=kind.get("type", ""),
+        redop=kind.get("redop", kind.get("op", "")),
+        out_of_place=out_of_place,
+        in_place=in_place,
+    )
+
+
+def _column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
+    numbers = [_number(value) for value in values[:3]]
+    time, algbw, busbw = numbers
+    if time is None or algbw is None or busbw is None or time <= 0:
+        return None
+    # Older releases print the largest error instead, of which a little is rounding.
+    counts = names[3] == "#wrong"
+    return Column(
+        seconds=time * unit,
+        algbw_gbps=algbw,
+        busbw_gbps=busbw,
+        wrong=_number(values[3]) if counts else None,
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if abs(value) < float("inf") else None  # neither NaN nor infinite
+
+
+def _collective(program: str) -> str:
+    """``all_reduce`` of ``all_reduce_perf_mpi``; empty: the program is none of these."""
+    match = re.match(r"([a-z_]+?)_perf", program.rpartition("/")[2])
+    return match[1] if match else ""
+
+
+_TOLD_APART = 0.02
+
+
+def _by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
+    """``all_reduce`` where bus and algorithm bandwidth are in its proportion; empty: that does not tell.
+
+    No other has that one, but for two ranks, where it is 1, as for broadcast and others.
+    """
+    best = [size.best for size in sizes if size.redop not in ("none", "")]
+    large = [column for column in best if column is not None and column.algbw_gbps > 1]
+    if ranks < 3 or not large:
+        return ""
+    expected = bus_factor("all_reduce", ranks)
+    fits = all(abs(column.busbw_gbps / column.algbw_gbps / expected - 1) < _TOLD_APART for column in large)
+    return "all_reduce" if fits else ""

@@ -1,0 +1,190 @@
+"""Groups of nodes held against groups of their size."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from llmb_common.nodes.fabric.alone import measure
+from llmb_common.nodes.fabric.blame import spans
+from llmb_common.nodes.fabric.expectation import Expectation
+from llmb_common.nodes.fabric.grouping import SMALL
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement
+from llmb_common.nodes.fabric.spread import RATIO_FROM, SPREAD_FROM, Usual, usual
+from llmb_common.nodes.fabric.verdict import GroupSpeed, Measure
+
+DEVIATIONS = 5.0
+"""Robust deviations below the median from which a node is named, by the mean of the groups that it was asked in, and a
+path. Chosen by simulation (docs/fabric.md)."""
+
+ASKED_FROM = 0.75
+SLOW_AGAIN = 0.6
+"""Of the way to that limit: from where on nodes of a group are asked again, which costs seconds; and from where on they
+are slow again, then, with each partner. Healthy ones seldom are in all of three figures."""
+
+
+class _Kind(NamedTuple):
+    """Groups that can be compared: of one size, and with or without a switch between their nodes."""
+
+    size: int
+    spans: bool
+
+
+def group_speeds(
+    measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
+) -> tuple[list[GroupSpeed], list[Measure]]:
+    """Every group of every round by what is usual among its like, and what is usual, the commonest size first."""
+    reference = _References(measured, topology, expected)
+    found: list[GroupSpeed] = []
+    for number, groups in enumerate(measured.rounds):
+        for group in groups:
+            kind = _kind(group, topology)
+            found.append(_speed(group, number, reference.of(kind), reference.asked_from(kind)))
+    return found, reference.measures()
+
+
+def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
+    return _Kind(len(group.nodes), spans(group.nodes, topology))
+
+
+def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
+    value = group.busbw_gbps
+    if value is None:
+        # Whoever gives no figure is slow, whatever the others give.
+        why = group.error or "no figure"
+        return GroupSpeed(nodes=group.nodes, round=number, slow=True, why=why, hung=_hung(group))
+    if own is None:
+        return GroupSpeed(nodes=group.nodes, round=number, busbw_gbps=value)
+    return GroupSpeed(
+        nodes=group.nodes,
+        round=number,
+        busbw_gbps=value,
+        share=value / own.median,
+        deviations=own.deviations(value),
+        excess=own.excess(value),
+        slow=own.excess(value) > SLOW_AGAIN if number or asked_from is None else value < asked_from,
+    )
+
+
+def _hung(group: GroupMeasurement) -> tuple[str, ...]:
+    """The nodes of the ranks that hung, where those of others did not: where all did, it may be any of them."""
+    hung = group.hung_nodes
+    return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
+
+
+class _References:
+    """What is usual of each kind of groups."""
+
+    def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
+        self._expected = expected
+        self._topology = topology
+        hosts = {host for groups in measured.rounds for group in groups for host in group.nodes}
+        self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
+        self._first = self._by_kind(measured.rounds[:1])
+        self._later = self._by_kind(measured.rounds[1:])
+        self._asked_from = {kind: self._ask(kind, groups) for kind, groups in self._first.items()}
+        fast = {host for kind in self._first for group in self._fast(kind) for host in group.nodes}
+        self._clean = {
+            kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
+        }
+        self._usual = {kind: self._of_first(kind, groups) for kind, groups in self._first.items()}
+        for kind in self._later:
+            if self._usual.get(kind) is None:
+                self._usual[kind] = self._of_later(kind)
+
+    def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
+        """Those that gave a figure."""
+        found: dict[_Kind, list[GroupMeasurement]] = {}
+        for groups in rounds:
+            for group in groups:
+                if group.busbw_gbps is not None:
+                    found.setdefault(_kind(group, self._topology), []).append(group)
+        return found
+
+    def of(self, kind: _Kind) -> Usual | None:
+        return self._usual.get(kind)
+
+    def asked_from(self, kind: _Kind) -> float | None:
+        """Below it the nodes of a group of the first round are asked again."""
+        return self._asked_from.get(kind)
+
+    def measures(self) -> list[Measure]:
+        """In short; of groups that only a later round has, nothing."""
+        ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
+        return [
+            measure("groups", _figures(groups), self.of(kind), self._expected.least("groups", kind.size), kind.size)
+            for kind, groups in ordered
+        ]
+
+    def _ask(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
+        if self._few_nodes:
+            return None
+        own = self._usual_of(kind, groups, [], sure=False)
+        if own is None:
+            return None
+        return own.limit if own.lower else own.median - ASKED_FROM * (own.median - own.limit)
+
+    def _usual_of(
+        self,
+        kind: _Kind,
+        groups: Sequence[GroupMeasurement],
+        later: Sequence[GroupMeasurement],
+        *,
+        sure: bool = True,
+    ) -> Usual | None:
+        own = usual(
+            _figures([*groups, *later]),
+            times=DEVIATIONS,
+            ratio=self._expected.ratio("groups"),
+            by_ratio=self._expected.by_ratio or len(groups) < SPREAD_FROM,
+            sure=sure,
+        )
+        return self._as_expected(kind, own)
+
+    def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
+        """What the site expects is a limit, too, where most groups give it."""
+        least = self._expected.least("groups", kind.size)
+        if own is None or least is None or not own.limit < least < own.median:
+            return own
+        return msgspec.structs.replace(own, limit=least)
+
+    def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
+        limit = self._asked_from[kind]
+        return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
+
+    def _of_first(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
+        """Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
+        differ."""
+        if self._few_nodes:
+            values = _figures([*groups, *self._later.get(kind, ())])
+            return self._as_expected(kind, _of_few(self._few_nodes, values, self._expected.ratio("groups")))
+        return self._usual_of(kind, groups, self._clean.get(kind, ()))
+
+    def _of_later(self, kind: _Kind) -> Usual | None:
+        """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were
+        all fast at first; without any, what the faster half gives. Their spread is that of the first round."""
+        values = sorted(_figures(self._later[kind]), reverse=True)
+        known = [own for own in self._usual.values() if own is not None]
+        if len(values) < RATIO_FROM or not known:
+            return None
+        median = statistics.median(_figures(self._clean[kind]) or values[: (len(values) + 1) // 2])
+        widest = max(known, key=lambda own: own.count)
+        limit = widest.limit / widest.median * median
+        deviation = None if widest.deviation is None else widest.deviation / widest.median * median
+        return Usual(median, limit, len(values), deviation)
+
+
+def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
+    return [group.busbw_gbps for group in groups if group.busbw_gbps is not None]
+
+
+def _of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
+    """Of pairs of so few nodes that each is measured with each: what those give that one slow node is not in."""
+    without_one = (nodes - 1) * (nodes - 2) // 2
+    if len(values) < RATIO_FROM:
+        return None
+    median = statistics.median(sorted(values, reverse=True)[:without_one])
+    return Usual(median, ratio * median, len(values))

@@ -1,0 +1,110 @@
+"""What is usual among nodes that do the same, and below which figure one of them is slow."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from llmb_common.base.statistics import robust_deviation
+
+FLOOR = 0.005
+"""Of the median: healthy fleets may scatter by less, as 66 B200 nodes did (0.07 %), and less is worth nobody's day."""
+
+RATIO_FROM, SPREAD_FROM = 3, 6
+"""Values that make a median which one of them cannot move much, and a spread that says something."""
+
+
+class Usual(msgspec.Struct, frozen=True):
+    """What is usual among values, of which more is better."""
+
+    median: float
+    limit: float
+    """Below it, one is slow."""
+    count: int
+    deviation: float | None = None
+    """A robust standard deviation, at least the floor; None where so few say nothing of their spread."""
+    seen: float | None = None
+    """The same without the floor."""
+    lower: tuple[int, float] | None = None
+    """How many are clearly of a slower kind, and their median; None: all are of one kind."""
+
+    def excess(self, value: float) -> float:
+        """How far below the median ``value`` is: 1 at the limit, which the slow ones are beyond."""
+        return (self.median - value) / (self.median - self.limit)
+
+    def deviations(self, value: float) -> float | None:
+        """How far below the median ``value`` is, in robust deviations; None where the spread is not known."""
+        if self.deviation is None:
+            return None
+        return (self.median - value) / self.deviation
+
+
+def usual(
+    values: Sequence[float], *, times: float, ratio: float, by_ratio: bool = False, sure: bool = True
+) -> Usual | None:
+    """What is usual among ``values``; None where fewer than three say nothing.
+
+    From six on, ``times`` robust deviations below the median are slow; below that, or ``by_ratio``, what gives less
+    than ``ratio`` of it. Not ``sure``: a spread that is small by chance does no harm.
+    """
+    if len(values) < RATIO_FROM:
+        return None
+    if by_ratio or len(values) < SPREAD_FROM:
+        median = statistics.median(values)
+        return Usual(median, ratio * median, len(values))
+    upper, lower = _kinds(values)
+    # Of two kinds the faster one is usual, unless it is the smaller by far: a few newer nodes are no reason to call
+    # all others slow.
+    reference = upper if len(upper) >= 0.4 * len(values) else list(values)
+    median = statistics.median(reference)
+    seen = robust_deviation(reference)
+    deviation = max((_of_few(len(reference)) if sure else 1.0) * seen, FLOOR * median)
+    limit = median - times * deviation
+    if lower and reference is upper:
+        limit = max(limit, (upper[-1] + lower[0]) / 2)  # all of the slower kind are asked, not only the worst of them
+    kind = (len(lower), statistics.median(lower)) if lower else None
+    return Usual(median, limit, len(values), deviation, seen, kind)
+
+
+def _of_few(count: int) -> float:
+    """By how much the robust deviation of ``count`` values is widened: of few, it is often far too small by chance.
+
+    Chosen by simulation (docs/fabric.md), so that the same number of deviations is as rare among 6 as among 500.
+    """
+    return 1 + 80 / count**2
+
+
+_SMALLEST_SHARE = 0.2
+"""Of the values: fewer are single slow ones and no kind of their own."""
+_NOISE = 0.0015
+"""Of the median: what values of one kind differ by at least, so that two kinds are never made of next to nothing."""
+
+
+def _kinds(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """The faster and the slower values, where they are clearly of two kinds; else all, and none."""
+    ordered = sorted(values, reverse=True)
+    count = len(ordered)
+    fewest = max(3, round(_SMALLEST_SHARE * count))
+    best, at = 0.0, 0
+    sums, squares = _running(ordered)
+    for split in range(fewest, count - fewest + 1):
+        upper = sums[split] / split
+        lower = (sums[count] - sums[split]) / (count - split)
+        within = squares[count] - split * upper**2 - (count - split) * lower**2
+        noise = max((max(within, 0.0) / (count - 2)) ** 0.5, _NOISE * upper)
+        if (upper - lower) / noise > best:
+            best, at = (upper - lower) / noise, split
+    if best < 4 + 40 / count:  # also by simulation: one kind looks like two in 1 of 400 fleets
+        return ordered, []
+    return ordered[:at], ordered[at:]
+
+
+def _running(values: Sequence[float]) -> tuple[list[float], list[float]]:
+    """Sums of the first values, and of their squares."""
+    sums, squares = [0.0], [0.0]
+    for value in values:
+        sums.append(sums[-1] + value)
+        squares.append(squares[-1] + value**2)
+    return sums, squares

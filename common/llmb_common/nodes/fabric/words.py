@@ -1,0 +1,78 @@
+"""What is measured, in words and with its limits; and what to do about each kind of finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from llmb_common.base.hostlist import compress
+from llmb_common.base.printable import printable
+
+MeasureName = Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
+Unit = Literal["TFLOPS", "GB/s"]
+
+
+class MeasureWord(NamedTuple):
+    """``slow``: share of the median below which one is slow where no spread is known. ``fails``: share of what the site
+    expects (``setting`` of its ``health``) below which one fails, where it does not say its own tolerance."""
+
+    word: str
+    unit: Unit
+    slow: float
+    fails: float
+    setting: str = ""
+
+
+MEASURES: dict[MeasureName, MeasureWord] = {
+    "matrix": MeasureWord("matrix product", "TFLOPS", 0.95, 0.85, "matrix_tflops"),
+    "copy": MeasureWord("copy in memory", "GB/s", 0.97, 0.9, "copy_gb_per_s"),
+    "to_gpu": MeasureWord("copy to the GPU", "GB/s", 0.8, 0.8, "to_gpu_gb_per_s"),
+    "from_gpu": MeasureWord("copy from the GPU", "GB/s", 0.8, 0.8, "from_gpu_gb_per_s"),
+    "within": MeasureWord("all-reduce in a node", "GB/s", 0.9, 0.9, "node_all_reduce_gb_per_s"),
+    "groups": MeasureWord("all-reduce", "GB/s", 0.85, 0.85),
+    "whole": MeasureWord("all-reduce of all nodes", "GB/s", 0.85, 0.85, "all_nodes_all_reduce_gb_per_s"),
+}
+
+REMEDIES = {
+    "slow-node": "llmb-run health --nodes {hosts} says what is different there (adapters, links, clocks);"
+    " llmb-run exclude add {hosts} keeps jobs off",
+    "slow-gpu": "llmb-run health --nodes {hosts} looks at its clocks, limits and temperature; compare a training run"
+    " with and without it before you drain it",
+    "slow-within": "check nvidia-smi nvlink --status and the fabric manager on {hosts}",
+    "no-figure": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs"
+    " off",
+    "hung": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs off",
+    "missing": "llmb-run health --nodes {hosts}; sinfo -R --nodes {hosts}",
+    "slow-switch": "check this switch and its uplinks before any of its nodes: error counters, lost links",
+    "slow-path": "check the cables and switches between them, and the error counters at both ends",
+    "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
+    "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
+    " RDMA, clocks), or health: in cluster_config.yaml expects too much",
+    "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they"
+    " share: switch, rack, firmware (llmb-run health shows what differs)",
+}
+
+
+def nodes_text(hosts: Sequence[str]) -> str:
+    """``n[1-4]``, printable and not too long."""
+    return printable(compress(hosts))[:200]
+
+
+def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
+    """What to do about a finding, to be pasted; empty where there is nothing."""
+    return REMEDIES.get(kind, "").format(hosts=nodes_text(hosts))
+
+
+def figure(value: float, unit: str) -> str:
+    """``332.7 GB/s``."""
+    return f"{value:.4g} {unit}"
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """``3.9 %``."""
+    return f"{100 * share:.{digits}f} %"
+
+
+def slower(value: float, median: float) -> str:
+    """``3.9 % below 332.7``: of the median, as a share of it."""
+    return f"{percent(1 - value / median)} below {median:.4g}"

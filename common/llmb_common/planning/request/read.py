@@ -1,0 +1,242 @@
+"""What the user asked for: the documented variables, read strictly, from ``launch.sh`` and ``llmb-run`` alike.
+
+``read_request`` turns a mapping of variables into a frozen ``Request``. A value that makes no sense, and a name that is
+one slip away from a documented one, is a RequestError: on a cluster, a silently ignored ``JOB_TOTAL_GPU=256`` costs a
+night. But a user's environment holds hundreds of variables of other programs. So a shorter name (``PROFILE`` for
+``ENABLE_PROFILE``) is remarked on only where its value is one that the documented variable takes, and the documented
+variable is not set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base.cluster_types import ClusterType
+from llmb_common.base.errors import RequestError
+from llmb_common.base.words import SECRET_VARIABLES, is_secret_name
+from llmb_common.planning.request.values import Reader, gres_count, same
+from llmb_common.planning.request.variables import (
+    COLUMNS,
+    OF_SCHEDULERS,
+    PATIENCE,
+    VARIABLE_NAMES,
+    VARIABLES,
+    FieldNames,
+)
+
+# Real variables of other programs that look like ours.
+_NOT_TYPOS = {
+    *("CPU_TYPE", "CHECKPOINT_PATH", "ENABLE_TRACE"),
+    *("SBATCH_GPUS", "SBATCH_GPUS_PER_TASK", "SBATCH_MEM_PER_NODE", "SBATCH_NO_REQUEUE"),
+}
+_OTHERS = ("SLURM_", "SALLOC_", "SRUN_")
+
+_TRUE = r"true|yes|on|1"
+_NUMBER = r"[1-9][0-9]{0,5}"
+_PREFIXES = {"ENABLE_": _TRUE, "JOB_TOTAL_": _NUMBER, "JOB_": _NUMBER, "MAX_": _NUMBER}
+"""Beginnings that users leave out, and the values that make it likely that they mean us. ``PROFILE=false`` asks for
+what happens anyway."""
+_SYNONYMS = {
+    **dict.fromkeys(("NUM_GPUS", "NGPUS", "N_GPUS"), "JOB_TOTAL_GPUS"),
+    **dict.fromkeys(("NUM_STEPS", "TRAIN_STEPS"), "MAX_STEPS"),
+    **dict.fromkeys(("NCCL_TRACE", "TRACE_NCCL"), "ENABLE_NCCLTRACE"),
+    **dict.fromkeys(("PRECISION", "DATA_TYPE"), "DTYPE"),
+    **dict.fromkeys(("SEQUENCE_LENGTH", "MAX_SEQ_LENGTH"), "SEQ_LENGTH"),
+    "PROFILING": "ENABLE_PROFILE",
+}
+_SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_STEPS": _NUMBER, "SEQ_LENGTH": _NUMBER}
+
+
+def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
+    """Refuse names that are probably misspelt.
+
+    Raises:
+        RequestError: the first name that is one slip away from a documented one.
+    """
+    # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
+    candidates = tuple(name for name in documented if len(name) >= 5)
+    for name in sorted(variables):
+        if len(name) < 5 or name in documented or name in _NOT_TYPOS or name in SECRET_VARIABLES:
+            continue
+        if name.startswith(_OTHERS):
+            continue
+        if near := _near(name, candidates):
+            raise RequestError(
+                f"the variable {name} is unknown (did you mean {near}?)",
+                remedy=f"rename it to {near}, or unset {name} if it is meant for something else",
+                code="unknown-variable",
+            )
+
+
+@functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
+def _near(name: str, candidates: tuple[str, ...]) -> str:
+    cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
+    letters = set(name)
+    # Letters of only one of the two have no partner: this rules out most candidates, 20 times as fast as the rest.
+    possible = [
+        other
+        for other in candidates
+        if max(abs(len(name) - len(other)), len(letters.symmetric_difference(other)))
+        <= (1 - cutoff) * (len(name) + len(other))
+    ]
+    return next(iter(difflib.get_close_matches(name, possible, 1, cutoff)), "")
+
+
+def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, str]:
+    """Variables that are probably meant for us and are not read: documented name to what was written instead."""
+    known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
+    for meant in documented:
+        for prefix, values in _PREFIXES.items():
+            if meant.startswith(prefix):
+                known.setdefault(meant.removeprefix(prefix), (meant, values))
+    found: dict[str, str] = {}
+    for name, (meant, values) in known.items():
+        value = variables.get(name, "").strip()
+        if name not in documented and not variables.get(meant, "").strip() and re.fullmatch(values, value.lower()):
+            found.setdefault(meant, f"{name}={value}")
+    return found
+
+
+TUNING_PREFIXES = (
+    "NCCL_", "TORCH_NCCL_", "NVTE_", "UCX_", "GLOO_", "OMPI_MCA_", "PYTORCH_", "SHARP_", "FI_", "NVSHMEM_",
+    "CUDNNFE_",
+)  # fmt: skip
+_TUNING = re.compile(
+    rf"({'|'.join(TUNING_PREFIXES)})[A-Z0-9_]+\Z"
+    r"|(NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN|NUM_OF_TOKENS_PER_CHUNK_COMBINE_API|NVLINK_DOMAIN_SIZE|USE_MNNVL)\Z"
+    r"|(CUDA_DEVICE_MAX_CONNECTIONS|TOKENIZERS_PARALLELISM|TRANSFORMERS_OFFLINE|OMP_NUM_THREADS|MASTER_PORT)\Z"
+    r"|LLMB_ENGINE_CHECK\Z"
+)
+"""Variables of the caller that change how a job runs: they go on record in the plan."""
+
+_HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """One job as asked for. None: not said, the recipe or the site decides."""
+
+    gpus: int | None = None
+    gpu_type: str | None = None
+    model_size: str | None = None
+    dtype: str | None = None
+    fp8_recipe: str | None = None
+    variant: str | None = None
+    gpus_per_node: int | None = None
+    max_steps: int | None = None
+    time_limit: str | None = None
+    columns: Mapping[str, int | bool | None] = field(default_factory=dict)
+    megatron: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the framework, by section and field."""
+    scheduler: Mapping[str, str] = field(default_factory=dict)
+    """What variables that only schedulers read say."""
+    engine: str | None = None
+    image: str | None = None
+    mounts: tuple[str, ...] = ()
+    profile: bool = False
+    profile_start: int | None = None
+    profile_stop: int | None = None
+    profile_ranks: str | None = None
+    profile_trace: str | None = None
+    gpu_metrics: bool = False
+    nccl_trace: bool = False
+    checkpoint: bool = False
+    checkpoint_interval: int | None = None
+    checkpoint_dir: Path | None = None
+    load_checkpoint: Path | None = None
+    vboost: bool = False
+    strong_scaling: bool = False
+    cpu_pinning: int = 0
+    fast_cores: bool = True
+    moe_routing: str | None = None
+    force: bool = False
+    preflight: str | None = None
+    cluster_type: ClusterType | None = None
+    dry_run: str | None = None
+    install: Path | None = None
+    workload: Path | None = None
+    tuning: Mapping[str, str] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
+    """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
+    script."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Documented variables that are not set, and the near-miss (``PROFILE=true``) that was set instead."""
+    say: FieldNames = VARIABLE_NAMES
+    """How messages call the fields."""
+
+    @property
+    def checks_engine(self) -> bool:
+        """Whether the job is held against the release that its image has: LLMB_ENGINE_CHECK, in any case."""
+        return self.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
+
+
+def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
+    """The request that ``variables`` (usually ``os.environ``) make; ``say``: the front end's names in messages.
+
+    Raises:
+        RequestError: the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.
+    """
+    if variables.get("STAGE_PATH"):
+        raise RequestError(
+            "STAGE_PATH is the old name of the installation folder",
+            remedy="unset STAGE_PATH and export LLMB_INSTALL instead; results are now under "
+            "$LLMB_INSTALL/workloads/<workload>/experiments",
+            code="stage-path",
+        )
+    refuse_typos(variables, [*VARIABLES, *PATIENCE])
+    read = Reader(variables, say)
+    said = {name: getattr(read, known.read)(name) for name, known in VARIABLES.items()}
+    gres = ("SBATCH_GPUS_PER_NODE", gres_count(said.get("SBATCH_GPUS_PER_NODE")))
+    same(("GPUS_PER_NODE", said["GPUS_PER_NODE"]), gres)
+    fields: dict[str, str] = {}  # of a request, each with its variable; where several mean one, they have to agree
+    for name, known in VARIABLES.items():
+        if known.sets and said[name] is not None:
+            other = fields.setdefault(known.sets, name)
+            same((other, said[other]), (name, said[name]))
+    values: dict[str, Any] = {field: said[name] for field, name in fields.items()}
+    request = Request(
+        **{"gpus_per_node": gres[1]} | values,
+        columns={column: said[name] for name, column in COLUMNS.items() if variables.get(name, "").strip()},
+        scheduler={name: said[name] for name in OF_SCHEDULERS if said[name]},
+        tuning={
+            name: read.one_line(name, value)
+            for name, value in sorted(variables.items())
+            if _TUNING.match(name) and not is_secret_name(name)
+        },
+        ignored=tuple(sorted(name for name in variables if name.startswith("SBATCH_") and name not in _HONOURED)),
+        unread=shorter_names(variables, VARIABLES),
+        say=say,
+    )
+    for name in PATIENCE:  # read by the job itself
+        read.positive(name, remedy="whole seconds, at least 1")
+    _refuse_contradictions(request)
+    return request
+
+
+def _refuse_contradictions(request: Request) -> None:
+    if request.profile and request.nccl_trace:
+        raise RequestError(
+            f"{request.say('ENABLE_PROFILE')} and ENABLE_NCCLTRACE cannot be combined",
+            remedy="run once with each of them",
+        )
+    of_profiles = {
+        "ENABLE_GPU_METRICS": request.gpu_metrics,
+        "PROFILE_START_STEP": request.profile_start,
+        "PROFILE_STOP_STEP": request.profile_stop,
+        "PROFILE_RANKS": request.profile_ranks,
+        "PROFILE_TRACE": request.profile_trace,
+    }
+    of_checkpoints = {"CHECKPOINT_INTERVAL": request.checkpoint_interval, "CHECKPOINT_DIR": request.checkpoint_dir}
+    for switch, on, dependent in (
+        (request.say("ENABLE_PROFILE", "true"), request.profile, of_profiles),
+        ("ENABLE_CHECKPOINT=true", request.checkpoint, of_checkpoints),
+    ):
+        for name, value in dependent.items():
+            if value and not on:
+                raise RequestError(f"{name} needs {switch}", remedy="set both, or neither")

@@ -1,0 +1,96 @@
+"""Every documented variable of ``launch.sh``, once: what it means, what it may be, its default, its name in messages.
+
+Requests, typing errors, the READMEs' tables and the options of ``llmb-run`` are made from ``variables.json``, which has
+the fields of a ``Variable``. It imports little: every help text does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base import gpus
+from llmb_common.base.cluster_types import LOCAL, Variable, ways
+
+OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in way.variables.items()}
+"""The variables that only schedulers read, each its own."""
+
+
+_TABLE: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
+
+COLUMNS: dict[str, str] = {name: name.lower() for name in _TABLE["COLUMNS"]["read"]} | {"SEQ_LENGTH": "seq_len"}
+"""The variables that override one column of a row, and the column's name in plans. ``Layout`` has the types."""
+
+
+def column_of(name: str) -> str | None:
+    """The column that ``name`` means, written as its variable or as plans call it, in any case; None: it means none."""
+    written = name.upper().replace("-", "_")
+    column = written.lower()
+    return COLUMNS.get(written, column if column in COLUMNS.values() else None)
+
+
+def variable_of(column: str) -> str:
+    """The variable that overrides ``column``."""
+    return next(variable for variable, known in COLUMNS.items() if known == column)
+
+
+PATIENCE = {
+    "LLMB_START_SECONDS": "how long a job may take to its first iteration before it is ended",
+    "LLMB_HANG_SECONDS": "how long it may take from one iteration to the next",
+    "LLMB_TEARDOWN_SECONDS": "how long it may take to exit after its last iteration",
+    "LLMB_WATCH_SECONDS": "how often a job checks that it makes progress; 15 by default",
+}
+"""Variables of the caller that ``supervise.sh`` reads in the job, and what they set."""
+
+
+def _per_node() -> str:
+    """``1 for r100, 4 for gb300 and gb200, else 8``."""
+    few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
+    names = {count: [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count] for count in few}
+    said = [f"{count} for {', '.join(names[count][:-1])}" + (" and " if names[count][1:] else "") for count in few]
+    return "".join(f"{text}{names[count][-1]}, " for count, text in zip(few, said, strict=True)) + "else 8"
+
+
+def _read() -> dict[str, Variable]:
+    """``variables.json``, with what only other tables know: GPU types, ways of running jobs, columns."""
+    found: dict[str, Variable] = {}
+    schedulers = [f"`{way.name}` where `{way.submits_with}` answers" for way in ways().values() if way.submits_with]
+    known: dict[str, dict[str, Any]] = {
+        "GPU_TYPE": {"meaning": gpus.gpu_types()},
+        "GPUS_PER_NODE": {"default": _per_node()},
+        "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": ", else ".join([*schedulers, f"`{LOCAL}`"])},
+    }
+    for name, entry in _TABLE.items():
+        values: dict[str, Any] = entry | known.get(name, {})
+        values.update({key: tuple(value) for key, value in entry.items() if isinstance(value, list)})
+        if name == "OF_SCHEDULERS":
+            found |= OF_SCHEDULERS
+        elif name == "COLUMNS":
+            found |= {column: Variable(**values | {"read": read}) for column, read in entry["read"].items()}
+        else:
+            found[name] = Variable(**values)
+    return found
+
+
+VARIABLES = _read()
+
+
+@dataclass(frozen=True)
+class FieldNames:
+    """Names for messages. ``options``: the option for a field, by the field's variable; without one, the variable."""
+
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __call__(self, variable: str, value: object = None) -> str:
+        """``JOB_TOTAL_GPUS=128`` or ``--scale 128``; a switch that is on is its option alone."""
+        option = self.options.get(variable)
+        if option is None:
+            return variable if value is None else f"{variable}={value}"
+        return option if value in (None, "true") else f"{option} {value}"
+
+
+VARIABLE_NAMES = FieldNames()
+"""The columns by the names that ``launch.sh`` uses."""

@@ -1,0 +1,104 @@
+"""What this machine has: GPUs by ``nvidia-smi``, nsys, a Slurm client."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+
+from llmb_common.base import gpus
+from llmb_common.base.cluster_types import LOCAL, SLURM, ClusterType, Traits, named, traits_of, ways
+from llmb_common.base.processes import ask
+from llmb_common.planning.request.read import Request
+from llmb_common.planning.site.cluster import ClusterConfig
+
+NEWEST = (9999, 0)
+"""A release that has everything."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """The machine that a plan is for: its cluster type, GPUs and programs.
+
+    ``gpu_type`` None: no GPU was looked for or found. ``release``: of the scheduler's program, if there is one to ask.
+    """
+
+    cluster_type: ClusterType
+    gpu_type: str | None = None
+    gpus: int = 0
+    has_nsys: bool = False
+    release: tuple[int, int] = NEWEST
+    mpi_types: Callable[[], tuple[str, ...]] = field(default=tuple, compare=False)
+    """Asks how the scheduler can start ranks (``none``, ``pmix``), for plans that need to know; nothing where nobody
+    says."""
+
+    @property
+    def traits(self) -> Traits:
+        """What the way of running jobs can do."""
+        return traits_of(self.cluster_type)
+
+
+_SECONDS = 20.0
+
+
+def gpu_names() -> list[str]:
+    """Product names of the GPUs that the driver shows; empty without a driver."""
+    if shutil.which("nvidia-smi") is None:
+        return []
+    answer = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
+    return answer.output.split("\n")[:-1] if answer.ok else []
+
+
+def way_here() -> ClusterType:
+    """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
+    return next((way.name for way in ways().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL)
+
+
+def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
+    """The facts that planning needs. A dry run for GPUs plans for a scheduler even where there is none."""
+    wanted = request.cluster_type or cluster.cluster_type
+    if wanted is None:
+        wanted = way_here()
+        if request.dry_run and traits_of(wanted).this_machine:
+            large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
+            told = (way.name for way in ways().values() if not way.variables.keys().isdisjoint(request.scheduler))
+            wanted = next(told, SLURM if large else wanted)
+    traits = traits_of(wanted)
+    if not traits.this_machine:
+        program = shutil.which(traits.submits_with)
+        if program is None:
+            return Machine(cluster_type=wanted)
+        mpi_types = partial(_mpi_types, traits) if traits.mpi_types else tuple
+        return Machine(cluster_type=wanted, release=_release(program), mpi_types=mpi_types)
+    if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
+        return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
+    names = gpu_names()
+    return Machine(
+        cluster_type=wanted,
+        gpu_type=gpus.type_of(names[0]) if names else "cpu",
+        gpus=len(names),
+        has_nsys=shutil.which("nsys") is not None,
+    )
+
+
+def _mpi_types(traits: Traits) -> tuple[str, ...]:
+    found: tuple[str, ...] = named(traits.mpi_types)()
+    return found
+
+
+def _release(program: str) -> tuple[int, int]:
+    """What ``program`` says it is; (0, 0) where it does not say."""
+    try:
+        return _asked_release(program, Path(program).stat().st_mtime_ns)
+    except OSError:
+        return 0, 0
+
+
+@lru_cache(maxsize=4)
+def _asked_release(program: str, changed: int) -> tuple[int, int]:
+    """Asked once for many plans; ``changed``: the program's time, as another release may replace it meanwhile."""
+    found = re.search(r"([0-9]+)\.([0-9]+)", ask([program, "--version"], _SECONDS).output)
+    return (int(found[1]), int(found[2])) if found else (0, 0)

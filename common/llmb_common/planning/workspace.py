@@ -1,0 +1,156 @@
+"""Where we are: the installation, its site configuration, and the recipes that go with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.base.files import user_path
+from llmb_common.base.notices import notice
+from llmb_common.base.words import check_argument
+from llmb_common.planning.site import FILE_NAME
+from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.recipe import Recipe
+
+if TYPE_CHECKING:  # imported where they are needed
+    from llmb_common.planning.site.cluster import ClusterConfig
+
+
+def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
+    """``LLMB_INSTALL``, else the current folder if it is an installation that we trust, else None.
+
+    Its configuration names programs and variables of jobs, so one that any user could have put into a shared folder,
+    such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it.
+    """
+    if named := variables.get("LLMB_INSTALL", "").strip():
+        check_argument("LLMB_INSTALL", named)
+        return user_path(named, f"LLMB_INSTALL={named}")
+    here = here or Path.cwd()
+    if not os.path.lexists(here / FILE_NAME):
+        return None
+    from llmb_common.base.files import why_not_trusted
+
+    if problem := why_not_trusted(here, FILE_NAME):
+        notice(f"{here / FILE_NAME} is not read: {problem}; if you mean this installation, export LLMB_INSTALL={here}")
+        return None
+    return here
+
+
+class CatalogEntry(NamedTuple):
+    """A recipe and its folder."""
+
+    folder: Path
+    recipe: Recipe
+
+
+def _entry(folder: Path) -> CatalogEntry | None:
+    try:
+        return CatalogEntry(folder, load_recipe(folder))
+    except RecipeError as error:
+        notice(f"left out: {error.message}")
+        return None
+
+
+def _is_readable(recipe: Recipe) -> bool:
+    """Whether the recipe's catalogue can be read; that it cannot is reported in a notice."""
+    try:
+        return recipe.catalogue is not None
+    except RecipeError as error:
+        notice(f"left out: {error.message}")
+        return False
+
+
+class Workspace:
+    """One command's view of the installation. Everything is read on first use."""
+
+    def __init__(self, install: Path | None = None) -> None:
+        self.install_or_none = install or find_install()
+
+    @property
+    def install(self) -> Path:
+        """The installation, whether it exists or not: a dry run needs no more.
+
+        Raises:
+            RequestError: none is named
+        """
+        if self.install_or_none is None:
+            from llmb_common.planning.plan import no_install
+
+            raise no_install(f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}")
+        return self.install_or_none
+
+    def require_install(self) -> Path:
+        """The installation.
+
+        Raises:
+            RequestError: none is named, or it does not exist
+        """
+        if not self.install.is_dir():
+            raise RequestError(
+                f"LLMB_INSTALL={self.install} does not exist",
+                remedy="correct LLMB_INSTALL; ./installer.py creates an installation",
+                code="no-install",
+            )
+        return self.install
+
+    @cached_property
+    def cluster(self) -> ClusterConfig:
+        from llmb_common.planning.site.cluster import load_cluster_config
+
+        return load_cluster_config(self.install_or_none, notice)
+
+    @cached_property
+    def catalog(self) -> tuple[CatalogEntry, ...]:
+        """All recipes that can be read, by name. One that cannot be read is reported in a notice."""
+        entries = (_entry(folder) for folder in recipe_folders(self._recipes_root()))
+        return tuple(entry for entry in entries if entry is not None)
+
+    def _recipes_root(self) -> Path:
+        if not os.environ.get("LLMB_REPO") and self.cluster.repo:
+            clone = Path(self.cluster.repo)
+            if next(recipe_folders(clone), None) is not None:
+                return clone
+            notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
+        return recipes_root()
+
+    def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
+        """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
+
+        A catalogue that cannot be read is reported in a notice.
+        """
+        from llmb_common.planning.own_releases import own_catalogues
+
+        found = own_catalogues(recipe, self.cluster)
+        return {name: own for name, own in found.items() if _is_readable(own)}
+
+    def workload(self, name: str) -> CatalogEntry:
+        """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``).
+
+        Raises:
+            RequestError: no recipe has that name
+        """
+        for entry in self.catalog:
+            if name.lower() in (entry.recipe.workload, entry.recipe.name):
+                return entry
+        known = [entry.recipe.workload for entry in self.catalog]
+        near = did_you_mean(name.lower(), known, cutoff=0.5)
+        remedy = "" if near else self.nearest_model(name)
+        raise RequestError(
+            f"no workload {name!r}{near}",
+            remedy=remedy or f"one of {', '.join(known)}; llmb-run list shows their sizes",
+            code="unknown-workload",
+        )
+
+    def nearest_model(self, name: str) -> str:
+        """What to do about ``name``, a model and no workload; empty where nothing comes near."""
+        from llmb_common.recipes.nearest import plan_command, remedy_for
+
+        recipes = [entry.recipe for entry in self.catalog]
+        for recipe in recipes:
+            if name.lower() in recipe.sizes and "_" in name:  # not 8b, of which there may be several
+                return f"it is a size of {recipe.workload}: {plan_command(recipe, name.lower())}"
+        return remedy_for(name, recipes, gpu_type=self.cluster.gpu_type)

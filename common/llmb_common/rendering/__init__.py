@@ -1,1 +1,0 @@
-"""JobPlan to text: the batch script and job.json."""

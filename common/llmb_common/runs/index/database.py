@@ -1,0 +1,293 @@
+"""The index file: one table, with a row for each run. It is opened, and built anew where it cannot be used.
+
+Rollback journal, not WAL: WAL needs shared memory, which parallel file systems do not have between machines. Who
+writes holds a lock of ours, so that nobody is in the middle of a change when the file is replaced.
+
+A row also has what reading the run's log gave, so that each log is read once. The index does not look into that. It
+keeps a stamp with it, which names everything that decides it: who asks compares. Lost or missing, it costs time and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import stat
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from llmb_common.base.structs import locked
+
+BUSY_SECONDS = 10.0
+
+VERSION = 10
+"""Of the table below: whoever changes it counts on."""
+
+_TABLE = (
+    # stamp: of the run.json that was read; empty: read it again if the run has not ended
+    # from log_stamp on: what reading the log gave, when everything that decides it had this stamp
+    """CREATE TABLE runs (
+        folder TEXT PRIMARY KEY, run_id TEXT NOT NULL, name TEXT NOT NULL, experiment_name TEXT NOT NULL,
+        workload TEXT NOT NULL, variant TEXT NOT NULL, model_size TEXT NOT NULL, dtype TEXT NOT NULL, fp8_recipe TEXT,
+        gpu_type TEXT NOT NULL, gpus INTEGER NOT NULL, nodes INTEGER NOT NULL, executor TEXT NOT NULL, job_id TEXT,
+        state TEXT NOT NULL, state_time REAL NOT NULL, detail TEXT NOT NULL, created REAL NOT NULL, key TEXT NOT NULL,
+        chain TEXT NOT NULL, stamp TEXT NOT NULL,
+        log_stamp TEXT, configuration TEXT, step_seconds REAL, memory_key TEXT, memory_ratio REAL, figures BLOB,
+        timing BLOB, why_stamp TEXT, why BLOB
+    )""",
+    *(
+        f"CREATE INDEX runs_by_{column} ON runs ({column})"
+        for column in ("created", "state", "run_id", "job_id", "key", "configuration", "memory_key")
+    ),
+)
+
+
+class DamagedIndex(Exception):
+    """The file is missing, damaged, or of another version: it must be built anew."""
+
+
+def index_file(install: Path) -> Path:
+    return install / ".llmb" / "index.db"
+
+
+@contextlib.contextmanager
+def read_index(install: Path) -> Iterator[sqlite3.Connection]:
+    """A connection for reading only, which keeps no writer waiting.
+
+    Raises:
+        DamagedIndex: the file cannot be used
+        sqlite3.Error: it cannot be read now
+    """
+    with _connection(install, "ro") as connection:
+        yield connection
+
+
+@contextlib.contextmanager
+def open_index(install: Path) -> Iterator[sqlite3.Connection]:
+    """A connection to an index that is there; committed at the end, rolled back on errors.
+
+    Raises as ``read_index``, and RecordError or OSError: nobody may write there.
+    """
+    file = index_file(install)
+    file.parent.mkdir(exist_ok=True)
+    with locked(file), _connection(install, "rw") as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
+        connection.execute("COMMIT")  # closed without it, nothing has changed
+
+
+@contextlib.contextmanager
+def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    file = index_file(install)
+    # A link leads to what is not ours to change.
+    if not file.is_file() or file.is_symlink():
+        raise DamagedIndex(f"{file} is no file")
+    connection = sqlite3.connect(
+        f"{file.absolute().as_uri()}?mode={mode}", uri=True, timeout=BUSY_SECONDS, isolation_level=None
+    )
+    try:
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if version != VERSION:
+            raise DamagedIndex(f"index of version {version}, this one reads {VERSION}")
+        yield connection
+    except (sqlite3.ProgrammingError, sqlite3.InterfaceError) as error:
+        # Callers do without an index that fails. A wrong call must not look like that: all would work, only slowly.
+        raise RuntimeError(f"the index is used wrongly: {error}") from error
+    except sqlite3.OperationalError as error:  # locked, no space, no right to write: not the file's fault
+        if "no such" in str(error):
+            raise DamagedIndex(str(error)) from error
+        raise
+    except sqlite3.DatabaseError as error:
+        raise DamagedIndex(str(error)) from error
+    finally:
+        connection.close()
+
+
+def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
+    """Build the index beside the present one, and put it in its place.
+
+    Args:
+        install: the installation
+        fill: puts the rows into it
+        instead_of: the inode of a file that cannot be used: where there is another one by now, that stays
+
+    Raises:
+        RecordError, sqlite3.Error, OSError: it cannot be written
+    """
+    file = index_file(install)
+    file.parent.mkdir(exist_ok=True)
+    new = file.with_name(".index.db.new")
+    with locked(file):
+        if instead_of is not None and inode_of(file) != instead_of:
+            return
+        new.unlink(missing_ok=True)
+        try:
+            with contextlib.closing(sqlite3.connect(new, isolation_level=None)) as connection:
+                connection.execute("PRAGMA journal_mode=OFF")  # half of it is thrown away
+                make_table(connection, fill)
+            file.with_name("index.db-journal").unlink(missing_ok=True)  # of the old file: no change to this one
+            new.replace(file)
+        finally:
+            new.unlink(missing_ok=True)
+
+
+def inode_of(file: Path) -> int:
+    """Tells a file from the one that takes its place; 0: there is none."""
+    try:
+        return file.lstat().st_ino
+    except OSError:
+        return 0
+
+
+def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
+    """The table in an empty database, and what ``fill`` puts into it, at once."""
+    connection.execute("BEGIN")
+    for statement in _TABLE:
+        connection.execute(statement)
+    fill(connection)
+    connection.execute(f"PRAGMA user_version={VERSION}")
+    connection.execute("COMMIT")
+
+
+_NEWEST = 2000
+"""Runs that speak for a site: systems change."""
+
+_NEWEST_OF_KIND = 200
+"""Runs of one kind or configuration that speak for it."""
+
+_AT_ONCE = 200
+"""Runs that are looked for one by one; for more, all are read."""
+
+
+class LogFigures(NamedTuple):
+    """What reading a run's log gave. ``stamp`` is the caller's.
+
+    ``configuration`` names what the run is a repeat of. ``step_seconds``: the mean of a run that says how fast its
+    configuration is; None of any other. ``figures``: what tables of many runs need, ``timing``: the rest.
+    """
+
+    folder: str
+    stamp: str
+    configuration: str
+    figures: bytes
+    timing: bytes
+    step_seconds: float | None = None
+    memory_key: str = ""
+    """Kind of job and software that ``memory_ratio`` is of; empty where memory was not predicted or not measured."""
+    memory_ratio: float | None = None
+    """Peak of memory over the predicted one."""
+
+
+class Reason(NamedTuple):
+    """Why the run failed, as its log says. ``stamp`` is the caller's."""
+
+    folder: str
+    stamp: str
+    content: bytes
+
+
+class Past(NamedTuple):
+    """The figures of a run that says how fast its configuration is."""
+
+    configuration: str
+    run_id: str
+    figures: bytes
+
+
+class PastTime(NamedTuple):
+    """How fast a run of a configuration was."""
+
+    configuration: str
+    step_seconds: float
+
+
+Row = TypeVar("Row", LogFigures, Reason)
+Item = TypeVar("Item")
+
+_FIGURES = "SELECT folder, log_stamp, configuration, figures, timing FROM runs WHERE log_stamp IS NOT NULL"
+_REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
+
+
+def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
+    """What the index has of the logs of the runs in ``folders``, by folder."""
+    return _of(install, _FIGURES, LogFigures, folders)
+
+
+def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
+    """What the index has of why the runs in ``folders`` failed, by folder."""
+    return _of(install, _REASON, Reason, folders)
+
+
+def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
+    """The rows of these runs, by folder."""
+    if len(folders) > _AT_ONCE:
+        return {row.folder: row for row in _ask(install, query, (), kind)}
+    some = f"{query} AND folder IN ({', '.join('?' * len(folders))})"
+    return {row.folder: row for row in _ask(install, some, tuple(folders), kind)}
+
+
+def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
+    """Keep figures of runs that the index knows; False when that failed, which costs time and nothing else."""
+    return _keep(
+        install,
+        "UPDATE runs SET log_stamp = :stamp, configuration = :configuration, step_seconds = :step_seconds,"
+        " memory_key = :memory_key, memory_ratio = :memory_ratio, figures = :figures, timing = :timing"
+        " WHERE folder = :folder",
+        figures,
+    )
+
+
+def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
+    """Keep why runs failed, as ``keep_figures``."""
+    return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
+
+
+def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
+    from llmb_common.base.errors import RecordError  # dry runs keep nothing
+
+    try:
+        with open_index(install) as connection:
+            connection.executemany(statement, (item._asdict() for item in items))
+    except (DamagedIndex, RecordError, sqlite3.Error, OSError):
+        return False
+    return True
+
+
+def past_times(install: Path, configuration: str) -> list[PastTime]:
+    """Of the newest runs whose configuration begins so; the newest first."""
+    query = (
+        "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
+        " AND step_seconds > 0 ORDER BY created DESC LIMIT ?"
+    )
+    behind_all = f"{configuration}\U0010ffff"
+    return _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND), PastTime)
+
+
+def past_memory(install: Path, key: str) -> list[float]:
+    """Of the newest runs of a kind and software: peak of memory over the predicted one."""
+    query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
+    return _ask(install, query, (key, _NEWEST_OF_KIND), float)
+
+
+def past_figures(install: Path, stamp: str) -> list[Past]:
+    """Of the newest runs that say how fast their configuration is, and have a stamp that begins with ``stamp``."""
+    query = (
+        "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
+        " AND substr(log_stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
+    )
+    return _ask(install, query, (stamp, stamp, _NEWEST), Past)
+
+
+def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
+    """The rows of ``query``; none where there is no index, or one that anybody wrote."""
+    try:
+        # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
+        status = index_file(install).stat()
+        if status.st_uid not in (os.geteuid(), 0, install.stat().st_uid) or status.st_mode & stat.S_IWOTH:
+            return []
+        with read_index(install) as connection:
+            return [kind(*row) for row in connection.execute(query, values)]
+    except (DamagedIndex, sqlite3.Error, OSError):
+        return []

@@ -1,0 +1,230 @@
+"""Questions to the index."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base.errors import RecordError, RequestError, did_you_mean
+from llmb_common.base.run_states import ENDED_STATES
+from llmb_common.runs.folders import is_ours
+from llmb_common.runs.index.database import (
+    DamagedIndex,
+    build_index,
+    index_file,
+    inode_of,
+    make_table,
+    open_index,
+    read_index,
+)
+from llmb_common.runs.index.roots import real, remember, run_folders
+from llmb_common.runs.index.runs import FIELDS, UNREADABLE, RunFilter, RunRow, changed_folders, insert, row_from, update
+from llmb_common.runs.record import RunRecord
+
+_AT_MOST = 100
+"""Runs under one name that are looked at."""
+
+_SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
+
+
+def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
+    """The runs of an installation, newest first.
+
+    ``roots`` are folders of experiments outside the installation that may not be on its list yet: one is put there with
+    the first run that is noted, and whoever submitted that may have been killed before.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
+    """
+    wanted = wanted or RunFilter()
+    where, values = _conditions(wanted)
+    limit = f" LIMIT {int(wanted.limit)}" if wanted.limit is not None and not wanted.fits else ""
+    query = f"{_SELECT}{where} ORDER BY created DESC, folder DESC{limit}"
+    more = [root for root in roots if root.is_dir()]
+    with contextlib.suppress(RecordError, OSError):  # they are read all the same
+        remember(install, more)
+    found = _ask(install, query, values, more)
+    return [*islice(filter(wanted.fits, found), wanted.limit)] if wanted.fits else found
+
+
+def find_run(install: Path, word: str) -> RunRow:
+    """The one run that ``word`` names: a run id or its beginning, a run's name, a job id, or a run folder.
+
+    Of several the newest is meant, but ours before another user's. A number is a job id or a whole run id, never the
+    beginning of one: the job may be somebody else's, and the run that begins like it has nothing to do with it.
+
+    Raises:
+        RequestError: there is none (with near names), or it is the beginning of several
+    """
+    folder = Path(word).absolute()
+    here = _with(install, "name", folder.name) if word and folder.is_dir() else []
+    found = [row for row in here if real(row.folder) == real(folder)]
+    if found := found or next(filter(None, (_with(install, name, word) for name in ("name", "run_id", "job_id"))), []):
+        # Another user's record may claim the id of ours.
+        return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
+    beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
+    query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
+    found = _ask(install, query, [beginning]) if word and not word.isdecimal() else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{row.run_id} ({row.name})" for row in found)
+        raise RequestError(f"{word!r} means several runs: {names}", remedy="give more of the run id", code="ambiguous")
+    recent = find_runs(install, RunFilter(limit=500))
+    known = [text for row in recent for text in (row.name, row.run_id, row.job_id or "")]
+    raise RequestError(
+        f"no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
+    )
+
+
+def _with(install: Path, column: str, value: str) -> list[RunRow]:
+    """The runs whose ``column`` is ``value``, newest first."""
+    return _ask(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
+
+
+def note(*records: RunRecord) -> bool:
+    """Put the records' present state into their installation's index; False when that failed, which is put right later.
+
+    All are of one installation. A run that the index does not know is found by its folder, and one that it knows as
+    alive is read again.
+    """
+    if not records:
+        return True
+    install = _installation_of(records[0])
+    failed = inode_of(index_file(install))
+    try:
+        remember(install, {record.paths.experiments for record in records})
+        try:
+            with open_index(install) as connection:
+                for record in records:
+                    insert(connection, install, record)
+        except DamagedIndex:
+            _build(install, instead_of=failed)  # and finds them in their folders
+    except (RecordError, sqlite3.Error, OSError):
+        return False
+    return True
+
+
+def _installation_of(record: RunRecord) -> Path:
+    """The installation that the run's folder is in; of one outside, the one that it was planned for.
+
+    In a copy of an installation, plans still name the original.
+    """
+    workloads, around = record.paths.experiments.parents[1:3]
+    is_inside = workloads.name == "workloads" and (around / ".llmb").is_dir()
+    return around if is_inside else Path(record.plan.install)
+
+
+def rebuild(install: Path) -> int:
+    """Build the index again from the run folders; the number of runs.
+
+    Raises:
+        RecordError: the index cannot be written
+    """
+    try:
+        _build(install)
+        with read_index(install) as connection:
+            (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+    except (DamagedIndex, sqlite3.Error, OSError) as error:
+        raise RecordError(
+            f"the index {install}/.llmb/index.db cannot be used: {error}",
+            remedy="check free space and permissions of that folder; llmb-run rebuild builds it again",
+        ) from error
+    return int(count)
+
+
+def _build(install: Path, instead_of: int | None = None) -> None:
+    remember(install, _roots_of_earlier_release(install))
+
+    def fill(connection: sqlite3.Connection) -> None:
+        update(connection, changed_folders(connection, run_folders(install)))
+
+    build_index(install, fill, instead_of=instead_of)
+
+
+def _roots_of_earlier_release(install: Path) -> list[str]:
+    """The folders outside the installation, which until version 9 only the index knew."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True)) as old:
+            return [folder for (folder,) in old.execute("SELECT folder FROM roots")]
+    except sqlite3.Error:
+        return []
+
+
+def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
+    """The WHERE clause of ``wanted``, empty where everything is, and its values."""
+    named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("workload", wanted.workloads),
+        ("model_size", wanted.model_sizes),
+        ("dtype", wanted.dtypes),
+        ("gpu_type", wanted.gpu_types),
+        ("gpus", wanted.gpus),
+        ("state", wanted.states),
+        *((name, (value,)) for name, value in named if value is not None),
+    ]
+    if wanted.live is not None:
+        asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
+    parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
+    values = [value for _, choices in asked for value in choices]
+    if wanted.round is not None:
+        parts, values = [*parts, "substr(key, 1, ?) = ?"], [*values, len(wanted.round) + 1, f"{wanted.round}:"]
+    if wanted.since is not None:
+        parts, values = [*parts, "created >= ?"], [*values, wanted.since]
+    return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
+
+
+def _ask(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
+    """The rows of ``query`` from an index that agrees with the folders, those in ``roots`` too.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
+    """
+    present = run_folders(install, roots)
+    failed = inode_of(index_file(install))
+    try:
+        try:
+            return _ask_index(install, query, values, present)
+        except DamagedIndex:
+            _build(install, instead_of=failed)
+            present = run_folders(install, roots)  # an earlier index may have known more of them
+            return _ask_index(install, query, values, present)
+    except (DamagedIndex, RecordError, sqlite3.Error, OSError):
+        return _ask_memory(install, query, values, present)
+
+
+def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+    """From the file; it is written only if something has changed. Raises as ``open_index``."""
+    with read_index(install) as connection:
+        changed = changed_folders(connection, present)
+        if not changed:
+            return _rows(connection, query, values)
+    with open_index(install) as connection:
+        return _rows(connection, query, values, changed)
+
+
+def _ask_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+    """From a copy of the file, or where it cannot be read from the folders alone: slow and always possible."""
+    with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory() as connection:
+        with read_index(install) as file:
+            file.backup(connection)
+        return _rows(connection, query, values, changed_folders(connection, present))
+    with _memory() as connection:
+        make_table(connection, lambda empty: None)
+        return _rows(connection, query, values, changed_folders(connection, present))
+
+
+def _memory() -> contextlib.closing[sqlite3.Connection]:
+    return contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
+
+
+def _rows(
+    connection: sqlite3.Connection, query: str, values: list[Any], changed: Mapping[str, str] | None = None
+) -> list[RunRow]:
+    """The rows of ``query``, after what has ``changed``."""
+    update(connection, changed or {})
+    return [row_from(found) for found in connection.execute(query, values)]

@@ -1,0 +1,130 @@
+"""The command behind ``parse_train_timing.sh`` and ``parse_train_timing_mbridge.sh``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from llmb_common import __version__
+from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.outcome import guarded
+from llmb_common.base.printable import printable
+from llmb_common.runs.timing.log_files import find_runs
+from llmb_common.runs.timing.runs import NO_FAILURE, analyse, no_garbage
+from llmb_common.runs.timing.tables import STYLES, Style, render
+from llmb_common.runs.timing.window import read_window
+
+_PROGRAMS = {"mbridge": "parse_train_timing_mbridge.sh", "nemo": "parse_train_timing.sh"}
+_FORMATS = ("table", "csv", "json")
+_DESCRIPTION = """\
+Mean and standard deviation of the training step time ({unit}) and of TFLOP/s per GPU over iterations {window}, for
+every run under FOLDER (default: experiments). Reads the logs of Megatron-Bridge and of NeMo 2.
+"""
+_EPILOG = """\
+Status: Success; Trained (every step, but the run ended badly afterwards); Failed (it died, or a loss is NaN or inf);
+Incomplete (healthy, but not all of these iterations are there); Running. Why a run is not a Success is printed on
+stderr, and in csv and json.
+
+Exit status: 0 no run is Failed or Incomplete; 1 some are; 2 the request is wrong; 3 no suitable Python.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complaints are RequestErrors, which the command layer prints."""
+
+    def error(self, message: str) -> NoReturn:
+        raise RequestError(message, remedy="--help shows the options")
+
+
+def _format(text: str) -> str:
+    if text.lower() not in _FORMATS:
+        raise RequestError(f"unknown format {text!r}{did_you_mean(text, _FORMATS)}", remedy="use table, csv or json")
+    return text.lower()
+
+
+def _parser(style: Style, program: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=program,
+        usage="%(prog)s [FOLDER] [options]",
+        description=_DESCRIPTION.format(unit=style.unit, window=style.window),
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="the runs, or one log")
+    parser.add_argument("--format", type=_format, default="table", metavar="table|csv|json", help="default: table")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    parser.add_argument("--full-names", action="store_true", help="do not shorten long names (csv and json never do)")
+    parser.add_argument(
+        "--window",
+        type=read_window,
+        default=style.window,
+        metavar="FIRST-LAST",
+        help=f"other iterations, both included (default: {style.window})",
+    )
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """``mbridge|nemo [FOLDER] [options]``; gives the exit status."""
+    words = sys.argv[1:] if arguments is None else arguments
+    return guarded(lambda: _run(words))
+
+
+def _run(arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in STYLES:
+        raise RequestError("the first argument is mbridge or nemo", remedy=f"or use common/{_PROGRAMS['mbridge']}")
+    style = STYLES[arguments[0]]
+    parser = _parser(style, _PROGRAMS[arguments[0]])
+    if {"-h", "--help"} & set(arguments):
+        print(parser.format_help(), end="")
+        return 0
+    asked, unknown = parser.parse_known_args(arguments[1:])
+    if asked.version:
+        print(f"{parser.prog} {__version__}")
+        return 0
+    if unknown:
+        known = [f"--{name.replace('_', '-')}" for name in vars(asked) if name != "folder"]
+        hint = did_you_mean(unknown[0].partition("=")[0], known)
+        raise RequestError(f"unknown option {unknown[0]}{hint}", remedy="--help shows the options")
+    folder = _folder(asked.folder)
+    runs = find_runs(folder)
+    if not runs:
+        raise RequestError(
+            f"no run under {folder}",
+            remedy="name the folder that holds <experiment>/<experiment>_<timestamp>/ or log-*.out files",
+        )
+    with no_garbage():
+        timings = [analyse(files, asked.window) for files in runs]
+    sys.stdout.write(render(timings, style, asked.window, asked.format, full_names=asked.full_names))
+    sys.stdout.flush()
+    for timing in timings:
+        status, name = timing.status, printable(timing.files.name)
+        if status.state != "Success":
+            print(f"{name}: {status.state}: {status.reason}: {printable(status.message)}", file=sys.stderr)
+        for notice in timing.notices:
+            print(f"{name}: note: {printable(notice)}", file=sys.stderr)
+    return 0 if all(timing.status.state in NO_FAILURE for timing in timings) else 1
+
+
+def _folder(named: list[Path]) -> Path:
+    """The folder to search.
+
+    Raises:
+        RequestError: it does not exist, or is one of several
+    """
+    if len(named) > 1:
+        raise RequestError(
+            f"one folder at a time, not {len(named)}: {' '.join(map(str, named))}", remedy="name their parent"
+        )
+    folder = named[0] if named else Path("experiments")
+    if not folder.exists():
+        remedy = "name the folder of the runs" if named else "go to the workload's folder, or name the folder"
+        raise RequestError(f"no such folder: {folder}", remedy=remedy)
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())

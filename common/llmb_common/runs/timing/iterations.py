@@ -1,0 +1,396 @@
+"""Every iteration that a log tells of, in order, with what is wrong with it; and what it says of memory.
+
+Ranks, srun and log collectors write through several buffers, so that a line can come twice or one line late. A later
+attempt prints iterations again, from the checkpoint that it started at. Both are a step back in the numbers; how far
+back, and whether the record is new, tells them apart: restarts replace, doubled lines count once, swapped lines are put
+in order.
+
+After the first iterations Megatron prints the memory of each rank that is the first of its replicas: Megatron-Bridge
+(0.3.1 after the first iteration, 0.6 after the second, too; ``training/utils/train_utils.py``) in 10^9 bytes, and
+Megatron-LM's own loop (``training/utils.py``: ``report_memory``) in MiB::
+
+    [Rank 0] (after 2 iterations) memory (GB) | mem-allocated-gigabytes: 34.466 | ... | mem-max-allocated-gigabytes: ...
+    [Rank 0] (after 2 iterations) memory (MB) | allocated: 35293.00 | max allocated: 68149.20 | ... | max reserved: ...
+
+Two things make a log less than that, and it says so. Rank 0 prints the time of a step (``STEP_TIME``) and the last rank
+everything else: who kept rank 0's output alone has times to 0.01 s and no loss. And with a ``log_interval`` above 1 a
+record is the mean of that many steps (``training_log`` of Megatron-Bridge, 0.3.1 and 0.6).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from io import FileIO
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple, overload
+
+from llmb_common.base.files import open_plain
+from llmb_common.runs.timing.log_files import find_markers, open_log
+from llmb_common.runs.timing.records import (
+    ANSI,
+    MARKERS,
+    NUMBER,
+    RECORD_BYTES,
+    STEP_TIME,
+    STEP_TIME_BEGINS,
+    Iteration,
+    LogFormat,
+    RecordReader,
+    last_iterations,
+)
+
+_LATE = 2
+"""Lines by which buffers put a record out of order; a restart from a checkpoint goes further back, or repeats one."""
+
+
+@dataclass
+class RecordSequence:
+    """The records that stand so far, with their offsets in the file, by iteration."""
+
+    kept: list[tuple[int, Iteration]] = field(default_factory=list)
+    restarts: list[int] = field(default_factory=list)
+    """Iterations at which a later attempt set in."""
+    replaced: list[Iteration] = field(default_factory=list)
+    """Records of an earlier attempt that a later one printed again, or lost."""
+    doubled: int = 0
+    """Lines that were printed twice, to the last digit."""
+
+    def add(self, offset: int, record: Iteration) -> None:
+        """Take in the next record of the file."""
+        kept = self.kept
+        if not kept or record.index > kept[-1][1].index:
+            kept.append((offset, record))
+            return
+        recent = {item.index for _, item in kept[-_LATE - 1 :]}
+        if any(record == item for _, item in kept[-_LATE:]):
+            self.doubled += 1
+        elif record.index not in recent and record.index >= kept[-1][1].index - _LATE:
+            at = next(at for at in range(len(kept), -1, -1) if at == 0 or kept[at - 1][1].index < record.index)
+            kept.insert(at, (offset, record))
+        else:
+            while kept and kept[-1][1].index >= record.index:
+                self.replaced.append(kept.pop()[1])
+            self.restarts.append(record.index)
+            kept.append((offset, record))
+
+
+_PRINT = re.compile(rb"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations\) memory \((GB|MB)\)([^\n]*)")
+_PEAK = re.compile(rb"\| (?:mem-)?max[- ](allocated|reserved)(?:-gigabytes)?: ([0-9.]{1,20})(?=[\s|]|$)")
+_GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
+
+
+class MemoryPrints(NamedTuple):
+    """Peaks in GiB of the rank that had most. ``ranks``: how many printed theirs."""
+
+    allocated: float
+    reserved: float | None
+    rank: int
+    ranks: int
+
+
+def memory_prints(text: bytes) -> MemoryPrints | None:
+    """The last print of each rank in ``text``; None where there is none."""
+    last: dict[int, tuple[float, float | None]] = {}
+    for rank, _, unit, rest in _PRINT.findall(text):
+        peaks = {name: float(value) * _GIB[unit] for name, value in _PEAK.findall(rest) if value.count(b".") < 2}
+        if peaks.get(b"allocated"):
+            last[int(rank)] = peaks[b"allocated"], peaks.get(b"reserved")
+    if not last:
+        return None
+    rank = max(last, key=lambda rank: last[rank][0])
+    return MemoryPrints(*last[rank], rank, len(last))
+
+
+_STARTS = b"Starting training loop at iteration "
+_LAST_STEP = b"is from the last step, "
+NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
+"""``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
+
+SAVED = b"successfully saved checkpoint from iteration "
+_TOLD = b"exiting program after receiving SIGTERM"
+"""Megatron-Bridge's words (0.3.1 and 0.6.2, training/checkpointing.py and training/train.py)."""
+
+
+_PRINTED_BY = 4
+"""Iterations after which every rank's print of its memory stands in the log: the ranks print for themselves."""
+
+_MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Ending:
+    """What a log says of its end. ``saved`` is the iteration of the newest finished checkpoint; ``told``: after its
+    last iteration Megatron ended because it was told to."""
+
+    saved: int | None = None
+    told: bool = False
+
+
+@dataclass(frozen=True)
+class LogContent:
+    """What a log tells. ``iterations`` are those that stand: a restart replaces what it repeats."""
+
+    log_format: LogFormat | None
+    """None: no iteration at all."""
+    iterations: tuple[Iteration, ...]
+    replaced: tuple[Iteration, ...] = ()
+    """Records that a later attempt replaced, in order."""
+    doubled: int = 0
+    """Lines that were printed twice; they count once."""
+    restarts: tuple[int, ...] = ()
+    """Iterations at which a later attempt set in."""
+    damaged: int = 0
+    """Records that were cut or garbled, and are left out."""
+    memory: MemoryPrints | None = None
+    """What Megatron printed of its memory after the first iterations."""
+    nothing_left: bool = False
+    """There is no iteration, because the checkpoint was from the last step."""
+    of_rank_0: bool = False
+    """It has rank 0's prints alone: ``iterations`` are of times and TFLOP/s, numbered by counting."""
+    interval: int = 1
+    """How many steps a record is the mean of."""
+    end: int = 0
+    """The offset of the last record, whole or not; 0 where there is none."""
+
+
+class IterationsOnDisk(Sequence[Iteration]):
+    """The iterations of a log that was read before: their number and the last are known, the rest is read when it is
+    asked for. Raises OSError then if the log cannot be read any more."""
+
+    def __init__(self, log: Path, count: int, last: Iteration) -> None:
+        self._log, self._count, self._last = log, count, last
+
+    @cached_property
+    def _all(self) -> tuple[Iteration, ...]:
+        with open_log(self._log) as file:
+            return read_log(file).iterations
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, index: int) -> Iteration: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Iteration]: ...
+    def __getitem__(self, index: int | slice) -> Iteration | Sequence[Iteration]:
+        return self._last if index == -1 else self._all[index]
+
+    def __iter__(self) -> Iterator[Iteration]:
+        return iter(self._all)
+
+
+def read_log(file: FileIO) -> LogContent:
+    """Every iteration of a log opened in binary mode, unbuffered.
+
+    Raises:
+        OSError: the file cannot be read
+    """
+    sequence = RecordSequence()
+    damaged = offset = 0
+    log_format: LogFormat | None = None
+    markers = list(MARKERS)
+    reader = RecordReader(file)
+    for offset, marker in find_markers(file, markers):
+        kind = MARKERS[marker]
+        record = reader.read(offset, kind)
+        if record is None:
+            damaged += 1
+            continue
+        if log_format is None:
+            # A log is one engine's, and searching for the other's marker costs as much again.
+            log_format, markers[:] = kind, [marker]
+        elif log_format != kind:
+            continue
+        sequence.add(offset, record)
+    kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
+    if any(record.grad_norm is not None for _, record in kept):
+        # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.
+        whole = [item for item in kept if item[1].grad_norm is not None or item[1].skipped]
+        damaged, kept = damaged + len(kept) - len(whole), whole
+        replaced = [record for record in replaced if record.grad_norm is not None or record.skipped]
+    if log_format == "mbridge" and any(record.tflops is None for _, record in kept):
+        kept = _with_step_time_prints(file, kept)
+    if not kept:
+        return _without_records(file, damaged)
+    iterations = tuple([record for _, record in kept])
+    return LogContent(
+        log_format,
+        iterations,
+        tuple(replaced),
+        sequence.doubled,
+        tuple(sequence.restarts),
+        damaged,
+        _memory(file, kept),
+        interval=interval_of(iterations),
+        end=offset,
+    )
+
+
+def interval_of(iterations: Sequence[Iteration]) -> int:
+    """How many steps each record is the mean of: Megatron prints where the number is a multiple of it. 1 of NeMo's."""
+    if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
+        return 1
+    interval = min(later.index - one.index for one, later in itertools.pairwise(iterations))
+    return interval if all(item.index % interval == 0 for item in iterations) else 1
+
+
+def _without_records(file: FileIO, damaged: int) -> LogContent:
+    """What a log without a whole record says: that nothing was left to train, or rank 0's prints of the steps' times.
+
+    With ``damaged`` records it is the last rank's, too, and these prints are not all that it was to have.
+    """
+    sequence = RecordSequence()
+    nothing_left, step = False, 0
+    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), separator=b""):
+        text = ANSI.sub(b"", os.pread(file.fileno(), 200, offset))
+        if marker == _LAST_STEP:
+            nothing_left = nothing_left or NOTHING_LEFT.match(text) is not None
+        elif marker == _STARTS:
+            number = re.match(rb" *(\d{1,9})\b", text[len(_STARTS) :])
+            step = int(number[1]) if number else 0
+        elif not damaged and (printed := _printed(text)):
+            step += 1
+            if printed[0] > 0:
+                sequence.add(offset, Iteration(step, 0, *printed))
+    # The first lines of a log that was cut there may be rank 0's, too.
+    kept = sequence.kept if len(sequence.kept) > _LATE else []
+    iterations = tuple([record._replace(total=kept[-1][1].index) for _, record in kept])
+    return LogContent(
+        "mbridge" if iterations else None,
+        iterations,
+        doubled=sequence.doubled,
+        restarts=tuple(sequence.restarts),
+        damaged=damaged,
+        memory=_memory(file, kept),
+        nothing_left=nothing_left,
+        of_rank_0=bool(iterations),
+    )
+
+
+def _printed(text: bytes) -> tuple[float, float] | None:
+    """Seconds and TFLOP/s of a GPU, where a print of rank 0 begins there; None for one that is cut or cannot be."""
+    match = STEP_TIME.match(text)
+    if match is None or not NUMBER.fullmatch(match[1]) or not NUMBER.fullmatch(match[2]):
+        return None
+    return float(match[1]), float(match[2])
+
+
+def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
+    """What stands among the first iterations; a log with traces of every collective has much between them."""
+    if not records:
+        return None
+    end = records[min(_PRINTED_BY, len(records) - 1)][0] + RECORD_BYTES
+    begin = max(0, records[0][0] - RECORD_BYTES, end - _MOST_BYTES)
+    return memory_prints(os.pread(file.fileno(), end - begin, begin))
+
+
+def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
+    """What a log opened in binary mode, unbuffered, says of its end.
+
+    Only the bytes ``after`` the last record are read, but where the run was told to end and saved nothing then: its
+    newest checkpoint is an earlier one.
+
+    Args:
+        file: the log
+        after: the offset of its last record
+        told: whether the run is known to have been told to end, whatever the log says
+
+    Raises:
+        OSError: the file cannot be read
+    """
+    told = told or any(True for _ in find_markers(file, (_TOLD,), separator=b"", start=after))
+    if not told:
+        return Ending()
+    saved = _saved(file, after, None)
+    return Ending(_saved(file, 0, after) if saved is None else saved, told)
+
+
+def _saved(file: FileIO, start: int, end: int | None) -> int | None:
+    """The iteration of the last checkpoint that these bytes of a log call saved; None: of none."""
+    saved = None
+    for offset, _ in find_markers(file, (SAVED,), separator=b"", start=start, end=end):
+        number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
+        saved = int(number[1]) if number else saved
+    return saved
+
+
+def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
+    """Fill in TFLOP/s from the ``Step Time`` prints of rank 0, for releases whose iteration line has none.
+
+    Both ranks print in order, but a pair's order can change. A print belongs to a record if it stands between the
+    record's neighbours and shows the same time, rounded; each serves once.
+    """
+    prints: list[tuple[int, float, float]] = []
+    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), separator=b""):
+        printed = _printed(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
+        if printed is not None:
+            prints.append((offset, *printed))
+    filled: list[tuple[int, Iteration]] = []
+    position = 0
+    for number, (offset, record) in enumerate(records):
+        after = records[number - 1][0] if number else -1
+        before = records[number + 1][0] if number + 1 < len(records) else math.inf
+        tflops = record.tflops
+        for at in range(position, len(prints)):
+            where, seconds, value = prints[at]
+            if where > before:
+                break
+            if where > after and abs(seconds - record.seconds) < 0.0051:
+                position = at + 1
+                tflops = value if tflops is None else tflops
+                break
+        filled.append((offset, record._replace(tflops=tflops)))
+    return filled
+
+
+_PIECE = 256 * 1024
+"""Bytes read at one look: enough for many steps, however much the log has gained."""
+_RECENT = 10
+
+
+@dataclass
+class Progress:
+    """The progress of one run; ``look`` brings it up to date. Times in seconds."""
+
+    log: Path
+    steps: int
+    """Those of the plan; where a run that goes on from a checkpoint is beyond them, those of its log."""
+    step: int = 0
+    step_seconds: float | None = None
+    tflops: float | None = None
+    _offset: int = 0
+    _recent: list[float] = field(default_factory=list)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """From the median of the latest steps; None before the first one."""
+        return (self.steps - self.step) * median(self._recent) if self._recent else None
+
+    def look(self) -> None:
+        """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes
+        nothing."""
+        try:
+            size = self.log.stat().st_size
+            begin = self._offset if size >= self._offset else 0  # the log was replaced
+            begin = max(begin, size - _PIECE)
+            with open_plain(self.log) as stream:
+                stream.seek(begin)
+                text = stream.read(size - begin)
+        except OSError:
+            return
+        complete = text.rfind(b"\n") + 1
+        self._offset = begin + complete
+        for iteration in last_iterations(text[:complete], _RECENT):
+            self.step, self.step_seconds = iteration.step, iteration.seconds
+            if iteration.step > self.steps:
+                self.steps = iteration.steps
+            self._recent = [*self._recent, iteration.seconds][-_RECENT:]
+            if iteration.tflops is not None:
+                self.tflops = iteration.tflops

@@ -1,0 +1,165 @@
+"""``events.jsonl``: what the job itself recorded of its start and end, line by line, damaged lines left out.
+
+Beside it ``events.spare`` has the last event for which there was no room.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from llmb_common.base.files import read_plain
+
+_FULL = 28
+"""The exit status of a job that ended because its log could not grow."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """A start of the job: where, and when as Unix time."""
+
+    nodes: str
+    time: float | None
+    preempted: bool = False
+    """It ended because its scheduler took the nodes away."""
+
+
+@dataclass(frozen=True)
+class JobEvents:
+    """What the last start of the job recorded. ``exit_code`` None: it has not ended. ``problem``: in words, or empty.
+
+    ``job_id`` is Slurm's id; for a local run ``pid`` is the script's process.
+    """
+
+    job_id: str | None = None
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    nodes: str = ""
+    restarts: int = 0
+    signalled: bool = False
+    """Somebody told the job to end."""
+    hung: bool = False
+    """No iteration came for long, and the job ended itself."""
+    full: bool = False
+    """The last that is known of the run's file system is that it was full: the log could not grow."""
+    log_from: int = 0
+    """The first byte of the training log that is of the last start, from 1; 0 where that is not recorded."""
+    batch_from: int = 0
+    """The events in the batch log, which keeps what Slurm printed about earlier starts."""
+    over: bool = False
+    """In a series: its turn has ended, and the job has gone on."""
+    cancelled: bool = False
+    """In a series: somebody asked for its end, and not for the others'."""
+    timed_out: bool = False
+    """In a series: it was ended at its own time limit."""
+    preempted: bool = False
+    """Its scheduler was about to take the nodes away, and to queue it again or not: it has not ended by itself."""
+    problem: str = ""
+    earlier: tuple[Start, ...] = ()
+    """The starts before the last, of a job that its scheduler queued again."""
+
+
+def read_events(path: Path) -> JobEvents:
+    """The job's own account; all None where it has not started."""
+    start: dict[str, Any] | None = None
+    starts: list[dict[str, Any]] = []
+    preempted: list[bool] = []
+    later: list[dict[str, Any]] = []
+    for event in _events(path):
+        if event["event"] == "start":
+            start, later = event, []
+            starts.append(event)
+            preempted.append(False)
+        elif start is not None and event.get("job_id") == start.get("job_id"):
+            later.append(event)
+            preempted[-1] = preempted[-1] or event["event"] == "preempted"
+    if start is None:
+        return JobEvents()
+    spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
+    later += spare
+    job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
+    kinds = {event["event"] for event in later}
+    ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
+    end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
+    full = bool(spare) or _is_full(later, end)
+    return JobEvents(
+        job_id=job_id if job_id and not job_id.startswith("local-") else None,
+        pid=_integer(start.get("pid")),
+        started=began,
+        ended=_number(end.get("time")) if end else None,
+        exit_code=_integer(end.get("exit_code")) if end else None,
+        nodes=str(start.get("nodes", "")),
+        restarts=_integer(start.get("restart")) or 0,
+        signalled="signal" in kinds,
+        hung="hang" in kinds,
+        over="over" in kinds,
+        cancelled="cancel" in kinds,
+        timed_out="limit" in kinds,
+        full=full,
+        preempted=preempted[-1],
+        log_from=_integer(start.get("log")) or 0,
+        batch_from=_integer(start.get("batch")) or 0,
+        problem=_problem(began, later) or ("the disk was full" if full else ""),
+        earlier=tuple(
+            Start(str(one.get("nodes", "")), _number(one.get("time")), taken)
+            for one, taken in zip(starts[:-1], preempted, strict=False)
+            if one.get("job_id") == start.get("job_id")
+        ),
+    )
+
+
+def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
+    return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
+
+
+def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
+    disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
+    return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    try:
+        lines = read_plain(path).splitlines()
+    except OSError:
+        return []
+    found = []
+    for line in lines:
+        try:
+            event = json.loads(line)
+        except (ValueError, RecursionError):
+            continue  # half a line: the node died while it was written
+        if isinstance(event, dict) and isinstance(event.get("event"), str):
+            found.append(event)
+    return found
+
+
+def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
+    for event in reversed(events):
+        last = event.get("exit_code")
+        if event["event"] == "hang" and last == 0:
+            ended = _number(event.get("time"))
+            waited = "" if started is None or ended is None else f" in {ended - started:.0f} s"
+            return f"hung before its first iteration: none came{waited}, the job was ended (LLMB_START_SECONDS)"
+        if event["event"] == "hang":
+            return f"hung after iteration {last}: no further one came, the job was ended"
+        if event["event"] == "preempted":
+            return "preempted: it left the end to the scheduler"
+        if event["event"] == "no-checkpoint":
+            return "the jobs before it saved no checkpoint to continue from: no rank was started"
+        if event["event"] == "teardown":
+            return f"did not exit after its last iteration {last} and was ended; counts as success"
+        if event["event"] == "disk-full":
+            return f"the disk was full: the log could not grow after iteration {last}"
+    return "ended by a signal" if any(event["event"] == "signal" for event in events) else ""
+
+
+def _integer(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

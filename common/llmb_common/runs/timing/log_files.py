@@ -1,0 +1,253 @@
+"""The logs of runs: found under a folder, opened (compressed ones too), and searched at the speed of memory.
+
+A run folder is ``<experiment>/<experiment>_<timestamp>/`` with its log in ``<experiment>/log-<experiment>.out`` below;
+plain folders with ``log-*.out`` files serve too. A run folder without a log is a run that died early, never nothing.
+
+A log with NCCL trace lines exceeds 1 GB, of which a few kilobytes are iterations. There is no loop over lines: blocks
+go through ``bytearray.find``, and most blocks are dismissed by a single search for ``|``. Blocks are read rather than
+memory-mapped: a log that is truncated while it is mapped (a requeue that starts its log anew, a full disk) kills the
+reader with SIGBUS, and both ways take the same time.
+"""
+
+# Path objects would take longer than all the rest of a search:
+# ruff: noqa: PTH113, PTH118, PTH119, PTH208
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import FileIO
+from os.path import basename, isfile, join, split
+from pathlib import Path
+from typing import IO
+
+from llmb_common.runs.timing.records import REACH
+
+_SUFFIXES = (".out", ".out.gz", ".out.zst")
+_MOST_BYTES = 64 << 30
+"""Of an unpacked log: with NCCL's trace they reach a few GB; more is a bomb or a mistake."""
+
+
+def is_log_name(name: str) -> bool:
+    """Whether a file of that name is a training log: ``log-NAME.out``, ``.out.gz`` or ``.out.zst``."""
+    return name.startswith("log-") and name.endswith(_SUFFIXES)
+
+
+def log_stem(log: Path) -> str:
+    """The experiment's name in a log's."""
+    name = log.name.removeprefix("log-")
+    return next((name.removesuffix(suffix) for suffix in _SUFFIXES[::-1] if name.endswith(suffix)), name)
+
+
+@contextmanager
+def open_log(log: Path) -> Iterator[FileIO]:
+    """The log's text, unbuffered; a compressed one is unpacked into a temporary file without a name.
+
+    Raises:
+        OSError: it cannot be read, is damaged, or not a regular file
+    """
+    if not stat.S_ISREG(log.stat().st_mode):
+        raise OSError("not a regular file")
+    if log.suffix not in (".gz", ".zst"):
+        with FileIO(log) as file:
+            yield file
+        return
+    with tempfile.TemporaryFile() as text:
+        (_unpack_gzip if log.suffix == ".gz" else _unpack_zstd)(log, text)
+        text.flush()
+        with FileIO(os.dup(text.fileno())) as file:
+            file.seek(0)
+            yield file
+
+
+def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
+    try:
+        with gzip.open(log) as packed:
+            while block := packed.read(1 << 20):
+                text.write(block)
+                _check_size(text.tell())
+    except (EOFError, zlib.error) as error:
+        raise OSError(f"damaged gzip file: {error}") from error
+
+
+def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
+    # Python has zstandard only since 3.14; the program is on every machine that has Enroot.
+    program = shutil.which("zstd")
+    if program is None:
+        raise OSError("reading it needs the program zstd: install it, or unpack the log")
+    command = [program, "--decompress", "--stdout", "--quiet", "--", str(log.absolute())]
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as unpacking:
+        assert unpacking.stdout is not None
+        assert unpacking.stderr is not None
+        try:
+            while block := unpacking.stdout.read(1 << 20):
+                text.write(block)
+                _check_size(text.tell())
+        except BaseException:
+            unpacking.kill()
+            raise
+        complaint = unpacking.stderr.read(2000).decode(errors="replace").strip()
+        if unpacking.wait() != 0:
+            raise OSError(f"zstd cannot unpack it: {complaint or 'no reason given'}")
+
+
+def _check_size(size: int) -> None:
+    if size > _MOST_BYTES:
+        raise OSError(f"more than {_MOST_BYTES >> 30} GiB when unpacked")
+
+
+BLOCK = 1 << 18
+"""Bytes read at once: small enough to stay in the processor's cache."""
+
+
+def find_markers(
+    file: FileIO, markers: Sequence[bytes], separator: bytes = b"|", start: int = 0, end: int | None = None
+) -> Iterator[tuple[int, bytes]]:
+    """The offset of each of ``markers`` in ``file``, in the order of the file, with the marker found there.
+
+    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole.
+
+    Markers that have no ``separator`` within ``REACH`` bytes before them may be left out: they belong to no record.
+    An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
+    ``markers`` is looked at anew for every block: who has found out which one matters can take out the others.
+
+    Raises:
+        OSError: the file cannot be read
+    """
+    overlap = REACH + max(map(len, markers))
+    size = os.fstat(file.fileno()).st_size
+    remaining = max(0, (size if end is None else min(end, size)) - start)
+    buffer = bytearray(overlap + min(BLOCK, remaining))
+    view = memoryview(buffer)
+    file.seek(start)
+    base, kept = start, 0  # file offset of the buffer's first byte; bytes kept from the block before
+    unseen = dict.fromkeys(markers, start)  # where the next of each marker may start: overlaps are searched twice
+    while remaining > 0:
+        count = file.readinto(view[kept : kept + min(BLOCK, remaining)])
+        if not count:
+            return
+        remaining -= count
+        filled = kept + count
+        if buffer.find(separator, 0, filled) >= 0:
+            found = []
+            for marker in markers:
+                at = buffer.find(marker, max(0, unseen[marker] - base), filled)
+                while at >= 0:
+                    found.append((base + at, marker))
+                    at += len(marker)
+                    unseen[marker] = base + at
+                    at = buffer.find(marker, at, filled)
+            yield from sorted(found)
+        kept = min(overlap, filled)
+        buffer[:kept] = buffer[filled - kept : filled]
+        base += filled - kept
+
+
+_PRUNED = {"code", "checkpoints", "nsys_profile"}  # nothing of ours below, but possibly very many files
+RECORDS = ("job.json", "run.json")
+_STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """``name`` is the run folder's. ``log`` None: the folder has none. ``folder`` None: a log outside a run folder."""
+
+    name: str
+    folder: Path | None
+    log: Path | None
+
+
+def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
+    """Every run at or below ``folder`` (which may be a log itself), by path, each with a name of its own.
+
+    ``looked`` is called at every folder.
+    """
+    if not folder.is_dir():
+        return [RunFiles(log_stem(folder), None, folder)]
+    found: list[RunFiles] = []
+    waiting = [str(folder)]
+    while waiting:
+        waiting += _search(waiting.pop(), found)
+        looked()
+    uses = Counter(run.name for run in found)
+    return [
+        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
+        if uses[run.name] > 1
+        else run
+        for run in sorted(found, key=lambda run: str(run.log or run.folder))
+    ]
+
+
+def _search(path: str, found: list[RunFiles]) -> list[str]:
+    """Add the runs directly in ``path`` to ``found``; the folders below that are to be searched."""
+    try:
+        files, folders = _entries(path)
+    except OSError:
+        # A folder that cannot be listed may hold runs: it shows as an unreadable one.
+        found.append(RunFiles(Path(path).name, None, Path(path)))
+        return []
+    if _is_run_folder(path, files):
+        found += _runs_in(path, [*files, *folders], folders)
+        return []
+    # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
+    logs = _once([name for name in (*files, *folders) if is_log_name(name)])
+    found += [RunFiles(log_stem(Path(name)), None, Path(path, name)) for name in logs]
+    # Hidden: a run folder is made under a hidden name and renamed when it is complete.
+    pruned = _PRUNED | {*logs}
+    return [join(path, name) for name, linked in folders.items() if not (linked or name in pruned or name[0] == ".")]
+
+
+def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
+    """A run folder's logs, in it and in its subfolders; one without any is a run too."""
+    logs = [join(path, name) for name in names if is_log_name(name)]
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            logs += [join(path, folder, name) for name in os.listdir(join(path, folder)) if is_log_name(name)]
+    logs = _once(logs)
+    here = Path(path)
+    if len(logs) > 1:
+        return [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in sorted(map(Path, logs))]
+    return [RunFiles(here.name, here, Path(logs[0]) if logs else None)]
+
+
+def _once(logs: list[str]) -> list[str]:
+    """Without the packed copies of logs that are there as text too: ``gzip --keep``, or one that is under way."""
+    return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
+
+
+def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
+    """What is in a folder: names of files, and those of folders with whether they are links."""
+    files: list[str] = []
+    folders: dict[str, bool] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            folder = False
+            with contextlib.suppress(OSError):  # a link that leads to itself is no folder
+                folder = entry.is_dir()
+            if folder:
+                folders[entry.name] = entry.is_symlink()
+            else:
+                files.append(entry.name)
+    return files, folders
+
+
+def _is_run_folder(path: str, files: Collection[str]) -> bool:
+    # By its record; by its name where another launcher wrote no record.
+    if any(name in files and isfile(join(path, name)) for name in RECORDS):
+        return True
+    parent, name = split(path)
+    experiment, underscore, timestamp = name.rpartition("_")
+    return bool(underscore) and _STAMP.fullmatch(timestamp) is not None and basename(parent) == experiment

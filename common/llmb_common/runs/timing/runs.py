@@ -1,0 +1,448 @@
+"""Read a run's log and judge it: is it a success? One status, with a short reason for machines and an iteration.
+
+========== ======================= ===================================================================
+status     reason                  meaning
+========== ======================= ===================================================================
+Success                            healthy, complete, every iteration of the window is there, and the run ended well
+Trained    ended_badly             the same, but after its last step the run failed, was cancelled or ran out of time:
+                                   the figures count
+Failed     no_log                  the run folder has no log
+Failed     unreadable_log          the log is not a regular file, or reading it failed
+Failed     empty_log               the log has no byte
+Failed     no_iterations           the run died before its first iteration
+Failed     nan_loss, inf_loss      the loss is not finite, or (what Megatron prints for NaN) not there
+Failed     nan_grad_norm,          the gradient norm is not finite
+           inf_grad_norm
+Failed     nan_figure              another named figure (MTP, balancing, parameter norm) is not finite, or not there
+Failed     nan_iteration           the engine counted a NaN iteration
+Failed     skipped_iteration       the optimizer skipped a step of the window: its time says nothing
+Failed     ended_early             the last attempt stopped before its last step
+Incomplete told_to_end             it saved and ended early because it was told to: by its time limit, by preemption
+Incomplete nothing_left            a later job of a chain found its checkpoint to be from the last step
+Incomplete rank_0_only             the log is rank 0's: it has the steps' times, and neither their number nor a loss
+Incomplete window_not_reached      the run was planned shorter than the window
+Incomplete missing_iteration       a record in the window is missing or damaged
+Running    waiting                 no end yet, and the run's record says that it waits
+Running    still_running           no end yet, and the run's record says that it runs
+========== ======================= ===================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from llmb_common.base.files import open_plain
+from llmb_common.base.printable import counted, first_few
+from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES, is_waiting
+from llmb_common.base.statistics import Summary, summarize
+from llmb_common.runs.timing.iterations import Ending, LogContent, MemoryPrints, read_ending, read_log
+from llmb_common.runs.timing.job_events import JobEvents, read_events
+from llmb_common.runs.timing.log_files import RECORDS, RunFiles, open_log
+from llmb_common.runs.timing.records import OF_SPEED, Iteration, LogFormat
+from llmb_common.runs.timing.window import Window
+
+State: TypeAlias = Literal["Success", "Trained", "Failed", "Incomplete", "Running"]
+
+MEASURED: tuple[State, ...] = ("Success", "Trained")
+"""States whose figures count."""
+
+NO_FAILURE: tuple[State, ...] = (*MEASURED, "Running")
+"""States that make no command fail."""
+
+
+_AVERAGE = re.compile("loss|norm|logit")
+_SCALE = "loss scale"
+_FIGURES = attrgetter("figures")
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
+
+    state: State
+    reason: str = ""
+    iteration: int | None = None
+    message: str = ""
+
+    @property
+    def measured(self) -> bool:
+        """Whether its figures count: it succeeded, or only what came after its last step did not."""
+        return self.state in MEASURED
+
+    @property
+    def not_finite(self) -> bool:
+        """The run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
+        return self.reason.startswith(("nan_", "inf_"))
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What a run folder's own files say about the run; None where they say nothing."""
+
+    steps: int | None = None
+    exit_after: int | None = None
+    """The run ends after that many steps from where it starts."""
+    alive: bool = False
+    """The record says that the run waits or runs, and the job has not written that it ended."""
+    waits: bool = False
+    """It is alive, and has no nodes at the moment."""
+    failure: str = ""
+    """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
+    told: bool = False
+    """It was told to end: its state says so, or it ended well after a signal."""
+    resumes: bool = False
+    """It goes on from a checkpoint."""
+
+
+def judge(
+    content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
+) -> Status:
+    """The verdict over a log that could be read and is not empty; ``ending`` reads its end, where that matters."""
+    iterations = content.iterations
+    if content.nothing_left and not (planned.alive or planned.failure):
+        return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
+    if not iterations:
+        return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
+    if content.of_rank_0:
+        return _of_rank_0(iterations, planned)
+    if unhealthy := _first_unhealthy(content, window):
+        return unhealthy
+    # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
+    earlier = replace(content, iterations=content.replaced)
+    if content.replaced and (unhealthy := _first_unhealthy(earlier, Window(1, 0))):
+        return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
+    final, last = _final_index(content, planned), iterations[-1].index
+    if not planned.alive and last < final and (planned.told or not planned.failure):
+        told = _told_to_end(ending(), planned, last, final)
+        if told:
+            return told
+    if last < final:
+        return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
+    if planned.alive:
+        # All steps are there; whether the run ends well is open.
+        return _unless_alive(planned, "", last, "")
+    if window.last >= final + content.interval:
+        steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
+        message = f"it ends at step {final}, but iterations {window} are measured: {steps}"
+        return Status("Incomplete", "window_not_reached", final, message + _afterwards(planned))
+    missing = window.missing(iterations)
+    if missing:
+        message = f"no usable record of iteration {first_few(missing, 5)}"
+        if content.interval > 1:
+            message = _covered(content, window)
+        elif window.last < (first := iterations[0].index):
+            message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
+        return Status("Incomplete", "missing_iteration", missing[0], message + _afterwards(planned))
+    if planned.failure:
+        return Status("Trained", "ended_badly", last, f"every step was trained{_afterwards(planned)}")
+    return Status("Success")
+
+
+def _afterwards(planned: Planned) -> str:
+    """How a run ended that had trained all its steps; empty where that was well."""
+    return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
+
+
+def _of_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
+    """The verdict over rank 0's own log, of at least one step."""
+    last = iterations[-1].index
+    message = (
+        f"this is rank 0's log, with {counted(len(iterations), 'step')} by their 'Step Time' lines, to 0.01 s:"
+        " losses and the number of steps are in the log of the last rank"
+    )
+    if planned.alive or planned.failure:
+        return _unless_alive(planned, "rank_0_only", last, message)
+    return Status("Incomplete", "rank_0_only", last, message)
+
+
+def _covered(content: LogContent, window: Window) -> str:
+    """What records that are means of several steps say of a window that has none of its own for each."""
+    every = content.interval
+    over = [item for item in content.iterations if window.first <= item.index < window.last + every]
+    message = f"one record for every {every} steps (log_interval): iterations {window} have none of their own"
+    if not over:
+        return message
+    mean = math.fsum(item.seconds for item in over) / len(over)
+    return f"{message}; {over[0].index - every + 1}-{over[-1].index} take {mean:.5g} s each"
+
+
+def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
+    """The verdict over a run that was told to end and has a checkpoint to continue from."""
+    if ending.saved is None or not (planned.told or ending.told):
+        return None
+    how = f" ({planned.failure})" if planned.failure else ""
+    message = (
+        f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}:"
+        " llmb-run retry --resume continues from there"
+    )
+    return Status("Incomplete", "told_to_end", ending.saved, message)
+
+
+def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
+    if planned.alive:
+        if planned.waits:
+            return Status("Running", "waiting", iteration, "it is waiting for nodes")
+        steps = counted(iteration, "step") if iteration else "no step yet"
+        return Status("Running", "still_running", iteration, f"running, has trained {steps}")
+    return Status("Failed", reason, iteration, message + (f" ({planned.failure})" if planned.failure else ""))
+
+
+def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
+    # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
+    # prints it, but a version that prints none at all is no reason to fail.
+    loss_expected = content.log_format == "mbridge" or any(item.loss is not None for item in content.iterations)
+    isfinite = math.isfinite
+    expected = _may_vanish(content)
+    for item in content.iterations:
+        loss, norm = item.loss, item.grad_norm
+        # Nearly all are, and there may be millions.
+        sound = loss is not None and isfinite(loss + (norm or 0.0)) and not (item.nan or item.skipped)
+        if sound and not item.not_finite and (not expected or expected <= {*item.figures}):
+            continue
+        where = f"at iteration {item.index}"
+        for value, name in ((loss, "loss"), (norm, "grad_norm")):
+            if value is not None and not isfinite(value):
+                kind = "nan" if math.isnan(value) else "inf"
+                return Status("Failed", f"{kind}_{name}", item.index, f"the {name.replace('_', ' ')} is {kind} {where}")
+        if loss is None and loss_expected and not item.skipped:
+            return Status("Failed", "nan_loss", item.index, f"no loss is printed {where}, as Megatron does for NaN")
+        if odd := [name for name in item.not_finite if name not in OF_SPEED]:
+            return Status("Failed", "nan_figure", item.index, f"{odd[0]!r} is not a finite number {where}")
+        gone = "" if item.skipped else min(expected.difference(item.figures), default="")
+        if gone:
+            message = f"no {gone!r} is printed {where}, as Megatron does for NaN"
+            return Status("Failed", "nan_figure", item.index, message)
+        if item.nan:
+            return Status("Failed", "nan_iteration", item.index, f"the engine counts a NaN {where}")
+        if item.skipped and item.index in window:
+            message = f"the optimizer skipped its step {where}"
+            skipped = sum(item.skipped for item in content.iterations)
+            if skipped > 1:
+                message += f", and {skipped} of {content.interval * len(content.iterations)} in all"
+            return Status("Failed", "skipped_iteration", item.index, message)
+    return None
+
+
+def _may_vanish(content: LogContent) -> frozenset[str]:
+    """The averages and norms that some records have and others lack; of NeMo's none: it prints NaN as such.
+
+    What a single record has may be another rank's print, unless it is the first.
+    """
+    # Nearly all share one tuple, and comparing what it holds takes longer.
+    alike = len({*map(id, map(_FIGURES, content.iterations))}) == 1
+    if content.log_format != "mbridge" or alike or len({*map(_FIGURES, content.iterations)}) == 1:
+        return frozenset()
+    counts = Counter(name for item in content.iterations for name in item.figures)
+    counts.update(content.iterations[0].figures)
+    return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
+
+
+def _final_index(content: LogContent, planned: Planned) -> int:
+    """The number that the last iteration must have. Log and plan can disagree: the longer one is the promise."""
+    last = content.iterations[-1]
+    final = max(last.total, planned.steps - last.zero_based) if planned.steps is not None else last.total
+    if planned.exit_after is not None:
+        start = content.restarts[-1] if content.restarts else content.iterations[0].index
+        final = min(final, start + planned.exit_after - 1)
+    return final - final % content.interval  # nothing is printed of steps after the last multiple
+
+
+@dataclass(frozen=True)
+class RunTiming:
+    """One run, judged. Times in seconds, TFLOP/s per GPU; a summary is None unless the whole window has the figure."""
+
+    files: RunFiles
+    status: Status
+    window: Window
+    log_format: LogFormat | None = None
+    iterations: Sequence[Iteration] = ()
+    seconds: Summary | None = None
+    tflops: Summary | None = None
+    notices: tuple[str, ...] = ()
+    memory: MemoryPrints | None = None
+    """What the log says of memory."""
+    restarts: tuple[int, ...] = ()
+    """Iterations at which a later attempt set in."""
+
+    @property
+    def last(self) -> Iteration | None:
+        """The last step, which the older documents measure."""
+        return self.iterations[-1] if self.iterations else None
+
+
+@dataclass(frozen=True)
+class RecordedState:
+    """A run's state in LLMB's and Slurm's words, and what more is known of it."""
+
+    state: str
+    detail: str = ""
+
+
+@contextlib.contextmanager
+def no_garbage() -> Iterator[None]:
+    """For reading many runs: nothing there goes in circles, and looking for some takes as long as all the rest."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.freeze()  # nor later
+            gc.enable()
+
+
+def analyse(
+    files: RunFiles, window: Window, ended_as: RecordedState | None = None, *, own_steps: bool = False
+) -> RunTiming:
+    """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict.
+
+    ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step.
+    ``ended_as`` is what is known of the run's state; None: what its run.json says.
+    """
+    events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
+    planned, notices = _planned(files.folder, ended_as, events)
+    if files.log is None:
+        if planned.alive:
+            return RunTiming(files, _unless_alive(planned, "", None, ""), window, notices=notices)
+        message = f"it left no log ({planned.failure})" if planned.failure else f"no log-*.out in {files.folder}"
+        return RunTiming(files, Status("Failed", "no_log", None, message), window, notices=notices)
+    try:
+        with open_log(files.log) as file:
+            empty = os.fstat(file.fileno()).st_size == 0
+            content = read_log(file)
+            if own_steps and planned.resumes and content.iterations:
+                window = window.after(content.iterations[0].step - 1)
+            status = judge(content, window, planned, partial(read_ending, file, content.end, told=planned.told))
+    except OSError as error:
+        reason = f"{files.log}: {error.strerror or error}"
+        return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)
+    if empty and status.state == "Failed":
+        message = "the log is empty" + (f" ({planned.failure})" if planned.failure else "")
+        status = Status("Failed", "empty_log", None, message)
+    if status.state == "Trained":
+        notices += (status.message,)
+    measured = window.select(content.iterations)
+    if len(measured) < len(window):
+        measured = ()
+    return RunTiming(
+        files,
+        status,
+        window,
+        content.log_format,
+        content.iterations,
+        summarize([item.seconds for item in measured]),
+        _of_all([item.tflops for item in measured]),
+        notices + _remarks(content, window, events),
+        content.memory,
+        content.restarts,
+    )
+
+
+def _of_all(values: Sequence[float | None]) -> Summary | None:
+    """None unless every step of the window has the figure."""
+    known = [value for value in values if value is not None and math.isfinite(value)]
+    return summarize(known) if len(known) == len(values) else None
+
+
+def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
+    """What job.json, run.json and events.jsonl say. A damaged one says nothing, which a notice reports."""
+    if folder is None:
+        return Planned(), ()
+    notices: list[str] = []
+    documents = []
+    for name in RECORDS:
+        document: object = {}
+        try:
+            with open_plain(folder / name) as stream:
+                document = json.loads(stream.read())
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError, RecursionError) as error:
+            notices.append(f"{folder / name} cannot be read: {error}")
+        documents.append(document if isinstance(document, dict) else {})
+    job, record = documents
+    plan = record.get("plan")
+    train, exit_after = _integers(job.get("steps"), "train", "exit_after")
+    (max_steps,) = _integers(plan, "max_steps")
+    sections = (job.get("checkpoint"), plan.get("checkpoint") if isinstance(plan, dict) else None)
+    resumes = any(bool(item.get("load") or item.get("resume")) for item in sections if isinstance(item, dict))
+    if ended_as is None:
+        history = record.get("states")
+        last = history[-1] if isinstance(history, list) and history else None
+        detail = last.get("detail") if isinstance(last, dict) else None
+        ended_as = RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
+    alive, failure, told = _end(ended_as, events)
+    return Planned(
+        steps=train if train is not None else max_steps,
+        exit_after=exit_after,
+        alive=alive,
+        waits=alive and is_waiting(ended_as.state),
+        failure=failure,
+        told=told,
+        resumes=resumes,
+    ), tuple(notices)
+
+
+_TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
+"""States of a job that its scheduler told to end, before it ended it."""
+
+
+def _end(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
+    """Whether there is more to come; how the run ended, in words, if that was not well; whether it was told to end.
+
+    Nobody may have looked since the job ended: then it alone has written so.
+    """
+    if recorded.state in ENDED_STATES - {"COMPLETED"}:
+        words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
+        return False, words, recorded.state in _TOLD_STATES
+    code = 0 if recorded.state == "COMPLETED" else events.exit_code
+    if code is None:
+        return recorded.state in LIVE_STATES, "", False
+    return False, f"exit code {code}" if code else "", events.signalled and not code
+
+
+def _integers(section: object, *names: str) -> tuple[int | None, ...]:
+    values = [section.get(name) if isinstance(section, dict) else None for name in names]
+    return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
+
+
+def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
+    remarks = []
+    if content.replaced:
+        again = (
+            f"{_are(len(content.replaced), 'iteration')} printed again (from iteration {first_few(content.restarts)})"
+        )
+        remarks.append(f"{again}, after a restart; the last print counts")
+    if any(index in window and index > window.first for index in content.restarts):
+        remarks.append(f"the job was restarted within the window {window}; steps after a restart are slower")
+    if content.doubled:
+        remarks.append(f"{_are(content.doubled, 'line')} printed twice and count{'s' * (content.doubled == 1)} once")
+    odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
+    if odd:
+        remarks.append(f"figures left out, as they are not finite: {first_few(odd, between='; ')}")
+    if content.damaged:
+        what = "cut, garbled, or with an impossible step time"
+        remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
+    if content.interval > 1:
+        every = content.interval
+        remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
+    if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
+        again = "no iteration is printed again: the log does not show where it continued"
+        remarks.append(f"the job was restarted, and {again}")
+    return tuple(remarks)
+
+
+def _are(count: int, what: str) -> str:
+    return f"{counted(count, what)} {'is' if count == 1 else 'are'}"

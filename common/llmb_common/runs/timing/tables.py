@@ -1,0 +1,137 @@
+"""The documented table of runs, and the same rows as CSV and JSON.
+
+The table matches the documents' layout to the character: see ``tests/data/logs``. CSV and JSON always carry full
+names, a reason and the iteration it is about; a figure that does not exist is empty (CSV) or null (JSON), never NaN.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from llmb_common.base.printable import csv_cell, printable
+from llmb_common.runs.timing.runs import RunTiming
+from llmb_common.runs.timing.window import Window
+
+TableFormat: TypeAlias = Literal["table", "csv", "json"]
+
+_NAME_WIDTH = 90
+_WIDTHS = (8, 13, 12, 19, 18)
+_NO_FIGURE = "N/A"
+
+
+@dataclass(frozen=True)
+class Style:
+    """One of the two documented analyses: heading, unit of time (and how many of it make a second), window."""
+
+    heading: str
+    unit: Literal["ms", "s"]
+    per_second: float
+    window: Window
+
+
+STYLES = {
+    "mbridge": Style("Elapsed Time (ms) and TFLOPS/GPU Analysis", "ms", 1000.0, Window(35, 44)),
+    "nemo": Style("Train Step Timing and TFLOPS Analysis", "s", 1.0, Window(11, 44)),
+}
+
+
+def render(timings: Sequence[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
+    """All runs in the requested format, with a final newline."""
+    if output == "json":
+        return _json(timings, style, window)
+    if output == "csv":
+        return _csv(timings, style)
+    return _table(timings, style, window, full_names=full_names)
+
+
+def shorten(name: str, width: int = _NAME_WIDTH) -> str:
+    """At most ``width`` characters, cut in the middle: both the model and the timestamp stay readable."""
+    if len(name) <= width:
+        return name
+    head = (width - 3) // 2
+    return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
+
+
+def _table(timings: Sequence[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
+    names = [printable(timing.files.name) for timing in timings]
+    width = max([_NAME_WIDTH, *map(len, names)]) if full_names else _NAME_WIDTH
+    times = (f"Time Mean ({style.unit})", f"Time Std ({style.unit})")
+    headers = ("Status", *times, "TFLOPS_per_GPU Mean", "TFLOPS_per_GPU Std")
+    lines = [
+        f"{style.heading} (iterations {window})",
+        "=" * 80,
+        _line("Experiment", headers, width),
+        _line("-" * width, ["-" * column for column in _WIDTHS], width),
+    ]
+    for name, timing in zip(names, timings, strict=True):
+        cells = [timing.status.state, *_figures(timing, style, _NO_FIGURE)]
+        lines.append(_line(name if full_names else shorten(name), cells, width))
+    return "\n".join(lines) + "\n"
+
+
+def _line(name: str, cells: Sequence[str], width: int) -> str:
+    return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
+
+
+def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
+    seconds, tflops = timing.seconds, timing.tflops
+    return [
+        f"{seconds.mean * style.per_second:.3f}" if seconds else absent,
+        f"{seconds.std * style.per_second:.3f}" if seconds else absent,
+        f"{tflops.mean:.2f}" if tflops else absent,
+        f"{tflops.std:.2f}" if tflops else absent,
+    ]
+
+
+def _csv(timings: Sequence[RunTiming], style: Style) -> str:
+    import csv
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    figures = (f"time_mean_{style.unit}", f"time_std_{style.unit}", "tflops_per_gpu_mean", "tflops_per_gpu_std")
+    writer.writerow(["experiment", "status", *figures, "reason", "iteration"])
+    for timing in timings:
+        status = timing.status
+        at = "" if status.iteration is None else status.iteration
+        name = csv_cell(printable(timing.files.name))
+        writer.writerow([name, status.state, *_figures(timing, style, ""), csv_cell(status.reason), at])
+    return text.getvalue()
+
+
+def _json(timings: Sequence[RunTiming], style: Style, window: Window) -> str:
+    import json
+
+    document = {
+        "schema": 1,
+        "analysis": f"{style.heading} (iterations {window})",
+        "window": {"first": window.first, "last": window.last},
+        "runs": [_json_run(timing, style) for timing in timings],
+    }
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
+    status, last = timing.status, timing.last
+    run: dict[str, object] = {
+        "experiment": printable(timing.files.name),
+        "log": printable(str(timing.files.log)) if timing.files.log else None,
+        "log_format": timing.log_format,
+        "status": status.state,
+        "reason": status.reason or None,
+        "iteration": status.iteration,
+        "message": printable(status.message) or None,
+        "iterations": len(timing.iterations),
+        "window_iterations": len(timing.window.select(timing.iterations)),
+    }
+    for figure in ("mean", "std", "median"):
+        value = getattr(timing.seconds, figure, None)
+        run[f"time_{figure}_{style.unit}"] = None if value is None else round(value * style.per_second, 6)
+    run[f"time_last_{style.unit}"] = round(last.seconds * style.per_second, 6) if last else None
+    for figure in ("mean", "std"):
+        value = getattr(timing.tflops, figure, None)
+        run[f"tflops_per_gpu_{figure}"] = None if value is None else round(value, 6)
+    run["notices"] = [printable(notice) for notice in timing.notices]
+    return run

@@ -1,0 +1,150 @@
+"""JobPlan -> ``job.json``, the contract with ``llmb_train`` (see docs/architecture.md); and whether a run is still what
+was planned.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.base import gpus
+from llmb_common.base.errors import RecordError
+from llmb_common.base.structs import json_text
+from llmb_common.planning.job_plan import JobPlan, PlannedFunction
+from llmb_common.runs.folders import OwnRun, own_run
+from llmb_common.runs.manifest import hash_of_packed
+from llmb_common.runs.paths import RunPaths
+from llmb_common.runs.record import RunRecord
+from llmb_common.submission.script import render_script
+
+SEED = 1234
+
+
+def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
+    """The content of job.json, as plain JSON values. It holds no secret: those reach a job by its environment."""
+    checkpoint = plan.checkpoint
+    return {
+        "schema": 1,
+        "run_id": paths.run_id,
+        "experiment_name": plan.experiment_name,
+        "output_dir": str(paths.output),
+        "engine": plan.engine,
+        "device": plan.device,
+        "gpu_type": plan.gpu_type,
+        "gpu_generation": gpus.generation_of(plan.gpu_type),
+        "family": plan.family,
+        "model_size": plan.model_size,
+        "architecture": msgspec.to_builtins(plan.architecture),
+        **({"function": _function(plan.function)} if plan.function is not None else {}),
+        **({"megatron": plan.megatron} if plan.megatron else {}),
+        "sequence_length": plan.seq_len,
+        "precision": {"dtype": plan.dtype, "fp8_recipe": plan.fp8_recipe},
+        "world_size": plan.gpus,
+        "parallelism": {
+            "tp": plan.tp,
+            "pp": plan.pp,
+            # The published tables print VP 1 where there is no interleaving; Megatron wants it unset.
+            "vp": plan.vp if plan.vp and plan.vp > 1 else None,
+            "cp": plan.cp,
+            "ep": plan.ep,
+            "etp": plan.etp,
+            "fsdp": plan.fsdp,
+        },
+        "batch": {"mbs": plan.mbs, "gbs": plan.gbs},
+        "performance": {
+            "cuda_graph": plan.cuda_graph,
+            "recompute_layers": plan.recompute_layers,
+            "offload_layers": plan.offload_layers,
+            "wgrad_deferral": plan.wgrad_deferral,
+            "moe_routing": plan.moe_routing,
+        },
+        "steps": {"train": plan.max_steps, "exit_after": plan.exit_after, "waits_from": _waits_from(plan)},
+        "profile": None
+        if plan.profile is None
+        else {
+            "tool": plan.profile.tool,
+            "start": plan.profile.start,
+            "stop": plan.profile.stop,
+            "ranks": None if plan.profile.ranks is None else list(plan.profile.ranks),
+        },
+        "checkpoint": {
+            "save": (checkpoint.save or str(paths.checkpoints)) if checkpoint.enabled else None,
+            "interval": checkpoint.interval,
+            "load": checkpoint.load,
+        },
+        # Eight worker processes per GPU rank, Bridge's default; on a CPU they would only compete with the ranks.
+        "data_workers": 8 if plan.device == "cuda" else 0,
+        "seed": SEED,
+    }
+
+
+MOST_WAITS, FEWEST_WAITS = 20, 3
+"""Steps in which ranks record their waits: what one step says is chance, and some have a pause."""
+
+
+def _waits_from(plan: JobPlan) -> int | None:
+    """The step from which they do; None where too few follow the measured ones, or something else is looked at then."""
+    first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
+    other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
+    return None if other or plan.max_steps - first + 1 < FEWEST_WAITS else first
+
+
+def _function(function: PlannedFunction) -> dict[str, Any]:
+    columns: dict[str, Any] = msgspec.to_builtins(function.columns)
+    return {
+        "name": function.name,
+        "release": function.release,
+        "catalogue": function.catalogue,
+        "columns": columns | {"sequence_length": function.sequence_length},
+        "reduced": msgspec.to_builtins(function.reduced),
+    }
+
+
+def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
+    """The content of job.json."""
+    return json_text(job_document(plan, paths))
+
+
+def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
+    """Compare script and job.json on disk with what the plan renders, supervisor and ``code`` with hashes on record.
+
+    Raises:
+        RecordError: they differ; code ``not-yours`` where a file belongs to somebody else. S3 of SECURITY.md.
+    """
+    paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
+    with own_run(paths.folder) as run:
+        planned = {
+            paths.script: render_script(record.plan, paths, sha256).encode(),
+            paths.job: job_text(record.plan, paths),
+        }
+        for path, content in planned.items():
+            if _read(run, record, path) != content:
+                raise _changed(record, f"{path} is not what the plan gives")
+        if hashlib.sha256(_read(run, record, paths.supervisor)).hexdigest() != sha256:
+            raise _changed(record, f"{paths.supervisor} is not the one that was planned")
+        if code and hash_of_packed(_read(run, record, paths.code)) != record.manifest.get("code_sha256"):
+            raise _changed(record, f"the training code in {paths.code} is not the one that was planned")
+
+
+def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
+    try:
+        return run.read(path.name)
+    except RecordError as error:
+        if error.code == "not-yours":
+            raise
+        raise RecordError(error.message, remedy=_again(record), code="changed") from error
+
+
+def _again(record: RunRecord) -> str:
+    return f"remove the folder {record.paths.folder} and run the same command again"
+
+
+def _changed(record: RunRecord, what: str) -> RecordError:
+    return RecordError(
+        f"{what}: it was changed, or another version of LLMB wrote it",
+        remedy=_again(record),
+        code="changed",
+    )

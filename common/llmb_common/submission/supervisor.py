@@ -1,0 +1,29 @@
+"""``supervisor.sh``: the Bash that is the same in all jobs of a scheduler, as a file beside each job's script.
+
+It has the scheduler's functions (``job.sh``), those that watch over the ranks (``supervise.sh``), and what each node is
+asked after a failure (``kernel.sh``). Only the node that runs the batch script reads it, so thousands of nodes do not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from llmb_common.base.cluster_types import ClusterType
+from llmb_common.base.files import shell_part
+from llmb_common.executors import WAIT, script_for
+
+
+def render_supervisor(cluster_type: ClusterType) -> bytes:
+    """The content of ``supervisor.sh`` for jobs of ``cluster_type``."""
+    parts = [
+        script_for(cluster_type).job_script(),
+        WAIT,
+        shell_part(__file__, "supervise.sh"),
+        "\n".join(["IFS= read -r -d '' kernel << 'KERNEL' || true", shell_part(__file__, "kernel.sh"), "KERNEL"]),
+    ]
+    return ("\n\n".join(parts) + "\n").encode()
+
+
+def supervisor_sha256(cluster_type: ClusterType) -> str:
+    """The SHA-256 of ``render_supervisor``, as hexadecimal digits: by it a script knows the file it was made with."""
+    return hashlib.sha256(render_supervisor(cluster_type)).hexdigest()
