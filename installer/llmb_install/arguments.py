@@ -30,7 +30,8 @@ from llmb_common.errors import EnvironmentLacks, RequestError, did_you_mean
 from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install.answers import checks
-from llmb_install.answers.questions import QUESTIONS, Given
+from llmb_install.answers.given import Given
+from llmb_install.answers.questions import QUESTIONS
 from llmb_install.parts import bundles, uv
 from llmb_install.parts.credentials import KEPT
 
@@ -213,8 +214,6 @@ def _add_install_options(parser: argparse.ArgumentParser) -> None:
     answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
     for question in QUESTIONS:
         text, choices = question.help, "|".join(question.choices)
-        if question.field == "install_path":
-            text += f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)"
         if question.is_switch:
             answers.add_argument(
                 question.flag, nargs="?", const="true", choices=question.choices, metavar=choices, help=text
