@@ -400,3 +400,21 @@ def test_what_was_begun_goes_too_and_nothing_of_others(tmp_path: Path, install: 
     assert (left.exists(), whole.exists()) == (state == "in use", True)
     assert theirs.read_text() == "machine a login b password c\n"
     assert sorted(install.rglob("*")) == ([install / "images"] if state == "a link" else [])
+
+
+def test_a_users_file_that_cannot_be_written_does_not_keep_the_installation(run, install, tmp_path, monkeypatch):
+    """Release 0.2 has put a key there: it is said, with what to do, and everything else goes."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise RecordError(f"cannot write {path}: Permission denied")
+
+    theirs = tmp_path / ".credentials"
+    theirs.write_text("machine nvcr.io login $oauthtoken password k\nmachine a login b password c\n")
+    stored(install)
+    note = {"schema": 1, "path": str(theirs), "sha256": hashlib.sha256(b"k").hexdigest()}
+    (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
+    monkeypatch.setattr("llmb_install.parts.credentials.write_atomic", refuse)
+    status, _, err = run("uninstall", "--yes")
+    assert (status, install.exists()) == (0, False), err
+    assert str(theirs) in err
+    assert "nvcr.io" in err
