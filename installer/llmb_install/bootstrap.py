@@ -17,7 +17,7 @@ from llmb_common.errors import RequestError
 from llmb_common.machine.files import require_trusted, user_path
 from llmb_common.machine.processes import loopback_problem
 from llmb_common.platform.engines import DEFAULT_ENGINE, image_file_name
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse
 from llmb_install.answers import checks, detect, questions
 from llmb_install.answers.given import Given, expand_workloads, on_cpus, recipe_heads, uses_images
 from llmb_install.answers.values import unusable_for_installation
@@ -47,7 +47,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
     os.environ.update(secrets)
-    options = arguments.parse(words)
+    options = arguments.parse(words, by_argparse.read)
     install = arguments.install_path(options, clone)
     arguments.use_bundle(options, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started

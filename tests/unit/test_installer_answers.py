@@ -7,7 +7,7 @@ import pytest
 from llmb_common.errors import RequestError
 from llmb_common.platform import cluster_types
 from llmb_common.platform.gpus import gpu_types
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse, by_click
 from llmb_install.answers.answers import complete
 from llmb_install.answers.checks import value_problem
 from llmb_install.answers.detect import gpus_in
@@ -163,15 +163,16 @@ def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str
         (["--install-path", ""], "--install-path is empty"),
         (["--install-path="], "--install-path is empty"),
         (["--record", "", "--json"], "--record is empty"),
-        (["add", "", "pretrain_grok1"], "workloads is empty"),
-        (["list", "more"], "unknown: more"),
-        (["--jsonn"], "unknown: --jsonn (did you mean '--json'?)"),
+        (["add", "", "pretrain_grok1"], "WORKLOAD is empty"),
+        (["list", "more"], "unexpected: more"),
+        (["--jsonn"], "no such option: --jsonn (did you mean '--json'?)"),
         (["verfy"], "there is no command 'verfy' (did you mean 'verify'?)"),
     ],
 )
-def test_an_unset_variable_is_not_an_argument(words: list[str], message: str) -> None:
+@pytest.mark.parametrize("read", [by_click.read, by_argparse.read])
+def test_an_unset_variable_is_not_an_argument(words: list[str], message: str, read: arguments.Reader) -> None:
     with pytest.raises(RequestError) as caught:
-        arguments.parse(words)
+        arguments.parse(words, read)
     assert caught.value.message == message
     assert caught.value.remedy
 

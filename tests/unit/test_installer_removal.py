@@ -333,10 +333,11 @@ NOTHING = (sys.executable, "-I", "-S", str(CLONE / "installer.py"))
 """No site-packages: only the standard library."""
 NAMESPACE = (
     *(sys.executable, "-I", "-c"),
-    "import sys, types; sys.modules['msgspec'] = types.ModuleType('msgspec'); from llmb_install.main import main;"
+    "import sys, types; sys.modules['msgspec'] = types.ModuleType('msgspec'); "
+    "sys.modules['click'] = None; from llmb_install.main import main;"
     "sys.exit(main())",
 )
-"""As ``llmb-install`` with a package that has lost a file, and still imports."""
+"""As ``llmb-install`` with a package that has lost a file, and still imports, and without another."""
 
 
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])

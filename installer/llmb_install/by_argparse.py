@@ -1,0 +1,93 @@
+"""The command line read with the standard library: for the first stage, which has no click yet. See ``by_click``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from llmb_common import __version__
+from llmb_install import options, refusing
+from llmb_install.options import Command, Option
+
+_WIDEST_TERM = 30
+"""click's, for the first of two columns."""
+_COMPLAINTS = {
+    r"argument (\S+): expected .*argument": refusing.no_value,
+    r"argument (\S+): ignored explicit argument .*": refusing.no_value_wanted,
+    r"the following arguments are required: ([^ ,]+).*": refusing.missing,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, line: Command, program: str) -> None:
+        super().__init__(allow_abbrev=False, add_help=False)
+        self.line, self.program = line, program
+        for option in line.options:
+            self.add_argument(option.flag, dest=option.name, **_settings(option))
+        if line.argument:
+            self.add_argument(
+                line.argument.name, metavar=line.argument.metavar, nargs="+" if line.argument.several else None
+            )
+
+    def error(self, message: str) -> NoReturn:
+        for pattern, refusal in _COMPLAINTS.items():
+            if found := re.fullmatch(pattern, message):
+                raise refusal(self.line, self.program, found[1])
+        raise refusing.wrong(self.line, self.program, message)
+
+
+def _settings(option: Option) -> dict[str, Any]:
+    if not option.metavar:
+        return {"action": "store_true"}
+    if option.alone:
+        return {"nargs": "?", "const": "true"}
+    return {"nargs": "+" if option.several else None, "required": option.required}
+
+
+def read(line: Command, program: str, words: Sequence[str]) -> dict[str, Any]:
+    """What ``words`` say, by the name of each option; see ``arguments.Reader``."""
+    for word in words:
+        if word in ("-h", "--help", "--version"):
+            said = f"{program} {__version__}\n" if word == "--version" else help_text(line, program)
+            # print, because argparse keeps silent about a disk that is full.
+            print(said, end="", flush=True)
+            raise SystemExit(0)
+    found, rest = _Parser(line, program).parse_known_intermixed_args(words)
+    for word in rest:
+        if word.startswith("-") and word != "--":
+            raise refusing.no_such_option(line, program, words, word.partition("=")[0])
+    refusing.strays(line, program, words, rest)
+    return vars(found)
+
+
+def help_text(line: Command, program: str) -> str:
+    """The help as click lays it out."""
+    width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
+    usage = f"Usage: {line.called_by(program)} "
+    takes = " ".join(options.usage_of(line))
+    lines = [
+        textwrap.fill(takes, width, initial_indent=usage, subsequent_indent=" " * len(usage)),
+        "",
+        textwrap.fill(options.text_of(line), width, initial_indent="  ", subsequent_indent="  "),
+    ]
+    for title, rows in options.sections(line, program).items():
+        lines += ["", f"{title}:", *_table(rows, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: options.Rows, width: int) -> list[str]:
+    column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
+    lines = []
+    for term, meaning in rows:
+        text = textwrap.wrap(meaning, width - column - 2, replace_whitespace=False)
+        if len(term) > column - 2:
+            lines.append(f"  {term}")
+        else:
+            text[0] = f"{term:{column}}{text[0]}"
+            lines.append(f"  {text.pop(0)}")
+        lines += [" " * (column + 2) + more for more in text]
+    return lines
