@@ -62,9 +62,8 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     words = list(argv)
     if words[:1] == ["help"]:
         words = [*words[1:2], "--help"]
-    program = Path(sys.argv[0]).name
-    if program not in ("installer.py", "llmb-install"):
-        program = "llmb-install"
+    # As it can be pasted: from the clone, or on PATH.
+    program = "./installer.py" if Path(sys.argv[0]).name == "installer.py" else "llmb-install"
     line = COMMANDS[command_in(words)]
     if words[:1] == [line.name]:
         words.pop(0)

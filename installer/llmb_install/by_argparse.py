@@ -9,7 +9,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from llmb_common import __version__
 from llmb_install import options, refusing
 from llmb_install.options import Command, Option
 
@@ -52,7 +51,7 @@ def read(line: Command, program: str, words: Sequence[str]) -> dict[str, Any]:
     """What ``words`` say, by the name of each option; see ``arguments.Reader``."""
     for word in words:
         if word in ("-h", "--help", "--version"):
-            said = f"{program} {__version__}\n" if word == "--version" else help_text(line, program)
+            said = f"{options.version(program)}\n" if word == "--version" else help_text(line, program)
             # print, because argparse keeps silent about a disk that is full.
             print(said, end="", flush=True)
             raise SystemExit(0)

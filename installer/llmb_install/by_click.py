@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from llmb_common import __version__
+import llmb_common
 from llmb_install import options, refusing
 from llmb_install.options import Argument, Command, Option
 
@@ -25,7 +25,7 @@ class _Command(click.Command):
             parameters.append(_argument(line.argument))
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "allow_extra_args": True}
         super().__init__(line.name, params=parameters, help=options.text_of(line), context_settings=settings)
-        click.version_option(__version__, message=f"{program} {__version__}")(self)
+        click.version_option(llmb_common.__version__, message=options.version(program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*options.usage_of(self.line)]

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from llmb_common import __version__
 from llmb_install.answers import checks, detect
 from llmb_install.answers.questions import QUESTIONS, Question
 
@@ -252,6 +253,10 @@ def sections(command: Command, program: str) -> dict[str, Rows]:
         others = [(other.name, _sentence(other.about)) for other in COMMANDS.values() if other is not DEFAULT]
         found[f"Other commands ({program} COMMAND --help)"] = others
     return found
+
+
+def version(program: str) -> str:
+    return f"{program.removeprefix('./')} {__version__}"
 
 
 def text_of(command: Command) -> str:

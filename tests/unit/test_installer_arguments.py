@@ -63,7 +63,7 @@ def test_no_golden_help_is_left_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("started", "shown"), [("/clone/installer.py", "installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
+    ("started", "shown"), [("/clone/installer.py", "./installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
 )
 def test_the_help_speaks_of_the_program_that_was_started(started, shown, parse, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [started])
