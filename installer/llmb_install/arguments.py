@@ -19,19 +19,18 @@ from typing import Any
 from llmb_common.command.outcome import settled
 from llmb_common.command.printable import first_few
 from llmb_common.command.words import check_argument
-from llmb_common.errors import EnvironmentLacks, RequestError, did_you_mean
+from llmb_common.errors import EnvironmentLacks, RequestError
 from llmb_common.machine.files import open_plain, user_path
 from llmb_common.site import DEFAULT_FOLDER
 from llmb_install import refusing
 from llmb_install.answers.given import Given
 from llmb_install.answers.questions import QUESTIONS
-from llmb_install.options import COMMANDS, DEFAULT, DESPITE_RUNS, SECRET_FLAGS, Command, Option
+from llmb_install.options import COMMANDS, DEFAULT, DESPITE_RUNS, SECRET_FLAGS, Call, Option
 from llmb_install.parts import bundles, uv
 from llmb_install.parts.credentials import KEPT
 
-Reader = Callable[[Command, str, Sequence[str]], dict[str, Any]]
-"""Reads the words of a command line that follow the command: what was given, by the name of each option and argument;
-what was not given is empty. The second argument is the name of the program, for messages.
+Reader = Callable[[Call], dict[str, Any]]
+"""Reads a command line: what was given, by the name of each option and argument; what was not given is empty.
 
 ``--help`` and ``--version`` print and raise SystemExit(0); mistakes are RequestError.
 """
@@ -64,44 +63,42 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
         words = [*words[1:2], "--help"]
     # As it can be pasted: from the clone, or on PATH.
     program = "./installer.py" if Path(sys.argv[0]).name == "installer.py" else "llmb-install"
-    line = COMMANDS[command_in(words)]
-    if words[:1] == [line.name]:
+    command = COMMANDS[command_in(words)]
+    if words[:1] == [command.name]:
         words.pop(0)
     elif words and not words[0].startswith("-"):
         raise refusing.no_such_command(program, words)
-    found = read(line, program, words)
-    values: dict[str, Any] = {option.name: _value(line, program, option, found[option.name]) for option in line.options}
-    if line.argument:
-        given = found[line.argument.name]
-        values[line.argument.name] = list(given) if line.argument.several else given
-        for text in given if line.argument.several else [given]:
-            check_argument(line.argument.metavar, text)
-    values["command"] = line.name
+    call = Call(command, program, tuple(words))
+    found = read(call)
+    values = {option.name: _value(call, option, found[option.name]) for option in command.options}
+    if argument := command.argument:
+        given = found[argument.name]
+        values[argument.name] = list(given) if argument.several else given
+        for text in given if argument.several else [given]:
+            check_argument(argument.metavar, text)
+    values["command"] = command.name
     if values.get("quickstart"):
         _require_nothing_beside_quickstart(values)
     return argparse.Namespace(**values)
 
 
-def _value(line: Command, program: str, option: Option, given: Any) -> Any:
+def _value(call: Call, option: Option, given: Any) -> Any:
     """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was."""
     if not option.metavar or given is None:
         return given
-    texts = list(given) if option.several else [given]
-    checked = [_text(line, program, option, text) for text in texts]
-    return (checked or None) if option.several else checked[0]
+    if option.several:
+        return [_text(call, option, text) for text in given] or None
+    return _text(call, option, given)
 
 
-def _text(line: Command, program: str, option: Option, text: str) -> str:
+def _text(call: Call, option: Option, text: str) -> str:
     if text.startswith("-"):  # another option: click takes it for the value
-        raise refusing.no_value(line, program, option.flag)
+        raise refusing.no_value(call, option.flag)
     check_argument(option.flag, text)  # what no option takes: an empty path would mean the current folder
     if not option.choices:
         return text
     if text.lower() not in option.choices:
-        near = did_you_mean(text.lower(), option.choices)
-        raise RequestError(
-            f"{option.flag} {text} is unknown{near}", remedy=f"one of {', '.join(option.choices)}", code="usage"
-        )
+        raise refusing.no_such_choice(option, text)
     return text.lower()
 
 

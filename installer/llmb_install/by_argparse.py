@@ -6,11 +6,10 @@ import argparse
 import re
 import shutil
 import textwrap
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from llmb_install import options, refusing
-from llmb_install.options import Command, Option
+from llmb_install.options import Call, Option
 
 _WIDEST_TERM = 30
 """click's, for the first of two columns."""
@@ -22,21 +21,19 @@ _COMPLAINTS = {
 
 
 class _Parser(argparse.ArgumentParser):
-    def __init__(self, line: Command, program: str) -> None:
+    def __init__(self, call: Call) -> None:
         super().__init__(allow_abbrev=False, add_help=False)
-        self.line, self.program = line, program
-        for option in line.options:
+        self.call = call
+        for option in call.command.options:
             self.add_argument(option.flag, dest=option.name, **_settings(option))
-        if line.argument:
-            self.add_argument(
-                line.argument.name, metavar=line.argument.metavar, nargs="+" if line.argument.several else None
-            )
+        if argument := call.command.argument:
+            self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
 
     def error(self, message: str) -> NoReturn:
         for pattern, refusal in _COMPLAINTS.items():
             if found := re.fullmatch(pattern, message):
-                raise refusal(self.line, self.program, found[1])
-        raise refusing.wrong(self.line, self.program, message)
+                raise refusal(self.call, found[1])
+        raise refusing.wrong(self.call, message)
 
 
 def _settings(option: Option) -> dict[str, Any]:
@@ -47,33 +44,33 @@ def _settings(option: Option) -> dict[str, Any]:
     return {"nargs": "+" if option.several else None, "required": option.required}
 
 
-def read(line: Command, program: str, words: Sequence[str]) -> dict[str, Any]:
-    """What ``words`` say, by the name of each option; see ``arguments.Reader``."""
-    for word in words:
+def read(call: Call) -> dict[str, Any]:
+    """What the words say, by the name of each option; see ``arguments.Reader``."""
+    for word in call.words:
         if word in ("-h", "--help", "--version"):
-            said = f"{options.version(program)}\n" if word == "--version" else help_text(line, program)
+            said = f"{options.version(call.program)}\n" if word == "--version" else help_text(call)
             # print, because argparse keeps silent about a disk that is full.
             print(said, end="", flush=True)
             raise SystemExit(0)
-    found, rest = _Parser(line, program).parse_known_intermixed_args(words)
+    found, rest = _Parser(call).parse_known_intermixed_args(call.words)
     for word in rest:
         if word.startswith("-") and word != "--":
-            raise refusing.no_such_option(line, program, words, word.partition("=")[0])
-    refusing.strays(line, program, words, rest)
+            raise refusing.no_such_option(call, word.partition("=")[0])
+    refusing.strays(call, rest)
     return vars(found)
 
 
-def help_text(line: Command, program: str) -> str:
+def help_text(call: Call) -> str:
     """The help as click lays it out."""
     width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
-    usage = f"Usage: {line.called_by(program)} "
-    takes = " ".join(options.usage_of(line))
+    usage = f"Usage: {call.name} "
+    takes = " ".join(options.usage_of(call.command))
     lines = [
         textwrap.fill(takes, width, initial_indent=usage, subsequent_indent=" " * len(usage)),
         "",
-        textwrap.fill(options.text_of(line), width, initial_indent="  ", subsequent_indent="  "),
+        textwrap.fill(options.text_of(call.command), width, initial_indent="  ", subsequent_indent="  "),
     ]
-    for title, rows in options.sections(line, program).items():
+    for title, rows in options.sections(call).items():
         lines += ["", f"{title}:", *_table(rows, width)]
     return "\n".join(lines) + "\n"
 

@@ -81,12 +81,23 @@ class Command:
     """What the help says of it, where that is more than one line."""
     usage: tuple[str, ...] = ("[OPTIONS]",)
 
-    def called_by(self, program: str) -> str:
-        """How the command is called: the default needs no name."""
-        return program if self.name == DEFAULT_NAME else f"{program} {self.name}"
-
     def option(self, flag: str) -> Option | None:
         return next((option for option in self.options if option.flag == flag), None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command line: the command, and what follows it."""
+
+    command: Command
+    program: str
+    """As it can be pasted: ``./installer.py`` or ``llmb-install``."""
+    words: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """How the command is called: the default needs no name."""
+        return self.program if self.command.name == DEFAULT_NAME else f"{self.program} {self.command.name}"
 
 
 def _of_question(question: Question) -> Option:
@@ -237,8 +248,9 @@ DEFAULT = COMMANDS[DEFAULT_NAME]
 Rows = list[tuple[str, str]]
 
 
-def sections(command: Command, program: str) -> dict[str, Rows]:
+def sections(call: Call) -> dict[str, Rows]:
     """The parts of the help after its text: heading -> rows of a term and what it means."""
+    command = call.command
     found: dict[str, Rows] = {}
     if command.argument:
         found["Positional arguments"] = [(command.argument.term, _sentence(command.argument.help))]
@@ -251,7 +263,7 @@ def sections(command: Command, program: str) -> dict[str, Rows]:
     ]
     if command is DEFAULT:
         others = [(other.name, _sentence(other.about)) for other in COMMANDS.values() if other is not DEFAULT]
-        found[f"Other commands ({program} COMMAND --help)"] = others
+        found[f"Other commands ({call.program} COMMAND --help)"] = others
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from llmb_common.command.removed import refuse_option
 from llmb_common.errors import RequestError, did_you_mean, nearest
-from llmb_install.options import COMMANDS, DEFAULT, Command
+from llmb_install.options import COMMANDS, DEFAULT, SECRET_FLAGS, Call, Option
 from llmb_install.parts.credentials import KEPT
 
 _LONGEST = 1000
@@ -23,42 +23,42 @@ def _line(program: str, words: Sequence[str]) -> str:
     return "" if os.environ.get(KEPT) else shlex.join([*program.split(), *words])
 
 
-def wrong(line: Command, program: str, message: str, instead: str = "") -> RequestError:
+def wrong(call: Call, message: str, instead: str = "") -> RequestError:
     """``instead`` is a line that works; without one, where to read what the command takes."""
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
-    remedy = instead or f"{line.called_by(program)} --help shows what it takes"
+    remedy = instead or f"{call.name} --help shows what it takes"
     return RequestError(shown, remedy=remedy, code="usage")
 
 
-def missing(line: Command, program: str, term: str) -> RequestError:
-    return wrong(line, program, f"{term} is missing")
+def missing(call: Call, term: str) -> RequestError:
+    return wrong(call, f"{term} is missing")
 
 
-def no_value(line: Command, program: str, flag: str) -> RequestError:
-    return wrong(line, program, f"{flag} has no value")
+def no_value(call: Call, flag: str) -> RequestError:
+    return wrong(call, f"{flag} has no value")
 
 
-def no_value_wanted(line: Command, program: str, flag: str) -> RequestError:
-    return wrong(line, program, f"{flag} takes no value")
+def no_value_wanted(call: Call, flag: str) -> RequestError:
+    return wrong(call, f"{flag} takes no value")
 
 
-def no_such_option(line: Command, program: str, words: Sequence[str], flag: str) -> RequestError:
+def no_such_option(call: Call, flag: str) -> RequestError:
     """The refusal of an option that the command lacks.
 
     Raises:
         RequestError: a release had it, or it was written in another place.
     """
-    refuse_option(line.name, flag)
-    known = [option.flag for option in line.options]
-    meant = line.option(nearest(flag, known))
+    refuse_option(call.command.name, flag)
+    known = [option.flag for option in call.command.options]
+    meant = call.command.option(nearest(flag, known))
     instead = ""
-    if meant is not None:
+    if meant is not None and meant.flag not in SECRET_FLAGS:
         corrected = []
-        for word in words:
+        for word in call.words:
             name, equals, value = word.partition("=")
             corrected.append(word if name != flag else meant.flag + (equals + value if meant.metavar else ""))
-        instead = _line(line.called_by(program), corrected)
-    return wrong(line, program, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
+        instead = _line(call.name, corrected)
+    return wrong(call, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
@@ -71,7 +71,13 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
     )
 
 
-def strays(line: Command, program: str, words: Sequence[str], found: Sequence[str]) -> None:
+def no_such_choice(option: Option, text: str) -> RequestError:
+    near = did_you_mean(text.lower(), option.choices)
+    remedy = f"one of {', '.join(option.choices)}"
+    return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
+
+
+def strays(call: Call, found: Sequence[str]) -> None:
     """Refuse the words that no option and no argument takes.
 
     Raises:
@@ -80,9 +86,9 @@ def strays(line: Command, program: str, words: Sequence[str], found: Sequence[st
     if not found:
         return
     first = found[0]
-    if line is DEFAULT and first in COMMANDS:
-        rest = [word for word in words if word != first]
-        raise wrong(line, program, f"the command {first} has to come first", _line(program, [first, *rest]))
+    if call.command is DEFAULT and first in COMMANDS:
+        rest = [word for word in call.words if word != first]
+        raise wrong(call, f"the command {first} has to come first", _line(call.program, [first, *rest]))
     if not first:
-        raise wrong(line, program, "an argument is empty")
-    raise wrong(line, program, f"unexpected: {shlex.join(found)}")
+        raise wrong(call, "an argument is empty")
+    raise wrong(call, f"unexpected: {shlex.join(found)}")

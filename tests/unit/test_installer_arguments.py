@@ -166,6 +166,12 @@ def test_a_line_with_a_secret_is_not_repeated(parse: Parse, monkeypatch: pytest.
     with pytest.raises(RequestError) as caught:
         parse(["--jsonn"])
     assert caught.value.remedy == "llmb-install --help shows what it takes"
+    monkeypatch.delenv(arguments.KEPT)
+    for words in (["--hf-tokn", "hf_canary"], ["--hf-tokn=hf_canary"], ["add", "--ngc-apikey", "hf_canary", "grok1"]):
+        with pytest.raises(RequestError) as caught:
+            parse(words)
+        assert "canary" not in str(caught.value)
+        assert "did you mean" in caught.value.message
 
 
 @pytest.mark.parametrize(
