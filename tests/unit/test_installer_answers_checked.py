@@ -24,7 +24,7 @@ from llmb_install.answers.answers import (
 from llmb_install.answers.checks import path_problems, text_problem
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.given import expand_workloads, on_slurm, plain, uses_images
-from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged, missing
+from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged, missing, with_defaults
 from llmb_install.answers.values import engine_problem, folder_problem
 from support.installer import RECIPES
 
@@ -110,6 +110,9 @@ def test_a_slurm_site_for_cpus_needs_no_container() -> None:
 def test_the_architecture_of_cpus_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert complete(LOCAL, RECIPES).arch == "aarch64"
+    assert with_defaults({"gpu_type": "H100"})["arch"] == "x86_64", (
+        "which the first stage asks before it is in lower case"
+    )
     assert answers().arch == "x86_64", "an H100's host"
 
 

@@ -40,7 +40,7 @@ def brings_engine(given: Given) -> bool:
 
 def default_architecture(gpu_type: str) -> str:
     """The architecture of the machines that have these GPUs."""
-    known = gpus.GPUS.get(gpu_type)
+    known = gpus.GPUS.get(gpu_type.lower())
     return known.host if known else platform.machine()
 
 
