@@ -1,9 +1,7 @@
-"""The command line of ``installer.py`` and ``llmb-install``, and its last line of defence.
+"""What a command line of ``installer.py`` or ``llmb-install`` means, and its last line of defence.
 
-Every failure becomes a message on standard error and an exit status.
-
-Standard library only: the bootstrap parses it too, so that ``--help`` and mistakes are answered before anything is
-installed.
+Every failure becomes a message on standard error and an exit status. ``options`` has what there is to say; ``by_click``
+reads it, and ``by_argparse`` in the first stage. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,50 +10,30 @@ import argparse
 import contextlib
 import os
 import re
-import shutil
 import signal
 import sys
-import textwrap
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
-from llmb_common import __version__
-from llmb_common.base.errors import EnvironmentLacks, RequestError, did_you_mean
+from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import open_plain, user_path
 from llmb_common.base.outcome import settled
 from llmb_common.base.printable import first_few
-from llmb_common.base.removed import refuse_option
 from llmb_common.base.words import check_argument
 from llmb_common.planning.site import DEFAULT_FOLDER
-from llmb_install.answers import checks
-from llmb_install.answers.questions import QUESTIONS, Given
+from llmb_install import refusing
+from llmb_install.answers.given import Given
+from llmb_install.answers.questions import QUESTIONS
+from llmb_install.options import COMMANDS, DEFAULT, DESPITE_RUNS, SECRET_FLAGS, Call, Option
 from llmb_install.parts import bundles, uv
 from llmb_install.parts.credentials import KEPT
 
-COMMANDS = {
-    "install": "install (the default)",
-    "add": "add workloads to an installation",
-    "remove": "remove workloads; results stay",
-    "list": "show what is installed and what is available",
-    "verify": "check every part against its receipt",
-    "update": "bring an installation up to date with its clone, repair it and remove leftovers",
-    "adopt": "make an image with another Megatron-Bridge known: import it, read its functions",
-    "bundle": "put everything that an installation fetches into a folder, for machines without a network",
-    "charts": "fetch what draws the charts of reports (34 MB), as the first report with charts does",
-    "uninstall": "remove an installation; results stay",
-    "doctor": "check this site and report what to fix",
-}
-_ABOUT = """\
-Install LLMB: the tool, training environments, container images and the settings
-of this site. In a terminal it asks, unless the flags below or --play give the
-answers. It works from a clone of the repository: the one that it is in, or
-LLMB_REPO."""
-SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
-_LONGEST = 1000
-"""Characters of argparse's complaints, which repeat the value whole."""
-DESPITE_RUNS = "--despite-runs"
+Reader = Callable[[Call], dict[str, Any]]
+"""Reads a command line: what was given, by the name of each option and argument; what was not given is empty.
+
+``--help`` and ``--version`` print and raise SystemExit(0); mistakes are RequestError.
+"""
 
 
 def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
@@ -68,161 +46,76 @@ def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
     )
 
 
-class _ArgumentParser(argparse.ArgumentParser):
-    def _print_message(self, message: str, _: object = None) -> None:
-        """Print the help. argparse keeps silent about a disk that is full."""
-        print(message, end="", flush=True)
-
-    def error(self, message: str) -> NoReturn:
-        near = ""
-        unknown = message.removeprefix("unrecognized arguments:").split()
-        if " " not in self.prog and unknown and unknown[0] in COMMANDS:
-            raise RequestError(f"the command {unknown[0]} has to come first", remedy=f"{self.prog} {unknown[0]} ...")
-        if message.startswith("unrecognized arguments:"):
-            for option in unknown:
-                refuse_option(self.prog.partition(" ")[2] or "install", option)
-            message = f"unknown: {' '.join(unknown)}" if unknown else "an argument is empty"
-            near = did_you_mean(unknown[0].partition("=")[0], self._option_string_actions) if unknown else ""
-        shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
-        raise RequestError(shown + near, remedy=f"see {self.prog} --help")
-
-
 def command_in(argv: Sequence[str]) -> str:
     """The command that ``argv`` names, or the default."""
-    return argv[0] if argv and argv[0] in COMMANDS else "install"
+    return argv[0] if argv and argv[0] in COMMANDS else DEFAULT.name
 
 
-def parse(argv: Sequence[str]) -> argparse.Namespace:
-    """The arguments as a namespace. ``--help`` prints and raises SystemExit(0); mistakes are RequestError."""
+def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
+    """The arguments as a namespace.
+
+    Raises:
+        RequestError: nothing can be made of them.
+        SystemExit: ``--help`` or ``--version``, which were printed.
+    """
     words = list(argv)
-    command = command_in(words)
-    if words[:1] == [command]:
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
+    # As it can be pasted: from the clone, or on PATH.
+    program = "./installer.py" if Path(sys.argv[0]).name == "installer.py" else "llmb-install"
+    command = COMMANDS[command_in(words)]
+    if words[:1] == [command.name]:
         words.pop(0)
-    if command == "install" and words and not words[0].startswith("-"):
-        raise RequestError(
-            f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}",
-            remedy=f"the commands are {', '.join(COMMANDS)}",
-        )
-    options = _parser(command).parse_args(words)
-    # What no option takes: an empty path would mean the current folder.
-    for name, value in vars(options).items():
-        flag = name if name == "workloads" and isinstance(value, list) else f"--{name.replace('_', '-')}"
-        # Of --flag=-- argparse makes an empty list.
-        for text in value or [""] if isinstance(value, list) else [value]:
-            if isinstance(text, str):
-                check_argument(flag, text)
-    options.command = command
-    if getattr(options, "quickstart", False):
-        beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
-        for name in sorted(beside - {"install_path"}):
-            if getattr(options, name, None):
-                raise RequestError(
-                    f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
-                    remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
-                )
-    return options
+    elif words and not words[0].startswith("-"):
+        raise refusing.no_such_command(program, words)
+    call = Call(command, program, tuple(words))
+    found = read(call)
+    values = {option.name: _value(call, option, found[option.name]) for option in command.options}
+    if argument := command.argument:
+        given = found[argument.name]
+        values[argument.name] = list(given) if argument.several else given
+        for text in given if argument.several else [given]:
+            check_argument(argument.metavar, text)
+    values["command"] = command.name
+    if values.get("quickstart"):
+        _require_nothing_beside_quickstart(values)
+    return argparse.Namespace(**values)
 
 
-def _parser(command: str) -> argparse.ArgumentParser:
-    name = Path(sys.argv[0]).name if Path(sys.argv[0]).name in ("installer.py", "llmb-install") else "llmb-install"
-    width = max(40, shutil.get_terminal_size().columns - 2)  # argparse's own
-    others = [
-        textwrap.fill(f"  {word:11}{text}", width, subsequent_indent=" " * 13)
-        for word, text in COMMANDS.items()
-        if word != "install"
-    ]
-    others.insert(0, f"other commands ({name} COMMAND --help):")
-    parser = _ArgumentParser(
-        prog=name if command == "install" else f"{name} {command}",
-        allow_abbrev=False,
-        description=_ABOUT if command == "install" else f"{COMMANDS[command][0].upper()}{COMMANDS[command][1:]}.",
-        epilog="\n".join(others) if command == "install" else None,
-        formatter_class=partial(argparse.RawDescriptionHelpFormatter, max_help_position=36),
-    )
-    version = f"{name} {__version__}"
-    parser.add_argument("--version", action="version", version=version, help="print the version and exit")
-    if command == "install":
-        # The whole list of flags would fill the first screen.
-        parser.usage = f"{name} [--quickstart | --play FILE | answers] [options]\n       {name} COMMAND ..."
-    if command in ("add", "remove"):
-        parser.add_argument("workloads", nargs="+", metavar="WORKLOAD", help="a name as shown by list")
-    if command == "adopt":
-        parser.add_argument("image", metavar="IMAGE", help="nvcr.io#nvidia/nemo:TAG, or the path of a .sqsh file")
-    if command == "add":
-        text = (
-            "also install other releases of Megatron-Bridge that the workloads run on, such as 0.6, separated by commas"
-        )
-        parser.add_argument("--engines", metavar="RELEASES", help=text)
-    if command == "install":
-        _add_install_options(parser)
-    else:
-        parser.add_argument("--install-path", metavar="DIR", help="the installation (default: LLMB_INSTALL)")
-    if command in ("install", "add", "update"):
-        parser.add_argument("--dry-run", action="store_true", help="show what would be done, without changing anything")
-        parser.add_argument("--no-space-check", action="store_true", help="do not check free disk space first")
-        for flag, variable in SECRET_FLAGS.items():
-            text = f"stored in a file that only you can read; for this run only, set {variable} instead"
-            parser.add_argument(flag, metavar="SECRET", help=text)
-        text = "take packages and images only from this folder, made by llmb-install bundle"
-        parser.add_argument("--from", metavar="DIR", help=text)
-    if command == "bundle":
-        _add_bundle_options(parser)
-    if command == "doctor":
-        parser.add_argument("--account", help="default: as in cluster_config.yaml")
-        parser.add_argument("--gpu-partition", metavar="PARTITION", help="default: as in cluster_config.yaml")
-        parser.add_argument("--no-compute-node", action="store_true", help="do not run a job on a compute node")
-    if command in ("remove", "uninstall"):
-        text = "remove even if runs that use it are queued or running"
-        parser.add_argument(DESPITE_RUNS, action="store_true", help=text)
-    if command == "uninstall":
-        parser.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-        parser.add_argument("--results-too", action="store_true", help="also remove workloads/ with all results")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    parser.add_argument("--verbose", action="store_true", help="show the output of every command")
-    return parser
+def _value(call: Call, option: Option, given: Any) -> Any:
+    """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was."""
+    if not option.metavar or given is None:
+        return given
+    if option.several:
+        return [_text(call, option, text) for text in given] or None
+    return _text(call, option, given)
 
 
-def _add_bundle_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", metavar="DIR", required=True, help="the folder; if it is unfinished, it is completed")
-    text = "include their images and CPU engines; default: those of the installation, if there is one"
-    parser.add_argument("--workloads", metavar="WORKLOADS", help=text)
-    text = "for these machines; default: this machine's kind (images: that of the installation's GPUs)"
-    parser.add_argument("--platform", nargs="+", choices=("x86_64", "aarch64"), metavar="x86_64|aarch64", help=text)
-    text = "for these versions of Python; default: this one, and one that the CPU engine supports"
-    parser.add_argument("--python", nargs="+", metavar="3.X", help=text)
-    parser.add_argument("--no-images", action="store_true", help="leave images out")
+def _text(call: Call, option: Option, text: str) -> str:
+    if text.startswith("-"):  # another option: click takes it for the value
+        raise refusing.no_value(call, option.flag)
+    check_argument(option.flag, text)  # what no option takes: an empty path would mean the current folder
+    if not option.choices:
+        return text
+    if text.lower() not in option.choices:
+        raise refusing.no_such_choice(option, text)
+    return text.lower()
+
+
+def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
+    beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
+    for name in sorted(beside - {"install_path"}):
+        if values.get(name):
+            raise RequestError(
+                f"--quickstart decides everything itself: --{name.replace('_', '-')} cannot be combined with it",
+                remedy="give only --install-path, --from, --no-space-check and --verbose with it, or leave it out",
+            )
 
 
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
     """Take packages and images from the bundle that ``--from`` names, if it is given."""
     if chosen := getattr(options, "from", None):
         bundles.use(user_path(chosen, f"--from {chosen}"), clone)
-
-
-def _add_install_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--quickstart",
-        action="store_true",
-        help="no questions, no Slurm, no GPU: install a CPU engine here, train a tiny Llama 3.1 and show the result",
-    )
-    parser.add_argument("--play", metavar="FILE", help="take the answers from FILE and ask nothing")
-    parser.add_argument("--record", metavar="FILE", help="write the answers to FILE and install nothing")
-    parser.add_argument(checks.INTO_USED_FOLDER, action="store_true", help="install into a directory that is not empty")
-    parser.add_argument("--no-site-check", action="store_true", help="do not check the answers against Slurm")
-    parser.add_argument("--list-workloads", action="store_true", help="list the workloads and exit")
-    answers = parser.add_argument_group("answers", "each question of the dialogue as a flag")
-    for question in QUESTIONS:
-        text, choices = question.help, "|".join(question.choices)
-        if question.field == "install_path":
-            text += f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)"
-        if question.is_switch:
-            answers.add_argument(
-                question.flag, nargs="?", const="true", choices=question.choices, metavar=choices, help=text
-            )
-        elif question.choices:
-            answers.add_argument(question.flag, choices=question.choices, metavar=choices, type=str.lower, help=text)
-        else:
-            answers.add_argument(question.flag, metavar=question.field.rpartition("_")[2].upper(), help=text)
 
 
 def given_by_flags(options: argparse.Namespace) -> Given:

@@ -17,9 +17,10 @@ from llmb_common.base.files import require_trusted, user_path
 from llmb_common.base.outcome import print_result
 from llmb_common.base.processes import loopback_problem
 from llmb_common.base.strict_yaml import Lines, NotFlatError, load_flat
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse
 from llmb_install.answers import checks, detect, questions
-from llmb_install.answers.questions import Given
+from llmb_install.answers.given import Given, expand_workloads, on_cpus, recipe_heads, uses_images
+from llmb_install.answers.values import unusable_for_installation
 from llmb_install.arguments import guarded
 from llmb_install.commands.uninstall import uninstall
 from llmb_install.parts import uv
@@ -46,14 +47,14 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
     os.environ.update(secrets)
-    options = arguments.parse(words)
+    options = arguments.parse(words, by_argparse.read)
     install = arguments.install_path(options, clone)
     arguments.use_bundle(options, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
     given, lines = _known_answers(options, install)
     wrong = _wrong(options, clone, given, lines) if given else []
     if options.command == "install" and options.quickstart:
-        if problem := checks.path_problem("install_path", str(install), {"gpu_type": "cpu"}):
+        if problem := unusable_for_installation(str(install), {"gpu_type": "cpu"}):
             raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
         checks.require_free_folder(install, agreed=options.into_used_folder)
     home = install
@@ -114,7 +115,7 @@ def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines)
     Raises:
         RequestError: some are not, or none of this machine.
     """
-    checks.check(given, questions.recipe_heads(clone), options.play or "", lines)
+    checks.check(given, recipe_heads(clone), options.play or "", lines)
     if options.record:
         return []
     install = user_path(given["install_path"], "install_path")
@@ -133,16 +134,17 @@ def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Pa
         return [cpu_engine(clone, install)]
     if not given:
         return []
-    heads, install = questions.recipe_heads(clone), user_path(given["install_path"], "install_path")
-    chosen = [heads[name] for name in questions.expand_workloads(given["workloads"], heads)]
-    if str(given["gpu_type"]).lower() == "cpu":
-        kind, releases = given.get("env_type") or "venv", {head.get("engine", DEFAULT_ENGINE) for head in chosen}
+    given = questions.with_defaults(given)
+    heads, install = recipe_heads(clone), user_path(given["install_path"], "install_path")
+    chosen = [heads[name] for name in expand_workloads(given["workloads"], heads)]
+    if on_cpus(given):
+        releases, kind = {head.get("engine", DEFAULT_ENGINE) for head in chosen}, given["env_type"]
         return [cpu_engine(clone, install, kind, release=release) for release in sorted(releases)]
-    if not questions.uses_images(given):
+    if not uses_images(given):
         return []
     folder = user_path(given.get("image_folder") or str(install / "images"), "--image-folder")
-    prefix = ("srun",) if given.get("install_method") == "srun" else ()
-    architecture = given.get("arch") or questions.default_architecture(given["gpu_type"])
+    prefix = ("srun",) if given["install_method"] == "srun" else ()
+    architecture = given["arch"]
     return [
         Image(
             *(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix),

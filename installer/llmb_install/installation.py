@@ -5,18 +5,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from llmb_common.base.engines import DEFAULT_ENGINE, image_file_name
 from llmb_common.base.errors import ConfigError, RecordError
 from llmb_common.base.files import read_json, require_trusted
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_common.recipes.recipe import Recipe
-from llmb_install.answers.answers import ANSWERS_FILE, Answers, load_recipes, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, load_recipes, to_yaml
+from llmb_install.answers.questions import Answers
 from llmb_install.parts import adopted, bundles, credentials
 from llmb_install.parts.bundles import bundled_image
 from llmb_install.parts.charts import Charts
@@ -54,7 +53,7 @@ class Installation:
     def artefacts(self) -> list[Artefact]:
         """Everything this installation consists of, in an order that makes sense to a reader."""
         # Without --no-space-check: that is for one run, and no other answer.
-        answers = to_yaml(msgspec.structs.replace(self.answers, space_check=True))
+        answers = to_yaml(replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
         own = [own_engine(Path(self.answers.engine_python))] if self.answers.engine_python else []
         return [

@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _dispatch(argv: Sequence[str]) -> int:
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
-    options = arguments.parse(words)
+    options = arguments.parse(words, _reader())
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(options, clone)
     arguments.use_bundle(options, clone)
@@ -53,3 +53,14 @@ def _dispatch(argv: Sequence[str]) -> int:
     # Only this module is imported: the libraries for tables and prompts take a while.
     command: Command = getattr(importlib.import_module(f"llmb_install.commands.{module}"), name)
     return print_result(options.command, command(options, clone, install), as_json=options.json)
+
+
+def _reader() -> arguments.Reader:
+    """Click, or the standard library, because an installation without it can be removed too."""
+    try:
+        from llmb_install import by_click
+    except ImportError:
+        from llmb_install import by_argparse
+
+        return by_argparse.read
+    return by_click.read

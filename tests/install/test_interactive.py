@@ -122,8 +122,8 @@ def test_from_the_first_prompt_to_the_end(site: World, terminal: Terminal) -> No
 
 
 def test_what_was_detected_is_one_screen(site: World, terminal: Terminal) -> None:
-    terminal.see("gpu_type        h100")
     terminal.see("account         bench")
+    terminal.see("gpu_type        h100")
     terminal.see("steps to do, about")
     terminal.answer("Go on?")
     assert terminal.end() == 0

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import EnvironmentLacks
+from llmb_install import by_click
 from llmb_install.arguments import parse
 from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles
@@ -73,7 +74,7 @@ def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, mo
     for name in ("uv.txt", "tool.txt", "charts.txt", "hub.txt"):
         (clone / "installer" / "locks" / name).write_text(lock.read_text())
     folder = tmp_path / "a bundle, for one"
-    asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)])
+    asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)], by_click.read)
     monkeypatch.setattr(bundle_module, "_wanted", lambda *_: ([], []))
     bundle_module.bundle(asked, clone, tmp_path)
     for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "LLMB_BUNDLE", "PIP_CONFIG_FILE", "PIP_NO_INDEX"):

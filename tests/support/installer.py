@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from llmb_install.answers.answers import ANSWERS_FILE, Answers, complete, load_recipes, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
+from llmb_install.answers.questions import Answers
 from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT
 

@@ -225,7 +225,7 @@ def test_an_installation_that_is_there_gets_its_environment_back_from_those_that
         ([*LOCAL, "--image-folder", "/x"], "image_folder does not matter here"),
         ([*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/no"], "/no is not a program"),
         (["--hf-token"], "--hf-token has no value"),
-        (["--json", "--frobnicate"], "unknown: --frobnicate"),
+        (["--json", "--frobnicate"], "no such option: --frobnicate"),
     ],
 )  # fmt: skip
 def test_mistakes_come_before_anything_is_built(stage: Callable[..., Stage], words: list[str], said: str) -> None:

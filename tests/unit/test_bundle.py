@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
+from llmb_install import arguments, by_click
 from llmb_install.answers.answers import complete, load_recipes, to_yaml
-from llmb_install.arguments import parse
 from llmb_install.commands.bundle import bundle
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
@@ -83,7 +83,7 @@ def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def make(clone: Path, tmp_path: Path) -> Callable[..., Path]:
     def made(*words: str) -> Path:
         folder = tmp_path / "a bundle, here"
-        asked: argparse.Namespace = parse(["bundle", "--to", str(folder), *words])
+        asked: argparse.Namespace = arguments.parse(["bundle", "--to", str(folder), *words], by_click.read)
         assert_as_documented("llmb-install bundle", bundle(asked, clone, tmp_path / "no installation").data)
         return folder
 
@@ -304,9 +304,9 @@ def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monk
     (own,) = installation.images()
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(EnvironmentLacks, match="Enroot, which imports it, is not on PATH"):
-        bundle(parse(["bundle", "--to", str(folder), "--python", "3.12"]), clone, install)
+        bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
     ensure(replace(image, source=own.source, path=own.path, receipts=own.receipts, origin=imported(image, own.source)))
-    bundle(parse(["bundle", "--to", str(folder), "--python", "3.12"]), clone, install)
+    bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
     there = bundles.image_path(folder, "x86_64", own.source)
     assert there.samefile(own.path)
     sums = bundles.read_sums(folder)

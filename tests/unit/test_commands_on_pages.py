@@ -23,7 +23,7 @@ import pytest
 
 from llmb_common.base.errors import RequestError
 from llmb_common.submission import launch
-from llmb_install import arguments
+from llmb_install import arguments, by_click
 from llmb_run.app import app
 from support.cli import Cli
 from support.documented_site import make_documented_site
@@ -146,7 +146,7 @@ def parse_options(command: str) -> None:
         return
     rest = shlex.split(called[2])
     if called[1] != "llmb-run":
-        arguments.parse(rest)
+        arguments.parse(rest, by_click.read)
         return
     found: click.Command = app
     context = click.Context(app)

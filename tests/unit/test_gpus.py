@@ -121,7 +121,7 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_common.planning.site.machine import Machine
 from llmb_install.answers import answers, questions
-from llmb_install.answers.detect import Site, parse_sinfo, suggestions
+from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_run.main import main
 
 install, root = Path(sys.argv[1]), Path(sys.argv[2])
@@ -155,9 +155,9 @@ print(json.dumps({
     "help": llmb_run("single", "--help"),
     "variable": VARIABLES["GPU_TYPE"].in_table,
     "readme": "\\n".join(defaults(llama)),
-    "choices": next(q for q in questions.QUESTIONS if q.field == "gpu_type").choices,
+    "choices": questions.BY_FIELD["gpu_type"].choices,
     "arch": answers.complete(given, {llama.workload: llama}).arch,
-    "suggested": suggestions(site, {"cluster_type": "slurm", "gpu_partition": "big"})["gpu_type"],
+    "suggested": questions.BY_FIELD["gpu_type"].suggested(site, {"cluster_type": "slurm", "gpu_partition": "big"}),
     "slip": did_you_mean("x90", gpus.gpu_types()),
 }))
 """

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import typing
-
 import pytest
 
 from llmb_common.base import cluster_types
 from llmb_common.base.errors import RequestError
 from llmb_common.base.gpus import gpu_types
-from llmb_install import arguments
-from llmb_install.answers.answers import Answers, complete
+from llmb_install import arguments, by_argparse, by_click
+from llmb_install.answers.answers import complete
+from llmb_install.answers.checks import value_problem
 from llmb_install.answers.detect import gpus_in
-from llmb_install.answers.questions import QUESTIONS, merged, missing, recipe_heads
+from llmb_install.answers.given import recipe_heads
+from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, merged, missing
 from support.installer import CLONE, RECIPES
 
 SLURM = {
@@ -25,15 +25,22 @@ SLURM = {
 }
 
 
-def test_questions_and_answers_are_about_the_same_fields() -> None:
-    assert {q.field for q in QUESTIONS} == set(Answers.__struct_fields__) - {"schema", "space_check", "mpi"}
-    hints = typing.get_type_hints(Answers)
+def test_an_answer_is_asked_for_or_known_otherwise() -> None:
+    assert FIELDS - {q.field for q in QUESTIONS} == {"schema", "space_check", "mpi"}
+    assert BY_FIELD["cluster_type"].choices == cluster_types.names()
+    assert BY_FIELD["gpu_type"].choices == gpu_types()
+    assert {q.field for q in QUESTIONS if q.is_switch} == {"gres", "container_writable", "hugging_face"}
     for question in QUESTIONS:
-        if question.field == "cluster_type":
-            assert question.choices == cluster_types.names()
-        elif question.choices and not question.is_switch and question.field != "gpu_type":
-            assert set(question.choices) == set(typing.get_args(hints[question.field])), question.field
-    assert next(q for q in QUESTIONS if q.field == "gpu_type").choices == gpu_types()
+        assert set(question.labels) <= set(question.choices), question.field
+        assert {question.follows, question.same_as} <= {"", *BY_FIELD}, question.field
+
+
+def test_a_default_is_possible_and_the_help_says_it() -> None:
+    for given in ({"cluster_type": "slurm", "gpu_type": "h100"}, {"cluster_type": "local", "gpu_type": "cpu"}):
+        for question in QUESTIONS:
+            default = question.default({**given, "gpu_partition": "gpu"})
+            assert value_problem(question, default) is None
+            assert default is None or "default: " in question.help, question.field
 
 
 def test_defaults_depend_on_the_answers() -> None:
@@ -156,15 +163,16 @@ def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str
         (["--install-path", ""], "--install-path is empty"),
         (["--install-path="], "--install-path is empty"),
         (["--record", "", "--json"], "--record is empty"),
-        (["add", "", "pretrain_grok1"], "workloads is empty"),
-        (["list", "more"], "unknown: more"),
-        (["--jsonn"], "unknown: --jsonn (did you mean '--json'?)"),
+        (["add", "", "pretrain_grok1"], "WORKLOAD is empty"),
+        (["list", "more"], "unexpected: more"),
+        (["--jsonn"], "no such option: --jsonn (did you mean '--json'?)"),
         (["verfy"], "there is no command 'verfy' (did you mean 'verify'?)"),
     ],
 )
-def test_an_unset_variable_is_not_an_argument(words: list[str], message: str) -> None:
+@pytest.mark.parametrize("read", [by_click.read, by_argparse.read])
+def test_an_unset_variable_is_not_an_argument(words: list[str], message: str, read: arguments.Reader) -> None:
     with pytest.raises(RequestError) as caught:
-        arguments.parse(words)
+        arguments.parse(words, read)
     assert caught.value.message == message
     assert caught.value.remedy
 

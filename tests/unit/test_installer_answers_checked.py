@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,9 +21,11 @@ from llmb_install.answers.answers import (
     stored_answers,
     to_yaml,
 )
-from llmb_install.answers.checks import engine_problem, folder_problem, path_problem, path_problems
+from llmb_install.answers.checks import path_problems, text_problem
 from llmb_install.answers.detect import Site, parse_sinfo
-from llmb_install.answers.questions import QUESTIONS, expand_workloads, merged, missing, on_slurm, plain, uses_images
+from llmb_install.answers.given import expand_workloads, on_slurm, plain, uses_images
+from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged, missing, with_defaults
+from llmb_install.answers.values import engine_problem, folder_problem
 from support.installer import RECIPES
 
 SLURM = {
@@ -109,6 +110,9 @@ def test_a_slurm_site_for_cpus_needs_no_container() -> None:
 def test_the_architecture_of_cpus_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     assert complete(LOCAL, RECIPES).arch == "aarch64"
+    assert with_defaults({"gpu_type": "H100"})["arch"] == "x86_64", (
+        "which the first stage asks before it is in lower case"
+    )
     assert answers().arch == "x86_64", "an H100's host"
 
 
@@ -167,17 +171,17 @@ def test_what_is_missing_is_listed_with_its_choices() -> None:
 
 
 def test_a_path_is_judged_as_text_for_what_it_is_used_for() -> None:
-    assert path_problem("install_path", "/a:b", LOCAL).startswith("it contains a colon")
-    assert path_problem("image_folder", "/a:b", SLURM) == ""
-    assert path_problem("install_path", "/a,b", SLURM).startswith("it contains a comma")
-    assert path_problem("install_path", "/a,b", LOCAL) == "", "nothing is mounted"
+    assert text_problem(BY_FIELD["install_path"], "/a:b", LOCAL).startswith("it contains a colon")
+    assert text_problem(BY_FIELD["image_folder"], "/a:b", SLURM) == ""
+    assert text_problem(BY_FIELD["install_path"], "/a,b", SLURM).startswith("it contains a comma")
+    assert text_problem(BY_FIELD["install_path"], "/a,b", LOCAL) == "", "nothing is mounted"
     for text in ("/a$b", "/a{b", "/a}b"):
-        assert "which setuptools takes for a variable" in path_problem("install_path", text, LOCAL), text
-        assert path_problem("install_path", text, {**LOCAL, "gpu_type": "h100"}) == "", "nothing is built"
-    assert path_problem("install_path", "/a$1", LOCAL) == ""
-    assert path_problem("image_folder", "/a\nb", SLURM).startswith("it contains a line break")
-    assert path_problem("install_path", "/a b", {**SLURM, "runtime": "enroot"}) != path_problem(
-        "install_path", "/a b", LOCAL
+        assert "which setuptools takes for a variable" in text_problem(BY_FIELD["install_path"], text, LOCAL), text
+        assert text_problem(BY_FIELD["install_path"], text, {**LOCAL, "gpu_type": "h100"}) == "", "nothing is built"
+    assert text_problem(BY_FIELD["install_path"], "/a$1", LOCAL) == ""
+    assert text_problem(BY_FIELD["image_folder"], "/a\nb", SLURM).startswith("it contains a line break")
+    assert text_problem(BY_FIELD["install_path"], "/a b", {**SLURM, "runtime": "enroot"}) != text_problem(
+        BY_FIELD["install_path"], "/a b", LOCAL
     )
 
 
@@ -384,20 +388,19 @@ def site(partitions: str, **changes: Any) -> Site:
 def test_a_site_that_says_little_gets_the_documented_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     quiet = site("a|up|1|1|(null)\nb*|up|1|1|(null)")
-    found = detect.suggestions(quiet, {"gpu_type": "gb200"})
+    found = {q.field: q.suggested(quiet, {"gpu_type": "gb200"}) for q in QUESTIONS}
     assert (found["gpu_partition"], found["account"], found["gres"]) == ("b", "", False)
     assert (found["arch"], found["cpu_partition"]) == ("aarch64", "a")
-    assert detect.suggestions(site(""), {})["gpu_partition"] == ""
+    assert BY_FIELD["gpu_partition"].suggested(site(""), {}) == ""
     down = site("a|down|1|1|(null)\nb*|up|1|1|gpu:8")
-    assert detect.suggestions(down, {"gpu_partition": "b"})["cpu_partition"] == "b", "where jobs can run"
+    assert BY_FIELD["cpu_partition"].suggested(down, {"gpu_partition": "b"}) == "b", "where jobs can run"
     two = site("", architectures=("aarch64", "x86_64"))
-    assert detect.suggestions(two, {"gpu_type": "h100"})["arch"] == "x86_64"
+    assert BY_FIELD["arch"].suggested(two, {"gpu_type": "h100"}) == "x86_64"
 
 
 def test_partitions_to_choose_from() -> None:
-    question = SimpleNamespace(field="gpu_partition", choices=())
     none_with_gpus = site("long-name|up|1:00|2|(null)\nb|down|infinite|1|(null)")
-    assert detect.choices_of(question, none_with_gpus) == {  # type: ignore[arg-type]
+    assert BY_FIELD["gpu_partition"].listed(none_with_gpus) == {
         "long-name": "long-name  2 nodes, limit 1:00",
         "b": "b          1 nodes, limit infinite, down",
         "another one": "another one",

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from llmb_common.base.errors import ConfigError, RequestError
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse, by_click
 from llmb_install.answers.answers import stored_answers
-from llmb_install.arguments import given_by_flags, parse
+from llmb_install.arguments import given_by_flags
+from llmb_install.options import COMMANDS
 from support.golden import GOLDEN, check_golden
+
+Parse = Callable[[list[str]], argparse.Namespace]
+READERS: dict[str, arguments.Reader] = {"first stage": by_argparse.read, "llmb-install": by_click.read}
+"""Each test of a command line is one of both: they have to agree."""
+
+
+@pytest.fixture(params=READERS)
+def parse(request: pytest.FixtureRequest) -> Parse:
+    return functools.partial(arguments.parse, read=READERS[request.param])
 
 
 def file_name(command: str) -> str:
     return f"help/llmb-install-{command}.txt"
 
 
-@pytest.mark.parametrize("command", arguments.COMMANDS)
-def test_help_matches_the_golden_text(command, monkeypatch, capsys):
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_matches_the_golden_text(command, parse, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "120")
     with pytest.raises(SystemExit) as ended:
         parse([command, "--help"])
@@ -32,23 +45,35 @@ def test_help_matches_the_golden_text(command, monkeypatch, capsys):
     check_golden(file_name(command), capsys.readouterr().out)
 
 
+@pytest.mark.parametrize("columns", ["30", "66", "80", "200"])
+def test_the_first_stage_lays_out_its_help_as_click_does(columns, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in COMMANDS:
+        shown = []
+        for read in READERS.values():
+            with pytest.raises(SystemExit):
+                arguments.parse(["help", command], read)
+            shown.append(capsys.readouterr().out)
+        assert shown[0] == shown[1]
+
+
 def test_no_golden_help_is_left_over() -> None:
     found = {f"help/{path.name}" for path in (GOLDEN / "help").glob("llmb-install*")}
-    assert found == {file_name(command) for command in arguments.COMMANDS}
+    assert found == {file_name(command) for command in COMMANDS}
 
 
 @pytest.mark.parametrize(
-    ("started", "shown"), [("/clone/installer.py", "installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
+    ("started", "shown"), [("/clone/installer.py", "./installer.py"), ("/x/llmb-install", "llmb-install"), ("-c", None)]
 )
-def test_the_help_speaks_of_the_program_that_was_started(started, shown, monkeypatch, capsys):
+def test_the_help_speaks_of_the_program_that_was_started(started, shown, parse, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", [started])
-    for words, usage in ((["--help"], "[--quickstart"), (["doctor", "--help"], "doctor [-h]")):
+    for words, usage in ((["--help"], "[--quickstart"), (["doctor", "--help"], "doctor [OPTIONS]")):
         with pytest.raises(SystemExit):
             parse(words)
-        assert capsys.readouterr().out.startswith(f"usage: {shown or 'llmb-install'} {usage}")
+        assert capsys.readouterr().out.startswith(f"Usage: {shown or 'llmb-install'} {usage}")
 
 
-def test_without_a_word_nothing_is_asked_for() -> None:
+def test_without_a_word_nothing_is_asked_for(parse: Parse) -> None:
     assert {name: value for name, value in vars(parse([])).items() if value} == {"command": "install"}
     assert given_by_flags(parse([])) == {}
 
@@ -61,6 +86,12 @@ def test_without_a_word_nothing_is_asked_for() -> None:
         (["--record", "a", "--no-site-check"], {"command": "install", "record": "a", "no_site_check": True}),
         (["--list-workloads", "--verbose"], {"command": "install", "list_workloads": True, "verbose": True}),
         (["--quickstart"], {"command": "install", "quickstart": True}),
+        (["add", "a", "--dry-run", "b"], {"command": "add", "workloads": ["a", "b"], "dry_run": True}),
+        (
+            ["bundle", "--to=x", "--python", "3.11", "3.12", "--json"],
+            {"command": "bundle", "to": "x", "python": ["3.11", "3.12"], "json": True},
+        ),
+        (["bundle", "--python=3.11", "--to", "x"], {"command": "bundle", "to": "x", "python": ["3.11"]}),
         (["add", "a", "b", "--dry-run"], {"command": "add", "workloads": ["a", "b"], "dry_run": True}),
         (["remove", "a"], {"command": "remove", "workloads": ["a"]}),
         (["list", "--install-path", "/x"], {"command": "list", "install_path": "/x"}),
@@ -72,7 +103,7 @@ def test_without_a_word_nothing_is_asked_for() -> None:
         ),
     ],
 )
-def test_what_a_line_asks_for(words: list[str], means: dict[str, object]) -> None:
+def test_what_a_line_asks_for(parse: Parse, words: list[str], means: dict[str, object]) -> None:
     assert {name: value for name, value in vars(parse(words)).items() if value} == means
 
 
@@ -88,31 +119,59 @@ def test_what_a_line_asks_for(words: list[str], means: dict[str, object]) -> Non
         (["--install-path", "/x", "--json"], {"install_path": "/x"}),
     ],
 )
-def test_answers_on_the_command_line(words: list[str], given: dict[str, object]) -> None:
+def test_answers_on_the_command_line(parse: Parse, words: list[str], given: dict[str, object]) -> None:
     assert given_by_flags(parse(words)) == given
 
 
 @pytest.mark.parametrize(
     ("words", "message", "remedy"),
     [
-        (["--gpu-type", "h1000"], "argument --gpu-type: invalid choice: 'h1000'", "see llmb-install --help"),
-        (["--gres", "maybe"], "argument --gres: invalid choice: 'maybe'", "see llmb-install --help"),
-        (["add"], "the following arguments are required: WORKLOAD", "see llmb-install add --help"),
-        (["list", "--dry-run"], "unknown: --dry-run", "see llmb-install list --help"),
-        (["remove", "a", "--hf-token", "x"], "unknown: --hf-token x", "see llmb-install remove --help"),
-        (["list", "--yes"], "unknown: --yes", "see llmb-install list --help"),
-        (["--inst", "/x"], "unknown: --inst /x", "see llmb-install --help"),
-        (["--jsonn=1"], "unknown: --jsonn=1 (did you mean '--json'?)", "see llmb-install --help"),
-        (["--json", "verify"], "the command verify has to come first", "llmb-install verify ..."),
-        (["list", "verify"], "unknown: verify", "see llmb-install list --help"),
+        (["--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of vr200, "),
+        (["--gres", "maybe"], "--gres maybe is unknown", "one of true, false"),
+        (["bundle", "--to", "x", "--platform", "arm"], "--platform arm is unknown", "one of x86_64, aarch64"),
+        (["add"], "WORKLOAD is missing", "llmb-install add --help shows"),
+        (["adopt"], "IMAGE is missing", "llmb-install adopt --help shows"),
+        (["adopt", "a", "b"], "unexpected: b", "llmb-install adopt --help shows"),
+        (["bundle"], "--to is missing", "llmb-install bundle --help shows"),
+        (["bundle", "--to"], "--to has no value", "llmb-install bundle --help shows"),
+        (["--account", "--json"], "--account has no value", "llmb-install --help shows"),
+        (["bundle", "--to", "x", "--python", "--json"], "--python has no value", "llmb-install bundle --help shows"),
+        (["--json=1"], "--json takes no value", "llmb-install --help shows"),
+        (["list", "--dry-run"], "no such option: --dry-run", "llmb-install list --help shows"),
+        (["remove", "a", "--hf-token", "x"], "no such option: --hf-token", "llmb-install remove --help shows"),
+        (["list", "--yes"], "no such option: --yes", "llmb-install list --help shows"),
+        (["list", "-x"], "no such option: -x", "llmb-install list --help shows"),
+        (
+            ["list", "--instal-path", "/a b"],
+            "no such option: --instal-path (did you mean '--install-path'?)",
+            "llmb-install list --install-path '/a b'",
+        ),
+        (["--jsonn=1"], "no such option: --jsonn (did you mean '--json'?)", "llmb-install --json"),
+        (["--json", "verify"], "the command verify has to come first", "llmb-install verify --json"),
+        (["list", "verify"], "unexpected: verify", "llmb-install list --help shows"),
         (["grok1"], "there is no command 'grok1'", "the commands are install, add, remove, list, verify, update, "),
+        (["verfy", "--json"], "there is no command 'verfy' (did you mean 'verify'?)", "llmb-install verify --json"),
     ],
 )
-def test_what_is_not_known_is_named(words: list[str], message: str, remedy: str) -> None:
+def test_what_is_not_known_is_named(parse: Parse, words: list[str], message: str, remedy: str) -> None:
     with pytest.raises(RequestError) as caught:
         parse(words)
     assert caught.value.message.startswith(message)
     assert caught.value.remedy.startswith(remedy)
+    assert caught.value.code == "usage"
+
+
+def test_a_line_with_a_secret_is_not_repeated(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(arguments.KEPT, "HF_TOKEN")
+    with pytest.raises(RequestError) as caught:
+        parse(["--jsonn"])
+    assert caught.value.remedy == "llmb-install --help shows what it takes"
+    monkeypatch.delenv(arguments.KEPT)
+    for words in (["--hf-tokn", "hf_canary"], ["--hf-tokn=hf_canary"], ["add", "--ngc-apikey", "hf_canary", "grok1"]):
+        with pytest.raises(RequestError) as caught:
+            parse(words)
+        assert "canary" not in str(caught.value)
+        assert "did you mean" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -127,13 +186,13 @@ def test_what_is_not_known_is_named(words: list[str], message: str, remedy: str)
         ["--workloads", "all"],
     ],
 )
-def test_the_quickstart_leaves_nothing_else_to_decide(words: list[str]) -> None:
+def test_the_quickstart_leaves_nothing_else_to_decide(parse: Parse, words: list[str]) -> None:
     with pytest.raises(RequestError) as caught:
         parse(["--quickstart", *words])
     assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} cannot be combined with it")
 
 
-def test_of_several_the_first_by_name_is_refused() -> None:
+def test_of_several_the_first_by_name_is_refused(parse: Parse) -> None:
     words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--env-type", "uv"]
     with pytest.raises(RequestError, match="itself: --arch cannot be combined"):
         parse(["--quickstart", *words])
@@ -154,7 +213,7 @@ def test_a_secret_is_one_word() -> None:
     assert arguments.take_secrets(["--json"]) == (["--json"], {}), "nothing is to be kept where nothing was given"
 
 
-def test_where_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_where_to_install(parse: Parse, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LLMB_INSTALL", raising=False)
@@ -175,7 +234,7 @@ def test_answers_that_never_end_are_not_waited_for(tmp_path: Path, kind: str) ->
         stored_answers(tmp_path)
 
 
-def test_help_that_nobody_gets_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_that_nobody_gets_is_an_error(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
     with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stdout", full)
         with pytest.raises(OSError, match="No space left"):
@@ -237,7 +296,7 @@ def test_a_site_with_a_blocker_has_its_checks_and_status_1(tmp_path: Path) -> No
     [
         (["verify"], "verify", "environment", 3),
         (["uninstall"], "uninstall", "environment", 3),
-        (["update", "--no-such-flag"], "update", "request", 2),
+        (["update", "--no-such-flag"], "update", "usage", 2),
         (["--workloads", "no-such"], "install", "missing-answers", 2),
     ],
 )

@@ -111,3 +111,15 @@ def test_a_further_engine_comes_with_the_recipes_that_run_on_it(home: Path) -> N
     assert [image.source.rpartition(":")[2] for image in images] == ["26.02.01", "26.08"]
     without = _installation(home, **slurm, workloads=["pretrain_llama3.1"]).images()
     assert [image.source.rpartition(":")[2] for image in without] == ["26.02.01"]
+
+
+def test_the_same_answers_in_another_order_are_no_damage(home: Path) -> None:
+    """Earlier releases wrote them in another one."""
+    artefact = _installation(home, cluster_type="local", gpu_type="cpu", workloads="grok1").artefacts()[0]
+    artefact.make()
+    file = home / ".llmb" / "answers.yaml"
+    head, *lines = [line for line in file.read_text().splitlines() if not line.startswith(("workloads", "-"))]
+    file.write_text("\n".join([head, "workloads: [pretrain_grok1]", *reversed(lines)]))
+    assert artefact.verify() is None
+    file.write_text(file.read_text().replace("env_type: venv", "env_type: uv"))
+    assert "differs from the answers given" in str(artefact.verify())

@@ -11,6 +11,7 @@ import pytest
 from llmb_common.base.processes import Answer
 from llmb_install.answers import detect
 from llmb_install.answers.detect import Partition, Site, detect_site, parse_sinfo
+from llmb_install.answers.questions import BY_FIELD
 from llmb_install.parts import credentials
 from llmb_install.parts.credentials import enroot_credentials_path
 
@@ -114,7 +115,7 @@ def test_what_a_site_knows_of_a_partition(machine: Machine) -> None:
     machine(SAID, ["sbatch"])
     site = detect_site()
     assert [partition.name for partition in site.gpu_partitions] == ["gpu"]
-    found = [detect.suggestions(site, {"gpu_partition": name})["gres"] for name in ("gpu", "cpu", "none")]
+    found = [BY_FIELD["gres"].suggested(site, {"gpu_partition": name}) for name in ("gpu", "cpu", "none")]
     assert found == [True, False, False]
     lines = "new|up|1|1|gpu:b200:8\nold|up|1|1|gpu:8\nother|up|1|1|gpu:a100:8"
     mixed = replace(site, partitions=parse_sinfo(lines), gpu_type="h200")

@@ -17,10 +17,9 @@ from llmb_common.base.errors import Interrupted, RequestError
 from llmb_common.base.words import Secret
 from llmb_install.answers import checks
 from llmb_install.answers import dialogue as dialogue_module
-from llmb_install.answers.answers import Answers
-from llmb_install.answers.detect import OTHER, Partition, Site, choices_of, earlier, suggestions
+from llmb_install.answers.detect import Partition, Site, earlier
 from llmb_install.answers.dialogue import Back, Dialogue
-from llmb_install.answers.questions import QUESTIONS
+from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers
 from llmb_install.parts.credentials import Secrets
 from support.installer import RECIPES
 
@@ -238,7 +237,7 @@ def test_what_was_answered_last_time_is_what_enter_accepts(talk: Any) -> None:
 def test_a_name_that_slurm_does_not_show_is_typed(talk: Any) -> None:
     answers, _, terminal = talk(Slurm_account=[OTHER, "a b", "", "team-x"])
     assert answers.account == "team-x"
-    assert terminal.refused[0] == "not a valid name in Slurm"
+    assert terminal.refused[0] == "is not a valid name in Slurm"
     assert terminal.refused[1].startswith("an answer is required; Shift-Tab: back")
 
 
@@ -398,29 +397,29 @@ def test_secrets_are_asked_for_where_they_are_needed(talk, monkeypatch, capsys):
 # Suggestions
 
 
-def question(field: str) -> Any:
-    return next(item for item in QUESTIONS if item.field == field)
+def suggestions(site: Site, given: dict[str, Any]) -> dict[str, Any]:
+    return {question.field: question.suggested(site, given) for question in QUESTIONS}
 
 
 def test_choices_say_what_slurm_knows_of_them() -> None:
-    assert choices_of(question("account"), CLUSTER) == {"bench": "bench", "other": "other", OTHER: OTHER}
-    assert choices_of(question("account"), LAPTOP) == {}
-    assert choices_of(question("gpu_partition"), CLUSTER) == {
+    assert BY_FIELD["account"].listed(CLUSTER) == {"bench": "bench", "other": "other", OTHER: OTHER}
+    assert BY_FIELD["account"].listed(LAPTOP) == {}
+    assert BY_FIELD["gpu_partition"].listed(CLUSTER) == {
         "gpu": "gpu  16 nodes, 8 GPUs each, limit 4:00:00",
         OTHER: OTHER,
     }
-    assert choices_of(question("cpu_partition"), CLUSTER)["cpu"] == "cpu  4 nodes, limit infinite, down"
-    assert list(choices_of(question("cpu_partition"), CLUSTER)) == ["gpu", "cpu", OTHER]
-    assert choices_of(question("cluster_type"), LAPTOP)["local"] == "local    jobs on this machine"
-    assert choices_of(question("install_method"), LAPTOP)["local"] == "local    here, on this machine"
-    assert choices_of(question("arch"), LAPTOP) == {"x86_64": "x86_64", "aarch64": "aarch64"}
-    assert choices_of(question("install_path"), CLUSTER) == {}
+    assert BY_FIELD["cpu_partition"].listed(CLUSTER)["cpu"] == "cpu  4 nodes, limit infinite, down"
+    assert list(BY_FIELD["cpu_partition"].listed(CLUSTER)) == ["gpu", "cpu", OTHER]
+    assert BY_FIELD["cluster_type"].listed(LAPTOP)["local"] == "local    jobs on this machine"
+    assert BY_FIELD["install_method"].listed(LAPTOP)["local"] == "local    here, on this machine"
+    assert BY_FIELD["arch"].listed(LAPTOP) == {"x86_64": "x86_64", "aarch64": "aarch64"}
+    assert BY_FIELD["install_path"].listed(CLUSTER) == {}
 
 
 def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmb_install.answers.detect.shutil.which", lambda name: None)
     found = suggestions(CLUSTER, {"cluster_type": "slurm", "gpu_partition": "gpu"})
-    assert found == {
+    assert {field: value for field, value in found.items() if value != ""} == {
         **{"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "cpu_partition": "gpu", "gres": True},
         **{"gpu_type": "h100", "arch": "x86_64", "runtime": "pyxis", "install_method": "srun"},
         **{"container_writable": True, "env_type": "venv", "hugging_face": False},
@@ -428,7 +427,8 @@ def test_suggestions_follow_from_the_site(monkeypatch: pytest.MonkeyPatch) -> No
     plain = suggestions(LAPTOP, {"gpu_type": "cpu"})
     assert (plain["cluster_type"], plain["account"], plain["gpu_partition"], plain["gres"]) == ("local", "", "", False)
     assert (plain["gpu_type"], plain["runtime"], plain["cpu_partition"]) == ("cpu", "none", None)
-    assert suggestions(LAPTOP, {"cluster_type": "slurm"})["gpu_type"] == "h100"
+    assert suggestions(LAPTOP, {"cluster_type": "slurm"})["gpu_type"] == "", "nobody knows"
+    assert BY_FIELD["gpu_type"].guess == "h100"
 
 
 def test_enroot_here_is_used_here(monkeypatch: pytest.MonkeyPatch) -> None:

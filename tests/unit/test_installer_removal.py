@@ -333,10 +333,11 @@ NOTHING = (sys.executable, "-I", "-S", str(CLONE / "installer.py"))
 """No site-packages: only the standard library."""
 NAMESPACE = (
     *(sys.executable, "-I", "-c"),
-    "import sys, types; sys.modules['msgspec'] = types.ModuleType('msgspec'); from llmb_install.main import main;"
+    "import sys, types; sys.modules['msgspec'] = types.ModuleType('msgspec'); "
+    "sys.modules['click'] = None; from llmb_install.main import main;"
     "sys.exit(main())",
 )
-"""As ``llmb-install`` with a package that has lost a file, and still imports."""
+"""As ``llmb-install`` with a package that has lost a file, and still imports, and without another."""
 
 
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
@@ -400,3 +401,21 @@ def test_what_was_begun_goes_too_and_nothing_of_others(tmp_path: Path, install: 
     assert (left.exists(), whole.exists()) == (state == "in use", True)
     assert theirs.read_text() == "machine a login b password c\n"
     assert sorted(install.rglob("*")) == ([install / "images"] if state == "a link" else [])
+
+
+def test_a_users_file_that_cannot_be_written_does_not_keep_the_installation(run, install, tmp_path, monkeypatch):
+    """Release 0.2 has put a key there: it is said, with what to do, and everything else goes."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise RecordError(f"cannot write {path}: Permission denied")
+
+    theirs = tmp_path / ".credentials"
+    theirs.write_text("machine nvcr.io login $oauthtoken password k\nmachine a login b password c\n")
+    stored(install)
+    note = {"schema": 1, "path": str(theirs), "sha256": hashlib.sha256(b"k").hexdigest()}
+    (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
+    monkeypatch.setattr("llmb_install.parts.credentials.write_atomic", refuse)
+    status, _, err = run("uninstall", "--yes")
+    assert (status, install.exists()) == (0, False), err
+    assert str(theirs) in err
+    assert "nvcr.io" in err

@@ -6,9 +6,9 @@ import hashlib
 import io
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import pytest
 from test_installer_operations import LOCAL, part  # noqa: F401  (a fixture)
 
@@ -70,7 +70,7 @@ def test_a_note_of_another_kind_removes_nothing(run: Run, part: Part, install: P
 
 
 def of_an_earlier_clone(install: Path) -> None:
-    answers = msgspec.structs.replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
+    answers = replace(stored(install), workloads=("pretrain_gone", "pretrain_grok1"))
     (install / ANSWERS_FILE).write_text(to_yaml(answers))
 
 

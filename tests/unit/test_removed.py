@@ -11,7 +11,8 @@ import pytest
 from llmb_common.base import removed
 from llmb_common.base.errors import RequestError
 from llmb_common.planning.site.cluster import cluster_config, load_cluster_config
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse, by_click
+from llmb_install.options import COMMANDS as INSTALLER_COMMANDS
 from llmb_run.app import COMMANDS, VerbCommand, load_command
 from support.cli import Cli
 
@@ -34,10 +35,11 @@ def test_a_removed_command_names_its_replacement(cli: Cli, command: str) -> None
 @pytest.mark.parametrize(("command", "option"), OPTIONS)
 def test_a_removed_option_names_its_replacement(cli: Cli, command: str, option: str) -> None:
     instead = removed.OPTIONS[command][option]
-    if command in arguments.COMMANDS:
-        with pytest.raises(RequestError) as raised:
-            arguments.parse([command, option, "x"])
-        assert (raised.value.code, raised.value.remedy) == ("removed", instead)
+    if command in INSTALLER_COMMANDS:
+        for read in (by_click.read, by_argparse.read):
+            with pytest.raises(RequestError) as raised:
+                arguments.parse([command, option, "x"], read)
+            assert (raised.value.code, raised.value.remedy) == ("removed", instead)
         return
     done = cli(*command.split(), f"{option}=x", "--json")
     error = done.envelope["error"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,8 @@ import pytest
 
 from llmb_common.base.errors import RequestError
 from llmb_common.measured import measure as measuring
-from llmb_install import arguments
+from llmb_install import arguments, by_argparse, by_click
+from llmb_install.options import COMMANDS
 from llmb_run.app import VerbCommand, app
 from support.cli import Cli
 from support.runs import make_run, steady_log
@@ -81,16 +81,16 @@ def test_what_no_option_and_no_argument_takes(cli: Cli, value: str, message: str
         assert "\n  -> " in done.err
 
 
+@pytest.mark.parametrize("read", [by_click.read, by_argparse.read])
 @pytest.mark.parametrize("value", ["", " ", NOT_UTF8, "9" * 20_001])
-def test_what_the_installer_takes_nowhere(value: str) -> None:
-    for command in arguments.COMMANDS:
-        for action in arguments._parser(command)._actions:
-            if action.nargs == 0 or isinstance(action, argparse._HelpAction):
-                continue
-            given = [action.option_strings[-1], value] if action.option_strings else [value]
+def test_what_the_installer_takes_nowhere(value: str, read: arguments.Reader) -> None:
+    for command in COMMANDS.values():
+        flags = [option.flag for option in command.options if option.metavar]
+        for flag in [*flags, *([command.argument.metavar] if command.argument else [])]:
+            given = [*NEEDED.get(command.name, []), flag, value] if flag.startswith("--") else [value]
             with pytest.raises(RequestError) as caught:
-                arguments.parse([command, *(NEEDED.get(command, []) if action.option_strings else []), *given])
-            assert (action.option_strings or [action.dest])[-1] in caught.value.message
+                arguments.parse([command.name, *given], read)
+            assert flag in caught.value.message
             assert len(caught.value.message) < 1200
 
 
@@ -168,7 +168,7 @@ def test_a_home_that_is_not_there_is_told_by_the_installer(monkeypatch: pytest.M
     for flags in (["--install-path", "~nosuch"], []):
         monkeypatch.setenv("LLMB_INSTALL", "~nosuch/x")
         with pytest.raises(RequestError, match=r"(--install-path |LLMB_INSTALL=)~nosuch.*: there is no such home"):
-            arguments.install_path(arguments.parse(["verify", *flags]), Path("/clone"))
+            arguments.install_path(arguments.parse(["verify", *flags], by_click.read), Path("/clone"))
 
 
 def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

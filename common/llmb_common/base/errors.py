@@ -163,17 +163,23 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string.
+    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string."""
+    near = nearest(word, known, cutoff=cutoff)
+    return f" (did you mean {near!r}?)" if near else ""
+
+
+def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
+    """The closest match in ``known``; empty where none is close.
 
     The dashes of options are no letters: ``--output`` is not close to ``--group``.
     """
     known = list(known)
     if word.lower() in known and word not in known:
-        return f" (did you mean {word.lower()!r}?)"
+        return word.lower()
     if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:
         return ""
     import difflib  # here: every command imports this module, and few need it
 
     by_letters = {name.lstrip("-"): name for name in known}
     near = difflib.get_close_matches(word.lstrip("-"), by_letters, n=1, cutoff=cutoff)
-    return f" (did you mean {by_letters[near[0]]!r}?)" if near else ""
+    return by_letters[near[0]] if near else ""

@@ -1,18 +1,15 @@
-"""The answers that define an installation: one strict, typed set, wherever they come from.
+"""Where the answers of an installation come from, and go to: play files, the installation's own file, defaults.
 
-Prompts, flags and play files all fill the same ``Answers``; ``questions`` lists its fields for people.
+Prompts, flags and play files all fill the same ``Answers``; ``questions`` says all about each.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Literal
 
-import msgspec
-
-from llmb_common.base.cluster_types import ClusterType, traits_of
 from llmb_common.base.errors import ConfigError, EnvironmentLacks, RequestError
 from llmb_common.base.files import require_trusted, user_path
 from llmb_common.base.strict_yaml import Lines, convert
@@ -21,46 +18,11 @@ from llmb_common.recipes.loading import load_recipe, recipe_folders
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
 from llmb_install.answers.detect import has_rows
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, default_architecture, expand_workloads, on_slurm
+from llmb_install.answers.given import Given, expand_workloads
+from llmb_install.answers.questions import QUESTIONS, Answers, with_defaults
 from llmb_install.parts.credentials import Secrets
 from llmb_install.parts.files import ANSWERS_FILE as ANSWERS_FILE
 from llmb_install.parts.files import no_installation
-
-
-class Answers(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Everything that decides what is installed. No secret is among it: see ``Secrets``."""
-
-    schema: Literal[1]
-    install_path: str
-    cluster_type: ClusterType
-    gpu_type: str
-    workloads: tuple[str, ...]
-    account: str | None = None
-    gpu_partition: str | None = None
-    cpu_partition: str | None = None
-    gres: bool = False
-    arch: Literal["x86_64", "aarch64"]
-    install_method: Literal["local", "srun"]
-    runtime: Literal["pyxis", "enroot", "none"]
-    mpi: str | None = None
-    """``slurm.mpi`` of ``cluster_config.yaml``, from files of release 0.2: nobody is asked any more."""
-    container_writable: bool | None = None
-    env_type: Literal["venv", "uv", "conda"]
-    image_folder: str | None = None
-    registry_mirror: str | None = None
-    engine_python: str | None = None
-    hugging_face: bool = False
-    engines: tuple[str, ...] | None = None
-    """Releases of Megatron-Bridge beside those that the workloads run on unless another is asked for."""
-    space_check: bool = True
-
-    @property
-    def on_slurm(self) -> bool:
-        return traits_of(self.cluster_type).slurm_options
-
-    @property
-    def uses_images(self) -> bool:
-        return self.on_slurm and self.runtime != "none"
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
@@ -91,13 +53,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
     """
     check(given, recipes, where, lines)
-    values = _in_lower_case({key: value for key, value in given.items() if value is not None})
-    values.setdefault("schema", 1)
-    slurm = on_slurm(values)
-    values.setdefault("arch", default_architecture(values["gpu_type"]))
-    values.setdefault("runtime", "pyxis" if slurm else "none")
-    values.setdefault("install_method", "local")
-    values.setdefault("env_type", "venv")
+    values = with_defaults(_in_lower_case({key: value for key, value in given.items() if value is not None}))
     names = expand_workloads(values["workloads"], recipes)
     if values["workloads"] in ("all", ["all"], ("all",)):  # those that have a configuration for the GPU type
         names = [name for name in names if has_rows(recipes[name], values["gpu_type"])]
@@ -107,11 +63,10 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         line = (lines or {}).get("$.engines")
         at = f"{where}:{line}: " if line else f"{where}: " if where else ""
         require_engines(values["engines"], [recipes[name] for name in values["workloads"]], at)
-    if slurm:
-        values.setdefault("cpu_partition", values["gpu_partition"])
-    for field in PATHS:
-        if values.get(field):
-            values[field] = str(user_path(str(values[field]), f"{field} {values[field]}"))
+    for question in QUESTIONS:
+        path = values.get(question.field)
+        if path and question.kind.is_path:
+            values[question.field] = str(user_path(str(path), f"{question.field} {path}"))
     return convert(values, lines or {}, Answers, where or "the answers", ConfigError if where else RequestError)
 
 
@@ -138,13 +93,18 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
             )
 
 
+def as_given(answers: Answers) -> Given:
+    """The answers as plain data, without those that nobody gave."""
+    values = {known.name: getattr(answers, known.name) for known in fields(answers)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def to_yaml(answers: Answers) -> str:
     """The answers as a play file."""
     import yaml
 
-    data = {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
-    return header + yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=4096)
+    return header + yaml.safe_dump(as_given(answers), sort_keys=False, allow_unicode=True, width=4096)
 
 
 def load_recipes(clone: Path) -> dict[str, Recipe]:

@@ -11,39 +11,25 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import ConfigError, LLMBError, RecordError, RequestError, did_you_mean
-from llmb_common.base.files import read_json, user_path, write_atomic
-from llmb_common.base.gpus import CPU
+from llmb_common.base.files import read_json, write_atomic
 from llmb_common.base.printable import first_few
 from llmb_common.base.strict_yaml import Lines, load_text
-from llmb_common.base.words import is_slurm_name, line_problem, mount_problem
-from llmb_install.answers.questions import (
-    PATHS,
-    QUESTIONS,
-    SLURM_NAMES,
-    Given,
-    Question,
-    expand_workloads,
-    missing,
-    uses_images,
-)
+from llmb_install.answers import values
+from llmb_install.answers.given import Given, expand_workloads, uses_images
+from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, Question, missing
 from llmb_install.parts.files import Loader, read_settings
-from llmb_install.working.artefact import existing, raise_all
+from llmb_install.working.artefact import raise_all
 
-FIELDS = frozenset({"schema", "space_check", "mpi", *(question.field for question in QUESTIONS)})
-"""The keys of a file of answers; ``mpi`` in those of release 0.2."""
 SECRETS = ("hf_token", "ngc_api_key")
 """Keys of a play file that are no answers."""
 
 _MOST_UNKNOWN = 10
 """How many unknown keys a message names: a file that is no play file may have thousands of lines that look like one."""
-
-_MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
@@ -90,12 +76,8 @@ def check(
         line = (lines or {}).get(f"$.{field}")
         return f"{where}:{line}: " if line else f"{where}: " if where else ""
 
-    asked = {q.field: value_problem(q, given.get(q.field), at(q.field)) for q in QUESTIONS}
+    asked = {field: value_problem(known, given.get(field), at(field)) for field, known in BY_FIELD.items()}
     found = [problem for problem in asked.values() if problem]
-    mpi = given.get("mpi")  # nobody is asked for it any more: see FIELDS
-    if mpi is not None and not (isinstance(mpi, str) and is_slurm_name(mpi)):
-        said = f"{at('mpi')}mpi is {mpi!r}, which is not a valid name in Slurm"
-        found.append(RequestError(said, remedy="remove mpi"))
     possible = {field: value for field, value in given.items() if not asked.get(field)}
     lacking = [question for question in missing(possible) if not asked[question.field]]
     if lacking and missing_too:
@@ -127,17 +109,14 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
             f"{at('gpu_type')}the container images are for GPUs, and gpu_type is cpu",
             remedy="choose runtime none for CPU jobs under Slurm, or the GPU type of the cluster",
         )
-    for field in PATHS:
-        if problem := path_problem(field, str(given.get(field) or ""), given):
+    for question in QUESTIONS:
+        field = question.field
+        if question.kind.is_path and (problem := text_problem(question, str(given.get(field) or ""), given)):
             yield RequestError(f"{at(field)}{field}: {problem}", remedy="choose another path")
     try:
         expand_workloads(given["workloads"], workloads, at("workloads"))
     except RequestError as problem:
         yield problem
-
-
-_LISTS = {"workloads": "all, or a list of names", "engines": 'a list of releases in quotes, such as ["0.6"]'}
-"""Answers that are lists, or text with commas; and what to write."""
 
 
 def listed_engines(value: object) -> list[str]:
@@ -147,8 +126,8 @@ def listed_engines(value: object) -> list[str]:
 
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
-    """What is wrong with the type and choice of one answer."""
-    field, problem, remedy = question.field, "", ""
+    """What is wrong with the type, the choice or the form of one answer, whatever the others are."""
+    problem, remedy = "", question.remedy or question.kind.remedy or f"correct {question.field}"
     if value is None:
         return None
     if question.is_switch:
@@ -158,18 +137,18 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
         if str(value).lower() not in question.choices:
             near = did_you_mean(str(value).lower(), question.choices)
             problem, remedy = f" {value!r} is unknown{near}", f"one of {', '.join(question.choices)}"
-    elif field in _LISTS:
-        if not isinstance(value, str) and not (
-            isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
-        ):
-            problem, remedy = f" is {value!r}", _LISTS[field]
+    elif question.kind.is_list:
+        if not isinstance(value, str) and not _is_list_of_text(value):
+            problem = f" is {value!r}"
     elif not isinstance(value, str):
-        problem, remedy = f" is {value!r}, which is not text", "put the value in quotes"
-    elif value and field in SLURM_NAMES and not is_slurm_name(value):
-        problem, remedy = f" is {value!r}, which is not a valid name in Slurm", f"correct {field}"
-    elif value and field == "registry_mirror" and not _MIRROR.fullmatch(value):
-        problem, remedy = f" is {value!r}", "HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr"
-    return RequestError(f"{at}{field}{problem}", remedy=remedy) if problem else None
+        problem, remedy = f" is {value!r}, which is not text", question.remedy or "put the value in quotes"
+    elif value and (wrong := question.kind.wrong(value)):
+        problem = f" is {value!r}, which {wrong}"
+    return RequestError(f"{at}{question.field}{problem}", remedy=remedy) if problem else None
+
+
+def _is_list_of_text(value: object) -> bool:
+    return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
@@ -187,44 +166,17 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
 def path_problems(given: Given) -> list[RequestError]:
     """Paths that are unusable on this machine, asked before anything is built."""
     found = []
-    for field in ("engine_python", "install_path", "image_folder"):
-        look, remedy = folder_problem, "choose another folder"
-        if field == "engine_python":
-            look, remedy = engine_problem, "give the Python of an environment with torch and Megatron-Bridge"
-        if given.get(field) and (problem := look(str(given[field]))):
-            found.append(RequestError(f"{field}: {problem}", remedy=remedy))
+    for question in QUESTIONS:
+        path = given.get(question.field)
+        if path and question.kind.is_path and (problem := question.kind.here(str(path))):
+            found.append(RequestError(f"{question.field}: {problem}", remedy=question.kind.remedy))
     return found
 
 
-def folder_problem(text: str) -> str:
-    """Why a folder cannot be created here, or an empty string."""
-    parent = existing(user_path(text, text))
-    return "" if parent.is_dir() else f"{parent} is not a directory"
-
-
-def engine_problem(text: str) -> str:
-    path = user_path(text, text)
-    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
-
-
-def path_problem(field: str, text: str, given: Given) -> str:
-    """What is wrong with a path as text, regardless of what is on disk; empty if nothing is."""
-    if problem := line_problem(text):
-        return f"it {problem}"
-    try:
-        user_path(text, text)
-    except RequestError as error:
-        return error.message
-    if field != "install_path":
-        return ""
-    if ":" in text:
-        return "it contains a colon, which separates entries of PYTHONPATH"
-    if str(given.get("gpu_type")).lower() == CPU and (found := re.search(r"\$(?=[A-Za-z_])|[{}]", text)):
-        return (
-            f"it contains {found[0]}, which setuptools takes for a variable when it builds one of the engine's packages"
-        )
-    problem = mount_problem(text, str(given.get("runtime") or "pyxis")) if uses_images(given) else ""
-    return f"it {problem}" if problem else ""
+def text_problem(question: Question, text: str, given: Given) -> str:
+    """What is wrong with an answer as text, beside the others, regardless of what is on disk; empty if nothing is."""
+    problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
+    return problem or question.wrong(text, given)
 
 
 INTO_USED_FOLDER = "--into-used-folder"

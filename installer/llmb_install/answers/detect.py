@@ -1,4 +1,4 @@
-"""What this machine and its Slurm report, what that suggests for the answers, and answers that it contradicts.
+"""What this machine and its Slurm report, and answers that it contradicts.
 
 Anything may be unknown: then nothing is wrong. Standard library only: the first stage asks, too.
 """
@@ -16,7 +16,7 @@ from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.files import me, user_name
 from llmb_common.base.processes import ask
-from llmb_install.answers.questions import Given, Question, default_architecture, expand_workloads, on_slurm
+from llmb_install.answers.given import Given, expand_workloads, on_slurm
 
 if TYPE_CHECKING:
     from llmb_common.recipes.recipe import Recipe
@@ -204,38 +204,6 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
         )
 
 
-OTHER = "another one"
-"""The choice after which an answer is typed."""
-
-_LABELS = {
-    "slurm": "slurm    jobs on a cluster",
-    "local": "local    jobs on this machine",
-    "pyxis": "pyxis    srun --container-image",
-    "enroot": "enroot   without Slurm's plug-in",
-    "none": "none     no container: an environment of your own",
-}
-_METHODS = {"local": "local    here, on this machine", "srun": "srun     on a compute node"}
-
-
-def choices_of(question: Question, site: Site) -> dict[str, str]:
-    """What there is to choose from, by value, with what the list shows; empty for a free answer."""
-    if question.field == "account":
-        found = {name: name for name in site.accounts}
-    elif question.field in ("gpu_partition", "cpu_partition"):
-        gpus_only = question.field == "gpu_partition" and bool(site.gpu_partitions)
-        partitions = site.gpu_partitions if gpus_only else site.partitions
-        width = max((len(p.name) for p in partitions), default=0)
-        found = {}
-        for p in partitions:
-            with_gpus = f", {p.gpus_per_node} GPUs each" if p.gpus_per_node else ""
-            down = "" if p.up else ", down"
-            found[p.name] = f"{p.name:{width}}  {p.nodes} nodes{with_gpus}, limit {p.time_limit}{down}"
-    else:
-        labels = _METHODS if question.field == "install_method" else _LABELS
-        return {choice: labels.get(choice, choice) for choice in question.choices}
-    return {**found, OTHER: OTHER} if found else {}
-
-
 def earlier(last: Given, site: Site) -> Given:
     """The user's last answers, without the folder, where they fit what is here: another cluster may share the home."""
     if not last or on_slurm(last) != site.has_slurm:
@@ -245,34 +213,3 @@ def earlier(last: Given, site: Site) -> Given:
         if wanted - {p.name for p in site.partitions} or (site.accounts and last.get("account") not in site.accounts):
             return {}
     return {field: value for field, value in last.items() if field != "install_path"}
-
-
-def suggestions(site: Site, given: Given) -> Given:
-    """What Enter accepts, by field: what was detected, else the documented default."""
-    from llmb_common.planning.site.machine import way_here  # not for the first stage, which lacks msgspec
-
-    partition = str(given.get("gpu_partition"))
-    default_partition = next((p.name for p in site.partitions if p.is_default), "")
-    without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
-    has_enroot = shutil.which("enroot") is not None
-    runtime = "enroot" if has_enroot and not site.has_pyxis else "pyxis"
-    one_kind = len(site.architectures) == 1
-    return {
-        "cluster_type": "slurm" if site.has_slurm else way_here(),
-        "account": site.accounts[0] if site.accounts else "",
-        "gpu_partition": max(site.gpu_partitions, key=_fits).name if site.gpu_partitions else default_partition,
-        "cpu_partition": without_gpus or given.get("gpu_partition"),
-        "gres": any(p.gpus_per_node for p in site.partitions if p.name == partition),
-        "gpu_type": site.gpu_type_in(partition) or ("h100" if on_slurm(given) else "cpu"),
-        "arch": site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", ""))),
-        "runtime": "none" if given.get("gpu_type") == "cpu" else runtime,
-        "install_method": "local" if has_enroot else "srun",
-        "container_writable": True,
-        "env_type": "venv",
-        "hugging_face": False,
-    }
-
-
-def _fits(partition: Partition) -> tuple[bool, bool, bool]:
-    """Which of several with GPUs: one of a type that there are configurations for, then that of Slurm."""
-    return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default

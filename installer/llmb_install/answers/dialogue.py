@@ -6,7 +6,6 @@ Answers are checked at the prompt, and a draft of them survives Ctrl-C.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import termios
 from collections.abc import Callable, Mapping
@@ -20,17 +19,15 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bin
 
 from llmb_common.base.errors import Interrupted, RequestError
 from llmb_common.base.files import user_path
-from llmb_common.base.printable import first_few, size, tell
-from llmb_common.base.words import Secret, is_slurm_name
+from llmb_common.base.printable import first_few, tell
+from llmb_common.base.words import Secret
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks
-from llmb_install.answers.answers import Answers
-from llmb_install.answers.checks import engine_problem, folder_problem, path_problem
-from llmb_install.answers.detect import OTHER, Site, choices_of, has_rows, suggestions
-from llmb_install.answers.questions import PATHS, QUESTIONS, Given, Question, merged, on_slurm, plain, uses_images
+from llmb_install.answers.detect import Site, has_rows
+from llmb_install.answers.given import Given, plain, uses_images
+from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers, Question, merged
 from llmb_install.parts.credentials import Secrets
-from llmb_install.working.artefact import existing, free_bytes
 
 
 class Back(Exception):
@@ -56,9 +53,6 @@ def with_way_back(question: Any) -> Any:
     application = question.application
     application.key_bindings = merge_key_bindings([*filter(None, [application.key_bindings]), keys])
     return question
-
-
-_WAY_OUT = {"engine_python": " (without one, GPU jobs on this machine cannot run: go back and choose cpu, or slurm)"}
 
 
 class Dialogue:
@@ -175,9 +169,6 @@ class Dialogue:
     def _known(self, question: Question) -> list[Any]:
         """What need not be asked on one screen: an earlier answer, or what was detected. Empty where nobody knows."""
         field, value = question.field, self._suggestion(question)
-        partition = str(self._given.get("gpu_partition"))
-        if field == "gpu_type" and "gpu_type" not in self._defaults and on_slurm(self._given):
-            value = self._site.gpu_type_in(partition)
         if field == "workloads":
             fitting = self._fitting()
             names = [name for name in self._defaults.get("workloads") or fitting if name in fitting]
@@ -186,12 +177,12 @@ class Dialogue:
             return [bool(value)]
         text = str(value or "")
         if not text:
-            return [] if question.required or field == "install_path" else [None]
+            return [] if question.required or not question.may_be_empty else [None]
         if question.choices:
             return [text] if text in question.choices else []
-        if _problem(field, text, self._given):
+        if _problem(question, text, self._given):
             return []
-        if field not in PATHS:
+        if not question.kind.is_path:
             return [text]
         path = user_path(text, text)
         return [] if field == "install_path" and checks.other_things(path) else [str(path)]
@@ -205,37 +196,31 @@ class Dialogue:
         if question.field == "workloads":
             return self._ask_workloads()
         if question.is_switch:
-            return bool(_answer(questionary.confirm(question.text + "?", default=bool(self._suggestion(question)))))
-        choices = choices_of(question, self._site)
-        suggestion = self._suggestion(question)
+            return bool(_answer(questionary.confirm(question.prompt + "?", default=bool(self._suggestion(question)))))
+        choices = question.listed(self._site)
+        suggestion = self._suggestion(question) or question.guess
         if choices:
             default = suggestion if suggestion in choices else None
             rows = [questionary.Choice(title, value=value) for value, title in choices.items()]
-            chosen = _answer(questionary.select(question.text, choices=rows, default=default, instruction=" "))
+            chosen = _answer(questionary.select(question.prompt, choices=rows, default=default, instruction=" "))
             if chosen != OTHER:
                 return chosen
             suggestion = ""
         return self._ask_text(question, str(suggestion or ""))
 
     def _ask_text(self, question: Question, suggestion: str) -> str | None:
-        optional = not question.required and question.field != "install_path"
+        optional = question.may_be_empty and not question.required
 
         def valid(text: str) -> bool | str:
             if not text.strip():
-                return True if optional else f"an answer is required{_WAY_OUT.get(question.field, '')}; Shift-Tab: back"
-            return _problem(question.field, text.strip(), self._given) or True
+                return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
+            return _problem(question, text.strip(), self._given) or True
 
-        hint = ""
-        if question.field == "install_path":
-            hint = " (free space will be checked)"
-            if suggestion:
-                hint = f" ({size(free_bytes(Path(suggestion)))} free at {suggestion})"
-        elif question.field == "image_folder" and not suggestion:
-            hint = " (Enter: images in the installation)"
-        text = str(_answer(questionary.text(f"{question.text}{hint}", default=suggestion, validate=valid))).strip()
+        hint = question.hint(suggestion)
+        text = str(_answer(questionary.text(f"{question.prompt}{hint}", default=suggestion, validate=valid))).strip()
         if question.field == "install_path" and not self._is_meant(user_path(text, text)):
             return self._ask_text(question, suggestion)
-        if question.field in PATHS and text:
+        if question.kind.is_path and text:
             return str(user_path(text, text))
         return text or None
 
@@ -297,12 +282,13 @@ class Dialogue:
         """Ask one question again, and those that follow from its answer."""
         asked = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
-            questionary.Choice(f"{item.text}: {plain(self._given.get(item.field))}", value=item.field) for item in asked
+            questionary.Choice(f"{item.prompt}: {plain(self._given.get(item.field))}", value=item.field)
+            for item in asked
         ]
         before = dict(self._given), dict(self._defaults)
         try:
             field = _answer(questionary.select("Which one?", choices=choices, instruction=" "))
-            question = next(item for item in QUESTIONS if item.field == field)
+            question = BY_FIELD[field]
             self._defaults = {**self._defaults, **self._given}
             self._given = merged(self._given, {field: self._ask(question)})
             # Those that came from the old answer are asked again, with what the new one suggests.
@@ -320,11 +306,11 @@ class Dialogue:
         return answers_module.complete(given, self._recipes)
 
     def _suggestion(self, question: Question) -> Any:
-        """What Enter accepts: the last answer, else what was detected, else the documented default."""
+        """The last answer, else what was detected, else the documented default; empty where nobody knows."""
         old = merged(self._defaults, self._given)
         if question.field in old:
             return old[question.field]
-        return suggestions(self._site, self._given).get(question.field, "")
+        return question.suggested(self._site, self._given)
 
 
 def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
@@ -343,18 +329,6 @@ def _ask_token() -> Secret | None:
     return None
 
 
-def _problem(field: str, text: str, given: Given) -> str:
+def _problem(question: Question, text: str, given: Given) -> str:
     """What is wrong with an answer, for the prompt; empty if nothing is."""
-    if problem := path_problem(field, text, given):
-        return problem
-    if field == "engine_python":
-        return engine_problem(text)
-    if field in PATHS:
-        if problem := folder_problem(text):
-            return problem
-        parent = existing(user_path(text, text))
-        if field == "install_path" and not os.access(parent, os.W_OK):
-            return f"{parent} is not writable"
-    elif not is_slurm_name(text):
-        return "not a valid name in Slurm"
-    return ""
+    return checks.text_problem(question, text, given) or question.kind.here(text) or question.refused(text)

@@ -1,170 +1,393 @@
-"""Every question of the installer, once: its field in a play file, its flag, its words, when it matters.
+"""The answers that define an installation, once: ``Answers``, each of whose fields says all that is known of it.
 
-``--help``, the prompts and the list of what is missing are made from it. Standard library only: the bootstrap answers
-``--help`` and a lack of answers before anything is installed.
+The dialogue, ``--help``, the flags, the keys of a play file, the defaults, the checks and the reference are made from
+it. Standard library only: the first stage answers ``--help`` and wrong answers before anything is installed.
 """
 
-from __future__ import annotations
+# Without "from __future__ import annotations": the types of the fields are looked at.
 
-import platform
-import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+import dataclasses
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from llmb_common.base import gpus
-from llmb_common.base.cluster_types import LOCAL, names, traits_of
-from llmb_common.base.errors import RequestError, did_you_mean
-
-Given = dict[str, Any]
-"""Answers so far, by field name, as plain data."""
-
-
-def on_slurm(given: Given) -> bool:
-    """Whether jobs are submitted to Slurm; False as long as that is not answered."""
-    name = str(given.get("cluster_type")).lower()
-    return name in names() and traits_of(name).slurm_options
+from llmb_common.base.cluster_types import LOCAL, ClusterType, names, traits_of
+from llmb_common.planning.site import DEFAULT_FOLDER
+from llmb_install.answers import values
+from llmb_install.answers.detect import Partition, Site
+from llmb_install.answers.given import Given, brings_engine, default_architecture, on_cpus, on_slurm, uses_images
+from llmb_install.answers.values import Kind
 
 
-def uses_images(given: Given) -> bool:
-    """Whether jobs run in container images."""
-    return on_slurm(given) and given.get("runtime") != "none"
+def _always(given: Given) -> bool:
+    return True
 
 
-def _own_engine(given: Given) -> bool:
-    """GPU jobs outside a container bring their own engine; CPU jobs get the one that is installed."""
-    known = given.get("cluster_type") and given.get("gpu_type")
-    return bool(known) and str(given["gpu_type"]).lower() != "cpu" and not uses_images(given)
+def _never(given: Given) -> bool:
+    return False
+
+
+def _no_default(given: Given) -> Any:
+    return None
+
+
+def _nobody_knows(site: Site, given: Given) -> Any:
+    return ""
 
 
 @dataclass(frozen=True)
 class Question:
-    """One field. ``text`` is the prompt, ``help`` what ``--help`` says; ``required``: it has no default; ``asked``: the
-    dialogue asks, where it matters at all, and otherwise takes the default."""
+    """All about one answer, except for its type: what is asked, what it may be, what it depends on."""
 
-    field: str
-    text: str
-    help: str
-    choices: tuple[str, ...] = ()
+    prompt: str = ""
+    help: str = ""
+    """What ``--help`` says."""
+    choices: Sequence[str] = ()
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """What the dialogue shows beside a choice."""
+    kind: Kind = Kind()  # noqa: RUF009  (it is frozen)
+    """What is typed where there are no choices."""
     required: bool = False
-    matters: Callable[[Given], bool] = lambda given: True
-    asked: Callable[[Given], bool] = lambda given: True
+    """It has no default."""
+    matters: Callable[[Given], bool] = _always
+    """Whether it makes a difference, after the other answers."""
+    asked: Callable[[Given], bool] = _always
+    """Whether the dialogue asks, where it matters; otherwise it takes the suggestion."""
+    default: Callable[[Given], Any] = _no_default
+    """What it is where nobody says, after the other answers."""
+    follows: str = ""
+    """The answer that its default comes from: with that one changed, the old answer says nothing."""
+    same_as: str = ""
+    """The answer that it is unless somebody says otherwise: where it was the same, it changes with that one."""
+    suggested: Callable[[Site, Given], Any] = _nobody_knows
+    """What Enter accepts: what was detected on this machine, else the default; empty where nobody knows."""
+    guess: str = ""
+    """What Enter accepts where nobody knows."""
+    offered: Callable[[Site], Mapping[str, str]] = lambda site: {}
+    """What this machine has to choose from, with what the dialogue shows of each."""
+    wrong: Callable[[str, Given], str] = lambda text, given: ""
+    """What is wrong with it beside the other answers."""
+    refused: Callable[[str], str] = values.nothing_wrong
+    """What only the dialogue refuses."""
+    hint: Callable[[str], str] = values.nothing_wrong
+    """What the prompt says besides, after the suggestion."""
+    may_be_empty: bool = True
+    """Whether the dialogue takes an empty answer for the default."""
+    way_out: str = ""
+    """What the dialogue says besides, where an answer is needed and there is none."""
+    remedy: str = ""
+    field: str = ""
+    is_switch: bool = False
 
     @property
     def flag(self) -> str:
         return "--" + self.field.replace("_", "-")
 
     @property
-    def is_switch(self) -> bool:
-        return self.choices == ("true", "false")
+    def metavar(self) -> str:
+        return "|".join(self.choices) or self.field.rpartition("_")[2].upper()
+
+    def listed(self, site: Site) -> dict[str, str]:
+        """What there is to choose from, by value, with what the list shows; empty for a free answer."""
+        if found := self.offered(site):
+            return {**found, OTHER: OTHER}
+        return {name: f"{name:8} {self.labels[name]}" if name in self.labels else name for name in self.choices}
 
 
-PATHS = ("install_path", "image_folder", "engine_python")
-SLURM_NAMES = ("account", "gpu_partition", "cpu_partition")
-_PREFIX = "pretrain_"
+OTHER = "another one"
+"""The choice after which an answer is typed."""
+
+
+def _asked(question: Question, **default: Any) -> Any:
+    """A field of ``Answers`` with all that is known of it; ``default`` is that of an answer nobody gave."""
+    return dataclasses.field(metadata={"question": question}, **default)
+
+
+def _partitions(found: Iterable[Partition]) -> dict[str, str]:
+    partitions = tuple(found)
+    width = max((len(p.name) for p in partitions), default=0)
+    shown = {}
+    for p in partitions:
+        with_gpus = f", {p.gpus_per_node} GPUs each" if p.gpus_per_node else ""
+        down = "" if p.up else ", down"
+        shown[p.name] = f"{p.name:{width}}  {p.nodes} nodes{with_gpus}, limit {p.time_limit}{down}"
+    return shown
+
+
+def _way_here(site: Site, given: Given) -> str:
+    from llmb_common.planning.site.machine import way_here  # not for the first stage, which lacks msgspec
+
+    return "slurm" if site.has_slurm else way_here()
+
+
+def _fits(partition: Partition) -> tuple[bool, bool, bool]:
+    """Which of several with GPUs: one of a type that there are configurations for, then that of Slurm."""
+    return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
+
+
+def _gpu_partition_here(site: Site, given: Given) -> str:
+    if site.gpu_partitions:
+        return max(site.gpu_partitions, key=_fits).name
+    return next((p.name for p in site.partitions if p.is_default), "")
+
+
+def _cpu_partition_here(site: Site, given: Given) -> Any:
+    without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
+    return without_gpus or given.get("gpu_partition")
+
+
+def _has_gres(site: Site, given: Given) -> bool:
+    return any(p.gpus_per_node for p in site.partitions if p.name == str(given.get("gpu_partition")))
+
+
+def _gpu_type_here(site: Site, given: Given) -> str:
+    return site.gpu_type_in(str(given.get("gpu_partition"))) or ("" if on_slurm(given) else gpus.CPU)
+
+
+def _architecture_here(site: Site, given: Given) -> str:
+    one_kind = len(site.architectures) == 1
+    return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
+
+
+def _runtime_here(site: Site, given: Given) -> str:
+    if given.get("gpu_type") == gpus.CPU:
+        return "none"
+    return "enroot" if shutil.which("enroot") is not None and not site.has_pyxis else "pyxis"
+
 
 _ON_ARM = ", ".join(name.upper() for name, gpu in gpus.GPUS.items() if gpu.host == "aarch64")
 
-QUESTIONS = (
-    Question("install_path", "Where to install", "top folder, on a shared file system for Slurm"),
-    Question(
-        "cluster_type",
-        "Where jobs run",
-        f"{', '.join(name for name in names() if not traits_of(name).this_machine)}, or {LOCAL}: this machine",
-        tuple(names()),
-        required=True,
-    ),
-    Question("account", "Slurm account", "account that jobs are charged to", required=True, matters=on_slurm),
-    Question("gpu_partition", "Partition for GPU jobs", "partition with the GPUs", required=True, matters=on_slurm),
-    Question(
-        "gres",
-        "Do jobs request their GPUs with --gres=gpu:N",
-        "request GPUs with --gres=gpu:N (default: true if Slurm has some in the partition)",
-        ("true", "false"),
-        matters=on_slurm,
-    ),
-    Question("gpu_type", "GPU type", "GPUs that jobs run on", gpus.gpu_types(), required=True),
-    Question(
-        "arch",
-        "Architecture of the compute nodes",
-        f"default: aarch64 for {_ON_ARM}, else x86_64",
-        ("x86_64", "aarch64"),
-    ),
-    Question(
-        "runtime",
-        "Container runtime",
-        "how jobs start their container (default: pyxis)",
-        ("pyxis", "enroot", "none"),
-        matters=on_slurm,
-    ),
-    Question(
-        "container_writable",
-        "May jobs write inside their container",
-        "let jobs write inside their container; changes are lost when the job ends (default: true)",
-        ("true", "false"),
-        matters=uses_images,
-        asked=lambda given: False,
-    ),
-    Question(
-        "install_method",
-        "Where images are imported",
-        "on this machine, or on a compute node (default: local)",
-        ("local", "srun"),
-        matters=uses_images,
-    ),
-    Question(
-        "cpu_partition",
-        "Partition for installation jobs",
-        "partition for installation jobs (default: the GPU partition)",
-        matters=on_slurm,
-        asked=lambda given: given.get("install_method") == "srun",
-    ),
-    Question(
-        "image_folder",
-        "Folder of container images",
-        "default: images in the installation; may be read-only",
-        matters=uses_images,
-    ),
-    Question(
-        "registry_mirror",
-        "Mirror of the registry",
-        "import images from HOST[:PORT][/FOLDER] in place of their own registry, nvcr.io",
-        matters=uses_images,
-        asked=lambda given: False,
-    ),
-    Question(
-        "engine_python",
-        "Python with torch and Megatron-Bridge",
-        "for GPU jobs outside a container: the Python of an environment with torch and Megatron-Bridge",
-        required=True,
-        matters=_own_engine,
-    ),
-    Question(
-        "env_type",
-        "How to create the training environment",
-        "default: venv",
-        ("venv", "uv", "conda"),
-        asked=lambda given: str(given.get("gpu_type")).lower() == "cpu",
-    ),
-    Question(
-        "hugging_face",
-        "Fetch tokenizers from Hugging Face (no benchmark needs them)",
-        "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
-        ("true", "false"),
-    ),
-    Question(
-        "engines",
-        "Further releases of Megatron-Bridge",
-        "further releases of Megatron-Bridge for workloads that run on several, such as 0.6 (default: none)",
-        asked=lambda given: False,
-    ),
-    Question("workloads", "Workloads", "names separated by commas, or all", required=True),
-)
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """Everything that decides what is installed, in the order of the questions. No secret is among it: ``Secrets``."""
+
+    schema: int = 1
+    install_path: str = _asked(
+        Question(
+            "Where to install",
+            "top folder, on a shared file system for Slurm"
+            f" (default: LLMB_INSTALL, else ./{DEFAULT_FOLDER} in the clone)",
+            kind=values.FOLDER,
+            wrong=values.unusable_for_installation,
+            refused=values.not_writable,
+            hint=values.free_there,
+            may_be_empty=False,
+        )
+    )
+    cluster_type: ClusterType = _asked(  # noqa: RUF009
+        Question(
+            "Where jobs run",
+            f"{', '.join(name for name in names() if not traits_of(name).this_machine)}, or {LOCAL}: this machine",
+            choices=tuple(names()),
+            labels={"slurm": "jobs on a cluster", "local": "jobs on this machine"},
+            required=True,
+            suggested=_way_here,
+        )
+    )
+    account: str | None = _asked(
+        Question(
+            "Slurm account",
+            "account that jobs are charged to",
+            kind=values.SLURM_NAME,
+            required=True,
+            matters=on_slurm,
+            suggested=lambda site, given: site.accounts[0] if site.accounts else "",
+            offered=lambda site: {name: name for name in site.accounts},
+        ),
+        default=None,
+    )
+    gpu_partition: str | None = _asked(
+        Question(
+            "Partition for GPU jobs",
+            "partition with the GPUs",
+            kind=values.SLURM_NAME,
+            required=True,
+            matters=on_slurm,
+            suggested=_gpu_partition_here,
+            offered=lambda site: _partitions(site.gpu_partitions or site.partitions),
+        ),
+        default=None,
+    )
+    gres: bool = _asked(
+        Question(
+            "Do jobs request their GPUs with --gres=gpu:N",
+            "request GPUs with --gres=gpu:N (default: true if Slurm has some in the partition)",
+            matters=on_slurm,
+            suggested=_has_gres,
+        ),
+        default=False,
+    )
+    gpu_type: str = _asked(
+        Question(
+            "GPU type",
+            "GPUs that jobs run on",
+            choices=gpus.gpu_types(),
+            required=True,
+            suggested=_gpu_type_here,
+            guess="h100",
+        )
+    )
+    arch: str = _asked(
+        Question(
+            "Architecture of the compute nodes",
+            f"default: aarch64 for {_ON_ARM}, else x86_64",
+            choices=("x86_64", "aarch64"),
+            default=lambda given: default_architecture(given["gpu_type"]),
+            follows="gpu_type",
+            suggested=_architecture_here,
+        )
+    )
+    runtime: str = _asked(
+        Question(
+            "Container runtime",
+            "how jobs start their container (default: pyxis)",
+            choices=("pyxis", "enroot", "none"),
+            labels={
+                "pyxis": "srun --container-image",
+                "enroot": "without Slurm's plug-in",
+                "none": "no container: an environment of your own",
+            },
+            matters=on_slurm,
+            default=lambda given: "pyxis" if on_slurm(given) else "none",
+            follows="cluster_type",
+            suggested=_runtime_here,
+        )
+    )
+    mpi: str | None = _asked(
+        # ``slurm.mpi`` of ``cluster_config.yaml``, from files of release 0.2: nobody is asked any more, it has no flag.
+        Question(kind=values.SLURM_NAME, follows="cluster_type", remedy="remove mpi"),
+        default=None,
+    )
+    container_writable: bool | None = _asked(
+        Question(
+            "May jobs write inside their container",
+            "let jobs write inside their container; changes are lost when the job ends (default: true)",
+            matters=uses_images,
+            asked=_never,
+            suggested=lambda site, given: True,
+        ),
+        default=None,
+    )
+    install_method: str = _asked(
+        Question(
+            "Where images are imported",
+            "on this machine, or on a compute node (default: local)",
+            choices=("local", "srun"),
+            labels={"local": "here, on this machine", "srun": "on a compute node"},
+            matters=uses_images,
+            default=lambda given: "local",
+            follows="cluster_type",
+            suggested=lambda site, given: "local" if shutil.which("enroot") else "srun",
+        )
+    )
+    cpu_partition: str | None = _asked(
+        Question(
+            "Partition for installation jobs",
+            "partition for installation jobs (default: the GPU partition)",
+            kind=values.SLURM_NAME,
+            matters=on_slurm,
+            asked=lambda given: given.get("install_method") == "srun",
+            default=lambda given: given.get("gpu_partition") if on_slurm(given) else None,
+            same_as="gpu_partition",
+            suggested=_cpu_partition_here,
+            offered=lambda site: _partitions(site.partitions),
+        ),
+        default=None,
+    )
+    image_folder: str | None = _asked(
+        Question(
+            "Folder of container images",
+            "default: images in the installation; may be read-only",
+            kind=values.FOLDER,
+            matters=uses_images,
+            hint=lambda suggestion: "" if suggestion else " (Enter: images in the installation)",
+        ),
+        default=None,
+    )
+    registry_mirror: str | None = _asked(
+        Question(
+            "Mirror of the registry",
+            "import images from HOST[:PORT][/FOLDER] in place of their own registry, nvcr.io",
+            kind=values.MIRROR,
+            matters=uses_images,
+            asked=_never,
+        ),
+        default=None,
+    )
+    engine_python: str | None = _asked(
+        Question(
+            "Python with torch and Megatron-Bridge",
+            "for GPU jobs outside a container: the Python of an environment with torch and Megatron-Bridge",
+            kind=values.PROGRAM,
+            required=True,
+            matters=brings_engine,
+            way_out=" (without one, GPU jobs on this machine cannot run: go back and choose cpu, or slurm)",
+        ),
+        default=None,
+    )
+    env_type: str = _asked(
+        Question(
+            "How to create the training environment",
+            "default: venv",
+            choices=("venv", "uv", "conda"),
+            asked=on_cpus,
+            default=lambda given: "venv",
+            suggested=lambda site, given: "venv",
+        )
+    )
+    hugging_face: bool = _asked(
+        Question(
+            "Fetch tokenizers from Hugging Face (no benchmark needs them)",
+            "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
+            suggested=lambda site, given: False,
+        ),
+        default=False,
+    )
+    engines: tuple[str, ...] | None = _asked(
+        # Beside those that the workloads run on unless another is asked for.
+        Question(
+            "Further releases of Megatron-Bridge",
+            "further releases of Megatron-Bridge for workloads that run on several, such as 0.6 (default: none)",
+            kind=values.RELEASES,
+            asked=_never,
+        ),
+        default=None,
+    )
+    workloads: tuple[str, ...] = _asked(
+        Question("Workloads", "names separated by commas, or all", kind=values.WORKLOADS, required=True)
+    )
+    space_check: bool = True
+
+    @property
+    def on_slurm(self) -> bool:
+        return traits_of(self.cluster_type).slurm_options
+
+    @property
+    def uses_images(self) -> bool:
+        return self.on_slurm and self.runtime != "none"
 
 
-_FOLLOWS = {"arch": "gpu_type", "runtime": "cluster_type", "mpi": "cluster_type", "install_method": "cluster_type"}
-"""Answers whose default comes from another one: with that one changed, the old answer says nothing."""
+def _all_questions() -> dict[str, Question]:
+    """What there is to know of each field of ``Answers``, by its name."""
+    found = {}
+    for known in fields(Answers):
+        question: Question | None = known.metadata.get("question")
+        if question is not None:
+            is_switch = known.type in (bool, bool | None)
+            choices = ("true", "false") if is_switch else question.choices
+            found[known.name] = replace(question, field=known.name, is_switch=is_switch, choices=choices)
+    return found
+
+
+BY_FIELD = _all_questions()
+QUESTIONS = tuple(question for question in BY_FIELD.values() if question.prompt)
+"""Those that have a prompt and a flag, in the order of the dialogue."""
+
+FIELDS = frozenset(known.name for known in fields(Answers))
+"""The keys of a file of answers."""
 
 
 def missing(given: Given) -> list[Question]:
@@ -172,63 +395,24 @@ def missing(given: Given) -> list[Question]:
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
+def with_defaults(given: Given) -> Given:
+    """``given``, and what the other answers are where nobody says."""
+    values = dict(given)
+    for question in QUESTIONS:
+        default = question.default(values)
+        if values.get(question.field) is None and default is not None:
+            values[question.field] = default
+    return values
+
+
 def merged(old: Given, new: Given) -> Given:
     """``old`` answers, changed by ``new`` ones; old ones that no longer fit are forgotten."""
-    changed = {field for field, value in new.items() if field in old and old[field] != value}
-    kept = {field: value for field, value in old.items() if _FOLLOWS.get(field) not in changed}
-    if "gpu_partition" in changed and old.get("cpu_partition") == old["gpu_partition"]:
-        del kept["cpu_partition"]
+    changed = {name for name, value in new.items() if name in old and old[name] != value}
+    kept = dict(old)
+    for question in BY_FIELD.values():
+        was_the_same = question.same_as in changed and old.get(question.field) == old[question.same_as]
+        if question.follows in changed or was_the_same:
+            kept.pop(question.field, None)
     both = {**kept, **new}
     idle = {q.field for q in QUESTIONS if not q.matters(both)}
-    return {field: value for field, value in both.items() if field in new or field not in idle}
-
-
-def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
-    """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
-
-    Raises:
-        RequestError: a name is unknown; the message begins with ``at``.
-    """
-    names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
-    wanted = [str(name).strip() for name in names if str(name).strip()]
-    all_of_them = sorted(known)
-    remedy = f"the workloads are {', '.join(all_of_them)}, or all"
-    if not wanted:
-        raise RequestError(f"{at}no workload is named", remedy=remedy)
-    found: set[str] = set()
-    for name in wanted:
-        if name == "all":
-            found.update(all_of_them)
-        elif name in all_of_them:
-            found.add(name)
-        elif f"{_PREFIX}{name}" in all_of_them:
-            found.add(_PREFIX + name)
-        else:
-            near = did_you_mean(name, all_of_them) or did_you_mean(_PREFIX + name, all_of_them)
-            raise RequestError(f"{at}there is no workload {name!r}{near}", remedy=remedy)
-    return sorted(found)
-
-
-def plain(value: object) -> str:
-    """An answer as shown to people."""
-    if value is None:
-        return "default"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
-
-
-def default_architecture(gpu_type: str) -> str:
-    """The architecture of the machines that have these GPUs."""
-    known = gpus.GPUS.get(gpu_type)
-    return known.host if known else platform.machine()
-
-
-def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
-    """``image`` and ``engine`` of the clone's workloads, as far as their recipes name them.
-
-    Without a YAML parser: for checks before anything is installed.
-    """
-    texts = (path.read_text("utf-8") for path in clone.glob("*/recipe.yaml"))
-    found = (dict(re.findall(r'^(workload|image|engine): *"?([^"\s]+)', text, re.MULTILINE)) for text in texts)
-    return {head["workload"]: head for head in found if "workload" in head}
+    return {name: value for name, value in both.items() if name in new or name not in idle}

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from packaging.requirements import Requirement
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import (
@@ -31,8 +30,9 @@ from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import sha256_of, user_path
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import size
-from llmb_install.answers.answers import Answers, load_recipes, stored_answers
-from llmb_install.answers.questions import expand_workloads
+from llmb_install.answers.answers import load_recipes, stored_answers
+from llmb_install.answers.given import expand_workloads
+from llmb_install.answers.questions import Answers
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
@@ -120,11 +120,11 @@ def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) 
     answers = stored or _ANYWHERE
     if options.workloads:
         names = expand_workloads(options.workloads, load_recipes(clone))
-        answers = msgspec.structs.replace(answers if answers.uses_images else _ANYWHERE, workloads=tuple(names))
+        answers = replace(answers if answers.uses_images else _ANYWHERE, workloads=tuple(names))
     releases = {DEFAULT_ENGINE, *Installation(clone, answers).releases()}
     images = []
     for machine in [stored.arch] if stored and stored.uses_images and not options.platform else _machines(options):
-        for own in Installation(clone, msgspec.structs.replace(answers, arch=machine)).images():
+        for own in Installation(clone, replace(answers, arch=machine)).images():
             there = own.path if own.is_complete() else None
             target = bundles.image_path(folder, machine, own.source)
             image = replace(own, path=target, receipts=folder / ".llmb" / "receipts", origin=there)

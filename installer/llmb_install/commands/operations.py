@@ -7,10 +7,9 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import write_output
@@ -21,9 +20,10 @@ from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks, detect
-from llmb_install.answers.answers import Answers, load_recipes, required_answers, stored_answers
+from llmb_install.answers.answers import as_given, load_recipes, required_answers, stored_answers
 from llmb_install.answers.checks import listed_engines, path_problems
-from llmb_install.answers.questions import QUESTIONS, Given, expand_workloads, merged, missing, on_slurm, plain
+from llmb_install.answers.given import Given, expand_workloads, on_slurm, plain
+from llmb_install.answers.questions import QUESTIONS, Answers, merged, missing
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
@@ -47,7 +47,7 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         write_output(Path(options.record), answers_module.to_yaml(answers))
         told = f"recorded in {options.record}; install with: ./installer.py --play {options.record}"
         return Result({"recorded": options.record}, remarks=[told])
-    answers = msgspec.structs.replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
+    answers = replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
     raise_all(_site_problems(options, answers, clone, path))
     checks.require_free_folder(Path(answers.install_path), agreed=options.into_used_folder or options.dry_run)
     found = stored_answers(Path(answers.install_path))
@@ -77,7 +77,7 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         old = _own_answers(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
-        changed = msgspec.structs.replace(old, workloads=workloads, engines=all_engines)
+        changed = replace(old, workloads=workloads, engines=all_engines)
         return Installation(clone, _checked(options, changed), credentials.from_environment())
 
     return carry_out(options, decide)
@@ -99,7 +99,7 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         if installed and not options.despite_runs:
             upkeep.require_no_runs(path, f"cannot remove {', '.join(installed)}", installed)
         left = tuple(name for name in old.workloads if name not in removed)
-        before, after = Installation(clone, old), Installation(clone, msgspec.structs.replace(old, workloads=left))
+        before, after = Installation(clone, old), Installation(clone, replace(old, workloads=left))
         upkeep.finish_removal(before, reporter)
         upkeep.begin_removal(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
@@ -204,12 +204,12 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
 
     ``accounts`` are all that the user may charge, of which the answers have one.
     """
-    answers = msgspec.to_builtins(installation.answers)
+    answers = as_given(installation.answers)
     others = [account for account in accounts if account != answers.get("account")]
     if answers.get("account") in accounts and others:
         answers["account"] = f"{answers['account']} (also: {', '.join(others)})"
     hidden = {"schema", "space_check"}
-    lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden and value is not None]
+    lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden]
     secrets = installation.secrets
     lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
     lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
@@ -231,7 +231,7 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
         given = {**_found_on(given), **given}
         return answers_module.complete(given, recipes, where=options.play, lines=lines), found.updated(secrets), False
     stored = stored_answers(path)
-    defaults: Given = _as_given(_own_answers(stored)) if stored else {}
+    defaults: Given = as_given(_own_answers(stored)) if stored else {}
     if stored is None:
         defaults |= _found_on(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
@@ -260,10 +260,10 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
 
 def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
     """What this machine, Slurm or the recipes contradict; what is installed like that already may stay."""
-    given = _as_given(answers)
+    given = as_given(answers)
     found = path_problems(given)
     stored = stored_answers(path)
-    if options.no_site_check or (stored and _own_answers(stored) == msgspec.structs.replace(answers, space_check=True)):
+    if options.no_site_check or (stored and _own_answers(stored) == replace(answers, space_check=True)):
         return found
     recipes = load_recipes(clone)
     if options.workloads or options.play or stored is None:
@@ -293,7 +293,7 @@ def _own_mpi(mpi: str) -> str | None:
 
 def _own_answers(answers: Answers) -> Answers:
     """The answers without what release 0.2 found by itself, and wrote to ``cluster_config.yaml``."""
-    return answers if answers.mpi is None else msgspec.structs.replace(answers, mpi=_own_mpi(answers.mpi))
+    return answers if answers.mpi is None else replace(answers, mpi=_own_mpi(answers.mpi))
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
@@ -321,12 +321,8 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
         tell(f"kept from the answers of {path}: {kept}")
 
 
-def _as_given(answers: Answers) -> Given:
-    return {key: value for key, value in msgspec.to_builtins(answers).items() if value is not None}
-
-
 def _checked(options: argparse.Namespace, answers: Answers) -> Answers:
-    return msgspec.structs.replace(answers, space_check=False) if options.no_space_check else answers
+    return replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate(todo: list[Artefact]) -> str:

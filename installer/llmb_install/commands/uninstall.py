@@ -43,8 +43,13 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         for target in targets:
             with reporter.step(f"removing {target}"):
                 _remove(target)
-        if file := credentials.remove_ngc_key(path):
-            reporter.note(f"removed the NGC key from {file}")
+        try:
+            file = credentials.remove_ngc_key(path)
+        except RecordError as problem:  # no reason to keep the rest, and nothing that another attempt would change
+            reporter.note(f"note: {problem}")
+        else:
+            if file is not None:
+                reporter.note(f"removed the NGC key from {file}")
         _sweep_images(path, reporter)
         remove_if_empty(path)
         _remove_state(path / ".llmb")

@@ -145,22 +145,37 @@ def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
 
 def remove_ngc_key(install: Path) -> Path | None:
     """Take back what an earlier release has put into the user's credentials for Enroot; the file, if anything was
-    removed. What somebody has changed there since stays."""
+    removed. What somebody has changed there since stays.
+
+    Raises:
+        RecordError: the key stays there, because the file cannot be read or written.
+    """
     try:
         note = read_json(install / _NOTE)
         path, digest = Path(note["path"]), note["sha256"]
-        text = _read(path)
-    except (RecordError, KeyError, TypeError, OSError):
+    except (RecordError, KeyError, TypeError):
         return None
+    try:
+        return path if _without_own_lines(path, digest) else None
+    except (RecordError, OSError) as error:
+        raise RecordError(
+            f"the NGC key that release 0.2 put into {path} stays there, because the file cannot be changed",
+            remedy=f"remove the lines of {' and '.join(NGC_HOSTS)} from it",
+        ) from error
+
+
+def _without_own_lines(path: Path, digest: str) -> bool:
+    """Remove from the user's credentials the lines with the key of this digest; whether there were any."""
+    text = _read(path)
     ours = [e.host for e in entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
     if not ours:
-        return None
+        return False
     rest = without(text, ours)
     if rest.strip():
         write_atomic(path, _bytes(rest), mode=0o600)
     else:
         path.unlink()
-    return path
+    return True
 
 
 def _digest(text: str) -> str:

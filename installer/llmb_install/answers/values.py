@@ -1,0 +1,100 @@
+"""What a typed answer may look like: text, a name in Slurm, a path, a list. Standard library only.
+
+Each function says what is wrong, to be put behind the name of the answer, or nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.files import user_path
+from llmb_common.base.printable import size
+from llmb_common.base.words import is_slurm_name, line_problem, mount_problem
+from llmb_install.answers.given import Given, on_cpus, uses_images
+from llmb_install.working.artefact import existing, free_bytes
+
+_MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
+
+
+def nothing_wrong(text: str) -> str:
+    return ""
+
+
+def folder_problem(text: str) -> str:
+    """Why a folder cannot be created here, or an empty string."""
+    parent = existing(user_path(text, text))
+    return "" if parent.is_dir() else f"{parent} is not a directory"
+
+
+def engine_problem(text: str) -> str:
+    path = user_path(text, text)
+    return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
+
+
+def not_writable(text: str) -> str:
+    parent = existing(user_path(text, text))
+    return "" if os.access(parent, os.W_OK) else f"{parent} is not writable"
+
+
+def _not_a_slurm_name(text: str) -> str:
+    return "" if is_slurm_name(text) else "is not a valid name in Slurm"
+
+
+def _not_a_mirror(text: str) -> str:
+    return "" if _MIRROR.fullmatch(text) else "is not the address of a registry"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What is typed. ``wrong`` says what no text of this kind may be, ``here`` what is not possible on this machine."""
+
+    wrong: Callable[[str], str] = nothing_wrong
+    here: Callable[[str], str] = nothing_wrong
+    remedy: str = ""
+    is_path: bool = False
+    is_list: bool = False
+
+
+SLURM_NAME = Kind(wrong=_not_a_slurm_name)
+MIRROR = Kind(wrong=_not_a_mirror, remedy="HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr")
+FOLDER = Kind(here=folder_problem, remedy="choose another folder", is_path=True)
+PROGRAM = Kind(
+    here=engine_problem, remedy="give the Python of an environment with torch and Megatron-Bridge", is_path=True
+)
+WORKLOADS = Kind(remedy="all, or a list of names", is_list=True)
+RELEASES = Kind(remedy='a list of releases in quotes, such as ["0.6"]', is_list=True)
+
+
+def unusable_path(text: str) -> str:
+    """What is wrong with a path as text, regardless of what is on disk."""
+    if problem := line_problem(text):
+        return f"it {problem}"
+    try:
+        user_path(text, text)
+    except RequestError as error:
+        return error.message
+    return ""
+
+
+def unusable_for_installation(text: str, given: Given) -> str:
+    """What is wrong with the path of the installation, where jobs are as ``given``."""
+    if ":" in text:
+        return "it contains a colon, which separates entries of PYTHONPATH"
+    if on_cpus(given) and (found := re.search(r"\$(?=[A-Za-z_])|[{}]", text)):
+        return (
+            f"it contains {found[0]}, which setuptools takes for a variable when it builds one of the engine's packages"
+        )
+    problem = mount_problem(text, str(given.get("runtime") or "pyxis")) if uses_images(given) else ""
+    return f"it {problem}" if problem else ""
+
+
+def free_there(suggestion: str) -> str:
+    """A hint beside the prompt: the free space."""
+    if not suggestion:
+        return " (free space will be checked)"
+    return f" ({size(free_bytes(Path(suggestion)))} free at {suggestion})"

@@ -1,0 +1,89 @@
+"""The command line read with the standard library: for the first stage, which has no click yet. See ``by_click``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import textwrap
+from typing import Any, NoReturn
+
+from llmb_install import options, refusing
+from llmb_install.options import Call, Option
+
+_WIDEST_TERM = 30
+"""click's, for the first of two columns."""
+_COMPLAINTS = {
+    r"argument (\S+): expected .*argument": refusing.no_value,
+    r"argument (\S+): ignored explicit argument .*": refusing.no_value_wanted,
+    r"the following arguments are required: ([^ ,]+).*": refusing.missing,
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    def __init__(self, call: Call) -> None:
+        super().__init__(allow_abbrev=False, add_help=False)
+        self.call = call
+        for option in call.command.options:
+            self.add_argument(option.flag, dest=option.name, **_settings(option))
+        if argument := call.command.argument:
+            self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
+
+    def error(self, message: str) -> NoReturn:
+        for pattern, refusal in _COMPLAINTS.items():
+            if found := re.fullmatch(pattern, message):
+                raise refusal(self.call, found[1])
+        raise refusing.wrong(self.call, message)
+
+
+def _settings(option: Option) -> dict[str, Any]:
+    if not option.metavar:
+        return {"action": "store_true"}
+    if option.alone:
+        return {"nargs": "?", "const": "true"}
+    return {"nargs": "+" if option.several else None, "required": option.required}
+
+
+def read(call: Call) -> dict[str, Any]:
+    """What the words say, by the name of each option; see ``arguments.Reader``."""
+    for word in call.words:
+        if word in ("-h", "--help", "--version"):
+            said = f"{options.version(call.program)}\n" if word == "--version" else help_text(call)
+            # print, because argparse keeps silent about a disk that is full.
+            print(said, end="", flush=True)
+            raise SystemExit(0)
+    found, rest = _Parser(call).parse_known_intermixed_args(call.words)
+    for word in rest:
+        if word.startswith("-") and word != "--":
+            raise refusing.no_such_option(call, word.partition("=")[0])
+    refusing.strays(call, rest)
+    return vars(found)
+
+
+def help_text(call: Call) -> str:
+    """The help as click lays it out."""
+    width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
+    usage = f"Usage: {call.name} "
+    takes = " ".join(options.usage_of(call.command))
+    lines = [
+        textwrap.fill(takes, width, initial_indent=usage, subsequent_indent=" " * len(usage)),
+        "",
+        textwrap.fill(options.text_of(call.command), width, initial_indent="  ", subsequent_indent="  "),
+    ]
+    for title, rows in options.sections(call).items():
+        lines += ["", f"{title}:", *_table(rows, width)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(rows: options.Rows, width: int) -> list[str]:
+    column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
+    lines = []
+    for term, meaning in rows:
+        text = textwrap.wrap(meaning, width - column - 2, replace_whitespace=False)
+        if len(term) > column - 2:
+            lines.append(f"  {term}")
+        else:
+            text[0] = f"{term:{column}}{text[0]}"
+            lines.append(f"  {text.pop(0)}")
+        lines += [" " * (column + 2) + more for more in text]
+    return lines

@@ -1,0 +1,94 @@
+"""The command line read by click, as ``llmb-run`` reads its own. ``by_argparse`` is for the first stage, without click.
+
+Both make their parser of ``options``, show the same help, and refuse in the same words; a test compares them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+import llmb_common
+from llmb_install import options, refusing
+from llmb_install.options import Argument, Call, Option
+
+
+class _Command(click.Command):
+    """A command whose help has the sections of the table."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        parameters: list[click.Parameter] = [_option(option) for option in call.command.options]
+        if call.command.argument:
+            parameters.append(_argument(call.command.argument))
+        settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "allow_extra_args": True}
+        super().__init__(
+            call.command.name, params=parameters, help=options.text_of(call.command), context_settings=settings
+        )
+        click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*options.usage_of(self.call.command)]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, rows in options.sections(self.call).items():
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+    def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """They are a section of the table."""
+
+
+def _option(option: Option) -> click.Option:
+    names = [option.flag, option.name]
+    if not option.metavar:
+        return click.Option(names, is_flag=True)
+    if option.alone:
+        return click.Option(names, is_flag=False, flag_value="true")
+    return click.Option(names, multiple=option.several, required=option.required)
+
+
+def _argument(argument: Argument) -> click.Argument:
+    return click.Argument([argument.name], metavar=argument.metavar, nargs=-1 if argument.several else 1, required=True)
+
+
+def read(call: Call) -> dict[str, Any]:
+    """What the words say, by the name of each option; see ``arguments.Reader``."""
+    command = _Command(call)
+    try:
+        with command.make_context(call.name, _repeated(call)) as context:
+            refusing.strays(call, context.args)
+            return context.params
+    except click.exceptions.Exit as done:
+        raise SystemExit(done.exit_code) from None
+    except click.NoSuchOption as error:
+        raise refusing.no_such_option(call, error.option_name) from error
+    except click.MissingParameter as error:
+        raise refusing.missing(call, _term(error.param)) from error
+    except click.BadOptionUsage as error:
+        wrong = refusing.no_value_wanted if "does not take" in error.message else refusing.no_value
+        raise wrong(call, error.option_name) from error
+    except click.UsageError as error:
+        message = error.format_message().rstrip(".")
+        raise refusing.wrong(call, message[:1].lower() + message[1:]) from error
+
+
+def _term(parameter: click.Parameter | None) -> str:
+    if parameter is None:
+        return "an argument"
+    return parameter.metavar or parameter.opts[0]
+
+
+def _repeated(call: Call) -> list[str]:
+    """The words, with ``--python 3.11 3.12`` as ``--python 3.11 --python 3.12``, which is how click has it."""
+    written: list[str] = []
+    flag = ""
+    for word in call.words:
+        if word.startswith("-"):
+            option = call.command.option(word)
+            flag = word if option and option.several else ""
+        elif flag and written[-1] != flag:
+            written.append(flag)
+        written.append(word)
+    return written

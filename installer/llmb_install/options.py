@@ -1,0 +1,285 @@
+"""What each command of ``installer.py`` and ``llmb-install`` takes, and its help: one table for both stages.
+
+``by_click`` and ``by_argparse`` make their parsers of it. Standard library only: the first stage answers ``--help`` and
+mistakes before anything is installed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from llmb_common import __version__
+from llmb_install.answers import checks, detect
+from llmb_install.answers.questions import QUESTIONS, Question
+
+DEFAULT_NAME = "install"
+
+ANSWERS = "Answers: each question of the dialogue as a flag"
+"""A section of the help."""
+
+DESPITE_RUNS = "--despite-runs"
+SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option. Without a ``metavar`` it is a switch."""
+
+    flag: str
+    help: str
+    metavar: str = ""
+    choices: tuple[str, ...] = ()
+    several: bool = False
+    """It takes one value or more."""
+    alone: bool = False
+    """Its value may be left out, and is then ``true``."""
+    required: bool = False
+    section: str = "Options"
+
+    @property
+    def name(self) -> str:
+        return self.flag.lstrip("-").replace("-", "_")
+
+    @property
+    def term(self) -> str:
+        """The option and its value, as the help shows it."""
+        if not self.metavar:
+            return self.flag
+        value = f"[{self.metavar}]" if self.alone else self.metavar
+        return f"{self.flag} {value}{' ...' if self.several else ''}"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """What a command takes without an option: one word, or ``several``."""
+
+    metavar: str
+    help: str
+    several: bool = False
+
+    @property
+    def name(self) -> str:
+        return "workloads" if self.several else self.metavar.lower()
+
+    @property
+    def term(self) -> str:
+        return f"{self.metavar}..." if self.several else self.metavar
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command, for both parsers and the help."""
+
+    name: str
+    about: str
+    """One line."""
+    options: tuple[Option, ...]
+    argument: Argument | None = None
+    text: str = ""
+    """What the help says of it, where that is more than one line."""
+    usage: tuple[str, ...] = ("[OPTIONS]",)
+
+    def option(self, flag: str) -> Option | None:
+        return next((option for option in self.options if option.flag == flag), None)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One command line: the command, and what follows it."""
+
+    command: Command
+    program: str
+    """As it can be pasted: ``./installer.py`` or ``llmb-install``."""
+    words: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """How the command is called: the default needs no name."""
+        return self.program if self.command.name == DEFAULT_NAME else f"{self.program} {self.command.name}"
+
+
+def _of_question(question: Question) -> Option:
+    return Option(
+        question.flag,
+        question.help,
+        question.metavar,
+        choices=tuple(question.choices),
+        alone=question.is_switch,
+        section=ANSWERS,
+    )
+
+
+_INSTALLATION = Option("--install-path", "the installation (default: LLMB_INSTALL)", "DIR")
+_BUILDING = (
+    Option("--dry-run", "show what would be done, without changing anything"),
+    Option("--no-space-check", "do not check free disk space first"),
+    *(
+        Option(flag, f"stored in a file that only you can read; for this run only, set {variable} instead", "SECRET")
+        for flag, variable in SECRET_FLAGS.items()
+    ),
+    Option("--from", "take packages and images only from this folder, made by llmb-install bundle", "DIR"),
+)
+_OUTPUT = (
+    Option("--json", "print one JSON object, errors included"),
+    Option("--verbose", "show the output of every command"),
+)
+_DESPITE_RUNS = Option(DESPITE_RUNS, "remove even if runs that use it are queued or running")
+_WORKLOADS = Argument("WORKLOAD", "a name as shown by list", several=True)
+
+_ALL = (
+    Command(
+        DEFAULT_NAME,
+        "install (the default)",
+        (
+            Option(
+                "--quickstart",
+                "no questions, no Slurm, no GPU: install a CPU engine here, train a tiny Llama 3.1 and show the result",
+            ),
+            Option("--play", "take the answers from FILE and ask nothing", "FILE"),
+            Option("--record", "write the answers to FILE and install nothing", "FILE"),
+            Option(checks.INTO_USED_FOLDER, "install into a directory that is not empty"),
+            Option(detect.FLAG, "do not check the answers against Slurm"),
+            Option("--list-workloads", "list the workloads and exit"),
+            *_BUILDING,
+            *_OUTPUT,
+            *map(_of_question, QUESTIONS),
+        ),
+        text="Install LLMB: the tool, training environments, container images and the settings of this site. In a "
+        "terminal it asks, unless the flags below or --play give the answers. It works from a clone of the repository: "
+        "the one that it is in, or LLMB_REPO.",
+        usage=("[--quickstart | --play FILE | ANSWERS]", "[OPTIONS]"),
+    ),
+    Command(
+        "add",
+        "add workloads to an installation",
+        (
+            Option(
+                "--engines",
+                "also install other releases of Megatron-Bridge that the workloads run on, such as 0.6, separated by "
+                "commas",
+                "RELEASES",
+            ),
+            _INSTALLATION,
+            *_BUILDING,
+            *_OUTPUT,
+        ),
+        argument=_WORKLOADS,
+    ),
+    Command(
+        "remove",
+        "remove workloads; results stay",
+        (_INSTALLATION, _DESPITE_RUNS, *_OUTPUT),
+        argument=_WORKLOADS,
+    ),
+    Command("list", "show what is installed and what is available", (_INSTALLATION, *_OUTPUT)),
+    Command("verify", "check every part against its receipt", (_INSTALLATION, *_OUTPUT)),
+    Command(
+        "update",
+        "bring an installation up to date with its clone, repair it and remove leftovers",
+        (_INSTALLATION, *_BUILDING, *_OUTPUT),
+    ),
+    Command(
+        "adopt",
+        "make an image with another Megatron-Bridge known: import it, read its functions",
+        (_INSTALLATION, *_OUTPUT),
+        argument=Argument("IMAGE", "nvcr.io#nvidia/nemo:TAG, or the path of a .sqsh file"),
+    ),
+    Command(
+        "bundle",
+        "put everything that an installation fetches into a folder, for machines without a network",
+        (
+            _INSTALLATION,
+            Option("--to", "the folder; if it is unfinished, it is completed", "DIR", required=True),
+            Option(
+                "--workloads",
+                "include their images and CPU engines; default: those of the installation, if there is one",
+                "WORKLOADS",
+            ),
+            Option(
+                "--platform",
+                "for these machines; default: this machine's kind (images: that of the installation's GPUs)",
+                "x86_64|aarch64",
+                choices=("x86_64", "aarch64"),
+                several=True,
+            ),
+            Option(
+                "--python",
+                "for these versions of Python; default: this one, and one that the CPU engine supports",
+                "3.X",
+                several=True,
+            ),
+            Option("--no-images", "leave images out"),
+            *_OUTPUT,
+        ),
+    ),
+    Command(
+        "charts",
+        "fetch what draws the charts of reports (34 MB), as the first report with charts does",
+        (_INSTALLATION, *_OUTPUT),
+    ),
+    Command(
+        "uninstall",
+        "remove an installation; results stay",
+        (
+            _INSTALLATION,
+            _DESPITE_RUNS,
+            Option("--yes", "do not ask for confirmation"),
+            Option("--results-too", "also remove workloads/ with all results"),
+            *_OUTPUT,
+        ),
+    ),
+    Command(
+        "doctor",
+        "check this site and report what to fix",
+        (
+            _INSTALLATION,
+            Option("--account", "default: as in cluster_config.yaml", "ACCOUNT"),
+            Option("--gpu-partition", "default: as in cluster_config.yaml", "PARTITION"),
+            Option("--no-compute-node", "do not run a job on a compute node"),
+            *_OUTPUT,
+        ),
+    ),
+)
+COMMANDS = {command.name: command for command in _ALL}
+DEFAULT = COMMANDS[DEFAULT_NAME]
+
+Rows = list[tuple[str, str]]
+
+
+def sections(call: Call) -> dict[str, Rows]:
+    """The parts of the help after its text: heading -> rows of a term and what it means."""
+    command = call.command
+    found: dict[str, Rows] = {}
+    if command.argument:
+        found["Positional arguments"] = [(command.argument.term, _sentence(command.argument.help))]
+    for option in command.options:
+        text = _sentence(option.help) + ("  [required]" if option.required else "")
+        found.setdefault(option.section, []).append((option.term, text))
+    found["Options"] += [
+        ("--version", "Print the version and exit."),
+        ("-h, --help", "Show this message and exit."),
+    ]
+    if command is DEFAULT:
+        others = [(other.name, _sentence(other.about)) for other in COMMANDS.values() if other is not DEFAULT]
+        found[f"Other commands ({call.program} COMMAND --help)"] = others
+    return found
+
+
+def version(program: str) -> str:
+    return f"{program.removeprefix('./')} {__version__}"
+
+
+def text_of(command: Command) -> str:
+    return command.text or _sentence(command.about)
+
+
+def usage_of(command: Command) -> Iterable[str]:
+    return [*command.usage, *([command.argument.term] if command.argument else [])]
+
+
+def _sentence(text: str) -> str:
+    """``text`` with a capital letter, unless a name begins it, and a full stop."""
+    is_word = re.match(r"[a-z]+\b(?![.#_])", text) is not None
+    return (text[:1].upper() + text[1:] if is_word else text) + "."
