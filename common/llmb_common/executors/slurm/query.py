@@ -197,6 +197,16 @@ def unfit_nodes(nodes: str) -> list[str]:
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 
+def unknown_nodes(names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that are no nodes of this cluster.
+
+    Raises:
+        SchedulerError: the scheduler does not say.
+    """
+    known = {name for (name,) in _sinfo("%N", "--Node", f"--nodes={compress(names)}")}
+    return [name for name in names if name not in known]
+
+
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """As ``Executor.nodes_now``; without either argument the nodes of the default partition."""
     found = {
