@@ -103,7 +103,7 @@ def test_how_the_kernel_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             "pod": False,
             "virtual": True,
         },
-        **{"page_size": os.sysconf("SC_PAGE_SIZE"), "first_outgoing_port": None, "peermem": False},
+        **{"pod": False, "page_size": os.sysconf("SC_PAGE_SIZE"), "first_outgoing_port": None, "peermem": False},
         **{"open_driver": False, "peer_mapping": True, "gdrcopy": True, "clock": 1_800_000_000.0},
     }
 

@@ -16,13 +16,14 @@ BOTH = Level(health="fail", evidence="problem")
 BOTH_BEFORE = Level(doctor="fail", health="fail")
 LESS_BEFORE = Level(health="warn", evidence="problem")
 
+_PODS = "docs/administrators.md#slurm-on-kubernetes"
 _ADAPTER = "compare ibstat with another node's: cable, transceiver, firmware, switch port"
 _CABLE = "have the link checked: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
 _COOLING = "have the node's cooling and power checked"
 _CLOCKS = "nvidia-smi -rgc and -rac undo locked clocks"
 _DRIVER = "look at the node's kernel log, reset the GPU or reboot the node; if it comes back, have it repaired"
 _ENROOT = "install Enroot on the compute nodes"
-_ENROOT_FOLDERS = "create the folders of /etc/enroot/enroot.conf (runtime, cache, data) for each user in the prolog, or name others"
+_ENROOT_FOLDERS = "create the folders of /etc/enroot/enroot.conf (runtime, cache, data) for each user in the prolog"
 _FOLDER = "put it on a file system with free space that all nodes mount (the folder of runs: read-write)"
 _HCA = "compare the job's NCCL_IB_HCA and NCCL plug-in with what ibstat lists on the node"
 _IDLE_GPU = "find and end the process: nvidia-smi on the node"
@@ -30,14 +31,13 @@ _IMEX = "check systemctl status nvidia-imex, and its nodes_config"
 _MODES = "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"
 _NCCL = "look at NET/ in nodes/*.nccl.log: NCCL_IB_HCA, NCCL_NET, and the image's plug-in"
 _ODD = "compare the node with a normal one: firmware settings, missing parts"
-_POD_ENROOT = "mount a volume that users can write to, and an enroot.conf that names it:"
-    " docs/administrators.md#slurm-on-kubernetes"
+_POD_ENROOT = f"mount a volume that users can write to, and an enroot.conf that names it: {_PODS}"
 _POD_IMAGE = "use an image of slurmd with Pyxis and Enroot, such as Slinky's slurmd-pyxis"
 _POD_MEMLOCK = (
     "LimitMEMLOCK=infinity for containerd on the machine below, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf,"
-    " then restart the pod: docs/administrators.md#slurm-on-kubernetes"
+    f" then restart the pod: {_PODS}"
 )
-_POD_SHM = "mount an emptyDir with medium: Memory at /dev/shm of slurmd: docs/administrators.md#slurm-on-kubernetes"
+_POD_SHM = f"mount an emptyDir with medium: Memory at /dev/shm of slurmd: {_PODS}"
 _POWER = "nvidia-smi -pl restores the board's own limit"
 _RESET = "have the GPU reset, or the node rebooted"
 _SHM = "enlarge or empty /dev/shm"
