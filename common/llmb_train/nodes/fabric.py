@@ -30,7 +30,6 @@ from llmb_train.nodes.stress import stress, take, usual, wait
 
 ORDERS = 0
 """The descriptor that orders come from."""
-_LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")
 _BEFORE = 2
 """Collectives that do not count: buffers are registered, and channels connected."""
 _BLOCK = {"cuda": 5, "cpu": 1}
@@ -158,7 +157,7 @@ def together(member: _Member) -> dict[str, Any]:
     member.step.next()
     dist.barrier()  # whoever has the store must not go first
     said = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
-    return {"seconds": seconds, "log": [line for line in said if any(word in line for word in _LINES)]}
+    return {"seconds": seconds, "log": machine.of_the_network(said)}
 
 
 def _seconds(member: _Member, store: Any, size: int) -> float:
