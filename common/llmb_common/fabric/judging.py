@@ -10,6 +10,7 @@ from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.grouping import followed
 from llmb_common.fabric.measurement import FabricMeasurement
 from llmb_common.fabric.naming import group_findings
+from llmb_common.fabric.rails import with_rails
 from llmb_common.fabric.speeds import group_speeds
 from llmb_common.fabric.spread import RATIO_FROM
 from llmb_common.fabric.verdict import Answer, FabricFinding, FabricVerdict, GroupSpeed, Measure
@@ -41,6 +42,7 @@ def judge(
         *_but_for_missing(group_findings(groups, domains, expected), measurement),
         *_below_expectation(measures),
     ]
+    findings = with_rails(findings, measurement, expected)
     findings.sort(key=lambda finding: _ORDER.index(finding.level))  # stable
     level = _level(findings, groups)
     return FabricVerdict(

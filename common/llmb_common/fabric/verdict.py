@@ -27,6 +27,8 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     deviations: float | None = None
     """How far below the median, in robust deviations; None where no spread is known."""
+    rails: tuple[int, ...] = ()
+    """GPUs of a node whose way to the network is slow, where only some are."""
     remedy: str = ""
 
 

@@ -44,6 +44,7 @@ REMEDIES = {
     "hung": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs off",
     "missing": "llmb-run health --nodes {hosts}; sinfo -R --nodes {hosts}",
     "slow-switch": "check this switch and its uplinks before any of its nodes: error counters, lost links",
+    "slow-rail": "check what the rail's adapters share: its leaf switch, their cables and firmware (ibstat, mlxlink)",
     "slow-path": "check the cables and switches between them, and the error counters at both ends",
     "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
     "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
