@@ -290,6 +290,10 @@ def test_groups_are_measured_by_rail_with_their_suspect_alone() -> None:
     groups = rail_groups(measured, judge(measured))
     assert len(groups) == 3
     assert all(len({*SLOW_NODES} & {*nodes}) == 1 for nodes in groups)
+    gone = msgspec.structs.replace(measured, missing={"n3": "it stopped answering"})
+    left = rail_groups(gone, judge(gone))
+    assert len(left) == 2
+    assert "n3" not in {host for nodes in left for host in nodes}
 
 
 def test_slow_once_is_a_note() -> None:

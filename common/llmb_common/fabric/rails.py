@@ -10,14 +10,13 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from llmb_common.command.printable import counted, printable
+from llmb_common.fabric.alone import DEVIATIONS
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
 from llmb_common.fabric.spread import usual
 from llmb_common.fabric.verdict import FabricFinding, FabricVerdict
 from llmb_common.fabric.words import figure, nodes_text, remedy
 
-DEVIATIONS = 5.0
-"""Robust deviations below the median from which a rail is slow, as of GPUs."""
 MOST_GROUPS = 16
 """Groups whose rails are measured: these are examples, and what they share shows in a few."""
 _FEW_GROUPS = 4
@@ -41,10 +40,10 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
     if not wanted and any(finding.kind == "below-expectation" for finding in judged.findings):
         wanted = [group.nodes for group in measured.rounds[0] if group.busbw_gbps] if measured.rounds else []
         most = _FEW_GROUPS
-    taken: set[str] = set()
+    taken = set(measured.missing)
     chosen: list[list[str]] = []
     for nodes in wanted:
-        if len(chosen) < most and taken.isdisjoint(nodes) and taken.isdisjoint(measured.missing):
+        if len(chosen) < most and taken.isdisjoint(nodes):
             chosen.append(list(nodes))
             taken.update(nodes)
     return chosen

@@ -129,12 +129,14 @@ class _Course:
                 break
             judged = judge(self.measurement, self._topology, self._expected)
             groups = next_round(self.measurement, judged)
-        self._by_rail()
+        if time.monotonic() - begun <= _ENOUGH_SECONDS:
+            self._by_rail()
         together = self._reducing()
         if len(together) > 1:
             self._together(together, sizes=sizes)
 
     def _by_rail(self) -> None:
+        """Slow groups again, by rail, where nodes have more than one."""
         if ranks_of(self._needs) == 1:
             return
         judged = judge(self.measurement, self._topology, self._expected)
