@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from llmb_common.decoding.structs import from_plain
-from llmb_common.errors import RecordError, RequestError
+from llmb_common.errors import RequestError
 from llmb_common.fabric.verdict import Answer, FabricVerdict, GroupSpeed
 from llmb_common.fabric.words import nodes_text
 from llmb_common.health.verdicts import Fabric
-from llmb_common.machine.files import read_some
+from llmb_run.comparing.fabrics import HOW, recorded
 from llmb_run.fabric_text import MEASURED, measured_rows
 
 MOST_DRAWN = 400
@@ -21,7 +20,6 @@ MOST_DRAWN = 400
 MOST_LISTED = 30
 """Groups that are listed by name."""
 _MOST_FINDINGS = 30
-_MOST_BYTES = 1 << 28
 
 
 class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,28 +105,12 @@ def left_out(part: FabricPart, shown: int) -> str:
 
 
 def read_fabrics(file: Path) -> tuple[Fabric, ...]:
-    """The measurements in a file that ``health --fabric --json`` has printed, or of a campaign (``health.json``).
+    """The measurements in a file, with their verdicts: what ``health --fabric --json`` printed, or a campaign's.
 
     Raises:
         RequestError: the file cannot be read, or holds none
     """
     try:
-        return tuple(_in(json.loads(read_some(file, _MOST_BYTES))))
-    except OSError as error:
-        raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy="check the file") from error
-    except (ValueError, RecursionError, RecordError, msgspec.MsgspecError) as error:
-        raise RequestError(
-            f"{file} holds no measurement of a fabric: {error}",
-            remedy="llmb-run health --fabric --json > FILE writes such a file",
-        ) from error
-
-
-def _in(plain: object) -> list[Fabric]:
-    """Where a command printed it, it is in ``data``; a campaign may have several."""
-    if isinstance(plain, dict) and isinstance(plain.get("data"), dict):
-        plain = plain["data"]
-    held = plain.get("fabric") if isinstance(plain, dict) else None
-    if not held:
-        raise ValueError("nothing was measured under load")
-    several = held if isinstance(held, list) else [held]
-    return [from_plain(item, Fabric) for item in several]
+        return tuple(from_plain(item, Fabric) for item in recorded(file))
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{file} holds no measurement of a fabric: {error}", remedy=HOW) from error
