@@ -215,13 +215,14 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
         if partition or nodes or where.endswith("*")
     }
     unknown = [name for name in expand(nodes or "") if name not in found]
-    if unknown or not found:
-        where = f" in partition {partition}" if partition else ""
+    where = f" in partition {partition}" if partition else ""
+    if not found:
         raise RequestError(
             f"Slurm knows no node {compress(unknown) or ''}{where}".replace("node  in", "node in"),
             remedy="sinfo --Node lists them",
         )
-    return found
+    # Such as pods that are gone: the others can be had.
+    return found | dict.fromkeys(unknown, f"Slurm knows no such node{where}")
 
 
 def _why_not_now(state: str, reason: str) -> str:
