@@ -14,8 +14,8 @@ from llmb_common.fabric.alone import DEVIATIONS
 from llmb_common.fabric.expectation import Expectation
 from llmb_common.fabric.measurement import FabricMeasurement, GroupMeasurement
 from llmb_common.fabric.spread import usual
-from llmb_common.fabric.verdict import FabricFinding, FabricVerdict
-from llmb_common.fabric.words import figure, nodes_text, remedy
+from llmb_common.fabric.verdict import FabricFinding, FabricVerdict, new_finding
+from llmb_common.fabric.words import figure, nodes_text
 
 MOST_GROUPS = 16
 """Groups whose rails are measured: these are examples, and what they share shows in a few."""
@@ -128,11 +128,4 @@ def _rail(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rai
     """A rail that several have in common; without ``hosts``, all groups that were measured."""
     of_groups = [rails[number] for rails in slow.values() if number in rails]
     where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"
-    return FabricFinding(
-        kind="slow-rail",
-        level="warn",
-        hosts=tuple(hosts),
-        what=f"{_named(number, of_groups)} is slow, of {where}",
-        rails=(number,),
-        remedy=remedy("slow-rail"),
-    )
+    return new_finding("slow-rail", "warn", hosts, f"{_named(number, of_groups)} is slow, of {where}", rails=(number,))
