@@ -136,6 +136,7 @@ def test_an_acceptance_begins_with_it_and_a_warned_node_fails_none(
     kept = json.loads(inside["campaign/health.json"])["fabric"]
     assert msgspec.convert(kept, list[Fabric]) == [fabric(318.0)]
     assert inside["campaign/verdicts.txt"].decode().startswith("fabric: warn: n1 ")
+    assert '"fabrics":[{"level":"warn",' in inside["campaign/report.html"].decode()
     shown = campaign("accept", "show", tmp_path / "out")
     assert (shown.status, shown.out.startswith("fabric: warn: n1 ")) == (0, True)
     expected = HealthSettings(all_reduce_gb_per_s=330, tolerance_percent=1)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.executors import Executor, executor_for
