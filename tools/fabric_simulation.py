@@ -11,10 +11,13 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from llmb_common.nodes.fabric.blame import next_round
 from llmb_common.nodes.fabric.grouping import first_groups
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
+from llmb_common.nodes.fabric.rails import rail_groups
 from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.planning.site.cluster import HealthSettings
 from tools.markdown import lines, print_tables
@@ -78,6 +81,8 @@ class Simulated:
     hosts: tuple[str, ...]
     scatter: Scatter
     slow: Mapping[str, float] = field(default_factory=dict)
+    rails: Mapping[str, int] = field(default_factory=dict)
+    """The GPU whose way to the network makes a node slow, instead of all of them."""
     path: frozenset[str] = frozenset()
     """Two nodes between which the path is slow by 20 %."""
     topology: Mapping[str, str] = field(default_factory=dict)
@@ -129,6 +134,16 @@ class _Measured:
         seconds = BYTES / 1e9 / speed * 2 * (ranks - 1) / ranks
         return GroupMeasurement(nodes=tuple(nodes), gpus_per_node=fleet.gpus, bytes=BYTES, seconds=seconds)
 
+    def by_rail(self, nodes: Sequence[str]) -> Iterator[GroupMeasurement]:
+        """One GPU of each node at a time, each with its share of the bandwidth."""
+        fleet = self._fleet
+        for rail in range(fleet.gpus):
+            speed = fleet.bandwidth / fleet.gpus * (1 + self._draw(fleet.scatter.figures, fleet.scatter.tail))
+            losses = [fleet.slow.get(host, 0.0) for host in nodes if fleet.rails.get(host, rail) == rail]
+            speed *= 1 - max(losses, default=0.0)
+            seconds = BYTES / 1e9 / speed * 2 * (len(nodes) - 1) / len(nodes)
+            yield GroupMeasurement(nodes=tuple(nodes), gpus_per_node=1, bytes=BYTES, seconds=seconds, rail=rail)
+
     def alone(self) -> dict[str, tuple[NodeMeasurement, ...] | tuple[GroupMeasurement, ...]]:
         if not self._fleet.with_gpus:
             return {"nodes": tuple(NodeMeasurement(host=host, gpu=0) for host in self._fleet.hosts), "within": ()}
@@ -169,19 +184,25 @@ def measure(
         verdict = judge(found, fleet.topology, expected)
         groups = next_round(found, verdict)
         if not groups:
-            return found, verdict
+            break
+    by_rail = [rail for nodes in rail_groups(found, verdict) for rail in measured.by_rail(nodes)]
+    found = msgspec.structs.replace(found, rails=tuple(by_rail))
+    return found, judge(found, fleet.topology, expected)
 
 
 def named(verdict: FabricVerdict) -> set[str]:
-    """Nodes, and switches, that are blamed each by itself; those of a path, both."""
+    """Nodes, switches and rails that are blamed each by itself; those of a path, both."""
     blamed: set[str] = set()
     for finding in verdict.findings:
         if finding.level == "note" or finding.kind == "unknown":
             continue
         if finding.kind == "slow-switch":
             blamed.add("switch")
+        elif finding.kind == "slow-rail":
+            blamed.update(f"rail {number}" for number in finding.rails)
         else:
-            blamed.update(finding.hosts)
+            blamed.update(f"{host} rail {number}" for host in finding.hosts for number in finding.rails)
+            blamed.update(finding.hosts if not finding.rails else ())
     return blamed
 
 
@@ -251,6 +272,14 @@ def case(name: str, source: random.Random) -> tuple[Simulated, set[str]]:
         return replace(fleet, slow=slow, topology=switches, crossing=0.1), {"switch"}
     if name == "a node 3 % slow, crossing costs 10 %":
         return replace(fleet, slow={many[20]: 0.03}, topology=switches, crossing=0.1), {many[20]}
+    if name == "rail 3 of a node 5 % slow":
+        return replace(fleet, slow={many[20]: 0.05}, rails={many[20]: 3}), {f"{many[20]} rail 3"}
+    if name == "rail 3 of 8 nodes anywhere 4 to 7 % slow":
+        slow = _spread(many, 8, source)
+        return replace(fleet, slow=slow, rails=dict.fromkeys(slow, 3)), {"rail 3"}
+    if name == "rail 3 of a switch of 16 nodes 5 % slow":
+        slow = dict.fromkeys(many[32:48], 0.05)
+        return replace(fleet, slow=slow, rails=dict.fromkeys(slow, 3)), {"rail 3"}
     if name == "the path between two of 16 nodes 20 % slow":
         hosts = hosts_of(16)
         return Simulated(hosts, REAL, path=frozenset(hosts[:2])), set(hosts[:2])
@@ -276,6 +305,9 @@ CASES = (
     "a node 3 % slow, crossing costs 10 %",
     "a switch of 16 nodes 3 % slow",
     "the same, and crossing switches costs 10 %",
+    "rail 3 of a node 5 % slow",
+    "rail 3 of 8 nodes anywhere 4 to 7 % slow",
+    "rail 3 of a switch of 16 nodes 5 % slow",
     "the path between two of 16 nodes 20 % slow",
     "half of 64 nodes 2 % slower",
     "half of 64 nodes 2 % slower, anywhere",

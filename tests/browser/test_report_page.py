@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,15 +11,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from layout import WIDTHS, hidden, overlaps
+from layout import WIDTHS, hidden, overlaps, pale
 from playwright.sync_api import Browser, Page
 
+from llmb_common.health.verdicts import Fabric
 from llmb_common.planning.workspace import Workspace
+from llmb_run.reporting.fabric import fabric_part
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, MOST_RUNS, Report, build
 from llmb_run.results.selected import selected
 from support.report_site import HOSTILE
 from support.runs import make_run, steady_log
+from tools.fabric_simulation import REAL, Simulated, hosts_of, measure
 
 THEMES = ("light", "dark")
 FAIL = "llama3.1 70b mbridge fp8 (cs) on 64 h100"
@@ -356,3 +360,25 @@ def test_the_course_of_a_tuning_is_drawn(browser: Browser, report: Report, tmp_p
         expected = [another, base, another, winner] if slow else [another, base, winner, "transparent"]
         assert [mark.get_attribute("fill") for mark in marks] == expected
         assert page.locator("#course svg .role-axis-title text").all_text_contents() == ["trial", "step time (s)"]
+
+
+@pytest.mark.parametrize(("width", "theme"), [*zip(WIDTHS, ("light", "dark", "dark"), strict=True)])
+def test_a_fabric_is_drawn_with_what_is_slow_marked(
+    browser: Browser, report: Report, tmp_path: Path, width: int, theme: str
+) -> None:
+    source = random.Random(1)
+    fleets = (Simulated(hosts_of(66), REAL, {"n7": 0.05}), Simulated(hosts_of(2), REAL))
+    fabrics = [fabric_part(Fabric(*measure(fleet, source))) for fleet in fleets]
+    (group,) = fabrics[1].groups
+    broken = msgspec.structs.replace(group, kind="no figure", busbw_gbps=None, why="a rank hung")
+    fabrics[1] = msgspec.structs.replace(fabrics[1], groups=(group, broken))
+    file = tmp_path / "report.html"
+    file.write_text(html_page(msgspec.structs.replace(report, fabrics=tuple(fabrics))), encoding="utf-8")
+    with shown(browser, file, theme, width=width) as page:
+        assert page.locator("#contents a").all_inner_texts()[:2] == ["Fabric", "Verdicts"]
+        assert len(page.locator("#fabric-groups-0 .mark-symbol path").all()) >= len(fabrics[0].groups)
+        page.locator("#fabric summary").first.click()
+        rows = page.locator("#fabric details").first.locator("tbody tr")
+        slow = [line.get_attribute("class") == "slow" for line in rows.all()]
+        assert (slow[:4], sum(slow)) == ([True, True, True, False], 3)
+        assert (hidden(page), overlaps(page), pale(page)) == ([], [], [])

@@ -57,9 +57,10 @@ def test_healthy_nodes_of_three_kinds(site: Site) -> None:
         site.trees.node(f"gpu{number}", "h100" if number < 3 else "b200")
     site.trees.node("grace1", "gb200")
     site.trees.node("grace2", "gb200")
-    for nodes in ("gpu[1-2]", "gpu[3-4]", "grace[1-2]"):
+    for nodes, unknown in (("gpu[1-2]", []), ("gone-0,gpu[3-4]", ["gone-0"]), ("grace[1-2]", [])):
         status, found = site.health("--nodes", nodes)
-        assert (status, [node["status"] for node in found["data"]["nodes"]]) == (0, ["ok", "ok"]), found
+        assert [node["status"] for node in found["data"]["nodes"]] == ["ok", "ok"], found
+        assert (status, list(found["data"]["not_asked"])) == (len(unknown), unknown), "a pod that is gone, or a mistake"
 
 
 def test_one_ill_node_one_that_hangs_and_one_that_is_silent(site: Site, slurm: SlurmCluster) -> None:

@@ -83,9 +83,10 @@ def test_a_task_file_again_submits_nothing_again(cli: Cli, tmp_path: Path, slurm
 
 
 def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
-    cli("exclude", "add", "gpu[1-3]", "--reason", "slow links")
-    (run,) = ids(cli("single", *SMOKE, "--json"))
+    cli("exclude", "add", "gone-[0-1],gpu[1-3]", "--reason", "slow links")
+    (run,) = ids(cli("single", *SMOKE, "--json"))  # Slurm refuses names that it does not know, such as those of pods
     assert cli("wait", run).status == 0
+    assert "does not know gone-0, gone-1: not excluded" in cli("show", run).out
     assert '"gpu4"' in events(cli, run)
     wanted = cli("submit", *SMOKE, "--nodelist", "gpu2")
     assert wanted.status == 2

@@ -9,8 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from llmb_common.base.processes import Answer
 from llmb_common.base.talking import Conversation, talk
+from llmb_common.health import fabric, workers
 from llmb_common.health.ask import Health
 from llmb_common.health.fabric import with_fabric
 from llmb_common.health.verdicts import judge
@@ -75,10 +78,17 @@ def named(found: Health) -> dict[str, list[tuple[str, str]]]:
     }
 
 
-def test_of_four_nodes_the_slow_one_is_named(engine_python: Path, tmp_path: Path) -> None:
-    found = found_in(engine_python, tmp_path, 4, {"n3": "time.sleep(0.2)"})
+def test_of_four_nodes_the_slow_one_is_named_with_its_rail(
+    engine_python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (fabric, workers):  # three ranks a node, as there are GPUs elsewhere
+        monkeypatch.setattr(module, "ranks_of", lambda needs: 3)
+    of_rank = "member = sys._getframe(1).f_locals['member']"
+    of_its_way_out = "member.index == 2 and member.world != 3 and time.sleep(0.2)"
+    found = found_in(engine_python, tmp_path, 4, {"n3": f"{of_rank}; {of_its_way_out}"})
     assert named(found) == {"n3": [("slow-node", "warn")]}
     assert found.fabric is not None
+    assert [finding.rails for finding in found.fabric.verdict.findings] == [(2,)]
     assert found.fabric.measurement.whole is not None
     assert (found.fabric.measurement.whole.busbw_gbps or 0) > 0
 

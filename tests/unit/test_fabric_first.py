@@ -16,7 +16,7 @@ from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, bus_factor
 from llmb_common.planning.site.cluster import HealthSettings
 from llmb_run.actions import health
-from llmb_run.actions.fabric_text import fabric_text
+from llmb_run.fabric_text import fabric_text
 from llmb_run.starting import submitting
 from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli
@@ -136,6 +136,7 @@ def test_an_acceptance_begins_with_it_and_a_warned_node_fails_none(
     kept = json.loads(inside["campaign/health.json"])["fabric"]
     assert msgspec.convert(kept, list[Fabric]) == [fabric(318.0)]
     assert inside["campaign/verdicts.txt"].decode().startswith("fabric: warn: n1 ")
+    assert '"fabrics":[{"level":"warn",' in inside["campaign/report.html"].decode()
     shown = campaign("accept", "show", tmp_path / "out")
     assert (shown.status, shown.out.startswith("fabric: warn: n1 ")) == (0, True)
     expected = HealthSettings(all_reduce_gb_per_s=330, tolerance_percent=1)

@@ -21,6 +21,7 @@ from llmb_common.nodes.fabric.measurement import (
     NodeMeasurement,
     measurement_from_json,
 )
+from llmb_common.nodes.fabric.rails import rail_groups
 from llmb_common.nodes.fabric.spread import FLOOR, usual
 from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.planning.site.cluster import HealthSettings
@@ -231,6 +232,68 @@ def test_a_slow_path_is_named_by_both_ends() -> None:
     assert kinds(verdict) == [("slow-path", "warn", ("n1", "n2"))]
     assert sum(set(item.nodes) == {"n1", "n2"} for of_round in found.rounds for item in of_round) == 2
     assert verdict.excludable == []
+
+
+def by_rail(nodes: Sequence[str], slow: Mapping[int, float | None], rails: int = 8) -> list[GroupMeasurement]:
+    """One GPU of each node at a time, which gives 40 GB/s but for the slow ones."""
+    figures = [slow.get(rail, 40.0) for rail in range(rails)]
+    groups = [group(nodes, figure and figure * 8, rail=rail) for rail, figure in enumerate(figures)]
+    return [msgspec.structs.replace(item, gpus_per_node=1) for item in groups]
+
+
+SLOW_NODES = ("n3", "n9", "n14")
+THREE_SLOW = [[group(hosts_of(24)[at : at + 2], 300.0 if at in (2, 8, 12) else GROUP) for at in range(0, 24, 2)]]
+THREE_SLOW += [
+    [group([host, f"n{at}"], 300.0) for host, at in zip(SLOW_NODES, partners, strict=True)]
+    for partners in ((1, 2, 5), (6, 7, 8))
+]
+
+
+def test_each_slow_node_has_its_slow_rail_said() -> None:
+    rails = [*by_rail(["n3", "n6"], {3: 30.0}), *by_rail(["n9", "n7"], {}), *by_rail(["n14", "n8"], {1: 30.0, 5: 1.0})]
+    verdict = judge(fleet(*THREE_SLOW, rails=tuple(rails)))
+    assert kinds(verdict) == [("slow-node", "warn", (host,)) for host in SLOW_NODES]
+    assert [finding.rails for finding in verdict.findings] == [(3,), (), (1, 5)]
+
+
+def test_three_nodes_with_the_same_slow_rail_are_one_finding() -> None:
+    groups = [[host, partner] for host, partner in zip(SLOW_NODES, ("n6", "n7", "n8"), strict=True)]
+    rails = [rail for nodes in groups for rail in by_rail(nodes, {3: 30.0})]
+    verdict = judge(fleet(*THREE_SLOW, rails=tuple(rails)))
+    assert kinds(verdict) == [("slow-rail", "warn", SLOW_NODES)]
+    assert verdict.findings[0].rails == (3,)
+    assert verdict.excludable == []
+    two = judge(fleet(*THREE_SLOW, rails=tuple(rails[:16])))
+    assert kinds(two) == [("slow-node", "warn", (host,)) for host in SLOW_NODES], "two may have it by chance"
+
+
+@pytest.mark.parametrize("slow", [dict.fromkeys(range(4), 30.0), {3: None}, {3: 39.8}], ids=["half", "none", "little"])
+def test_what_is_no_rails_fault_is_not_said_of_one(slow: Mapping[int, float | None]) -> None:
+    """Half of them, one without a figure, and what healthy ones differ by."""
+    verdict = judge(fleet(*THREE_SLOW, rails=tuple(by_rail(["n3", "n6"], slow))))
+    assert [finding.rails for finding in verdict.findings] == [(), (), ()]
+
+
+def test_a_rail_that_is_slow_everywhere_shows_against_what_the_site_expects() -> None:
+    measured = fleet([group(hosts_of(24)[at : at + 2], 300.0) for at in range(0, 24, 2)])
+    expected = HealthSettings(all_reduce_gb_per_s=360, tolerance_percent=5)
+    groups = rail_groups(measured, judge(measured, {}, expected))
+    assert len(groups) == 4
+    rails = [rail for nodes in groups for rail in by_rail(nodes, {3: 30.0})]
+    verdict = judge(msgspec.structs.replace(measured, rails=tuple(rails)), {}, expected)
+    assert kinds(verdict) == [("below-expectation", "fail", ()), ("slow-rail", "warn", ())]
+    assert rail_groups(measured, judge(measured)) == [], "nobody is slow, and nothing is expected"
+
+
+def test_groups_are_measured_by_rail_with_their_suspect_alone() -> None:
+    measured = fleet(*THREE_SLOW)
+    groups = rail_groups(measured, judge(measured))
+    assert len(groups) == 3
+    assert all(len({*SLOW_NODES} & {*nodes}) == 1 for nodes in groups)
+    gone = msgspec.structs.replace(measured, missing={"n3": "it stopped answering"})
+    left = rail_groups(gone, judge(gone))
+    assert len(left) == 2
+    assert "n3" not in {host for nodes in left for host in nodes}
 
 
 def test_slow_once_is_a_note() -> None:

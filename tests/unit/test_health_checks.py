@@ -65,6 +65,8 @@ FAILS: list[tuple[str, Change]] = [
     ("folders", part("software", unpacked=Folder(path="/e", there=True, free=int(5e9), size=int(1e12)))),
     ("stuck", whole(stuck=(Process(7, "nvidia-smi"),))),
     ("runtime", part("software", enroot=None)),
+    ("runtime", part("software", enroot=None, enroot_missing="enroot ended with 1: mkdir: cannot create '/run/x'")),
+    ("runtime", part("software", roots=Folder(path="/d", there=True, problem="Permission denied"))),
     ("xid", logged("NVRM: Xid (PCI:0000:02:00): 79, pid='<unknown>', GPU has fallen off the bus.")),
     ("xid", logged("NVRM: fallen off the bus and is not responding to commands.")),
     ("sxid", logged("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 23003, Fatal, Link 48 ...")),
@@ -134,6 +136,24 @@ def test_a_fault_is_found_on_its_node_and_on_no_other(level: str, check: str, ch
     }
     assert (check, level) in {(remark.check, remark.level) for remark in found["n2"].remarks}
     assert all(remark.remedy for remark in found["n2"].remarks)
+
+
+POD_FAULTS = [
+    part("system", memlock=8 << 20, pod=True),
+    part("system", shm_size=64 << 20, shm_free=64 << 20, pod=True),
+    lambda f: part("software", enroot=None)(part("system", pod=True)(f)),
+    lambda f: part("software", enroot=None, enroot_missing="mkdir: x")(part("system", pod=True)(f)),
+    lambda f: part("software", roots=Folder(path="/d", problem="x"))(part("system", pod=True)(f)),
+]
+
+
+@pytest.mark.parametrize("fault", POD_FAULTS)
+def test_a_pod_of_kubernetes_has_other_remedies_than_a_machine(fault: Change) -> None:
+    """Nobody edits a unit of systemd in a pod, nor does what is installed there by hand last."""
+    (in_pod,) = checked(fault, PLANNED)["n2"].remarks
+    (on_machine,) = checked(lambda f: part("system", pod=False)(fault(f)), PLANNED)["n2"].remarks
+    assert (in_pod.check, in_pod.level, in_pod.text) == (on_machine.check, on_machine.level, on_machine.text)
+    assert in_pod.remedy != on_machine.remedy
 
 
 UNKNOWN: list[Change] = [

@@ -95,8 +95,15 @@ def test_how_the_kernel_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Tools(monkeypatch, tmp_path)
     assert looks.system() == {
         **{"memlock": 65536, "nofile": None, "shm_size": None, "shm_free": None, "governors": [], "idle_states": None},
-        **{"idle_disabled": 0, "numa_balancing": None, "numa_nodes": None, "cmdline": "", "virtual": True},
-        **{"page_size": os.sysconf("SC_PAGE_SIZE"), "first_outgoing_port": None, "peermem": False},
+        **{
+            "idle_disabled": 0,
+            "numa_balancing": None,
+            "numa_nodes": None,
+            "cmdline": "",
+            "pod": False,
+            "virtual": True,
+        },
+        **{"pod": False, "page_size": os.sysconf("SC_PAGE_SIZE"), "first_outgoing_port": None, "peermem": False},
         **{"open_driver": False, "peer_mapping": True, "gdrcopy": True, "clock": 1_800_000_000.0},
     }
 
@@ -129,7 +136,7 @@ def test_the_software_of_a_node_and_how_enroot_is_set(tmp_path: Path, monkeypatc
     assert (unpacked["path"], unpacked["there"]) == (str(tmp_path), True)
     assert found.pop("roots") is None, "this Enroot has not answered to that"
     assert found == {
-        **{"os": "Rocky 9", "ofed": "24.10", "enroot": "4.1.2", "starts": ["good"]},
+        **{"os": "Rocky 9", "ofed": "24.10", "enroot": "4.1.2", "enroot_missing": None, "starts": ["good"]},
         "enroot_settings": {
             "ENROOT_DATA_PATH": f"{tmp_path}/x/y",
             "NCCL_IB_HCA": "mlx5",
@@ -143,6 +150,37 @@ def test_where_enroot_keeps_roots_is_asked_of_it(tmp_path: Path, monkeypatch: py
     Tools(monkeypatch, tmp_path, enroot=said, stat="nfs\n")
     roots = looks.software()["roots"]
     assert (roots["path"], roots["there"], roots["kind"], roots["free"] > 0) == (str(tmp_path), True, "nfs", True)
+    assert roots["problem"] is None
+    said = said.replace(str(tmp_path), "/proc")  # root, too, cannot write there
+    Tools(monkeypatch, tmp_path, enroot=said, stat="proc\n")
+    assert looks.software()["roots"]["problem"]
+
+
+def test_an_enroot_that_cannot_make_its_folders_is_not_called_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enroot = tmp_path / "enroot"
+    enroot.write_text("#!/bin/sh\nmkdir -p /proc/enroot && echo 4.1.2\n")
+    enroot.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = looks.software()
+    assert found["enroot"] is None
+    assert "mkdir" in found["enroot_missing"]
+    enroot.unlink()
+    assert looks.software()["enroot_missing"] is None
+
+
+def test_a_pod_of_kubernetes_is_known_by_its_hosts_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Tools(monkeypatch, tmp_path)
+    (tmp_path / "etc").mkdir()
+    hosts = tmp_path / "etc/hosts"
+    for first, pod in (
+        ("# Kubernetes-managed hosts file.\n", True),
+        ("# Kubernetes-managed hosts file (host network).\n", True),
+        ("127.0.0.1 localhost\n", False),
+    ):
+        hosts.write_text(f"{first}::1 localhost\n")
+        assert looks.system()["pod"] is pod
 
 
 NOW = 99_990
@@ -313,7 +351,7 @@ def test_what_a_healthy_node_says_to_the_letter(facts: dict[str, NodeFacts]) -> 
     assert abs(system.pop("clock") - healthy.begun) < 600
     assert system == {
         **{"memlock": None, "nofile": 1048576, "governors": ("performance",), "idle_states": 4, "idle_disabled": 1},
-        **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "virtual": False},
+        **{"numa_balancing": "0", "numa_nodes": 2, "cmdline": "ro iommu=pt", "pod": False, "virtual": False},
         **{"first_outgoing_port": 32768, "peermem": True, "open_driver": True, "peer_mapping": True, "gdrcopy": True},
         "page_size": os.sysconf("SC_PAGE_SIZE"),
     }

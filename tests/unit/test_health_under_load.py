@@ -47,6 +47,8 @@ class Bench:
         self.nodes = nodes
         self.gpus: dict[tuple[str, int], dict[str, Any]] = {}
         self.slow_nodes: dict[str, float] = {}
+        self.slow_rails: dict[str, tuple[int, float]] = {}
+        """Nodes of which one adapter is slow, with its number and what it gives by itself."""
         self.hangs: dict[str, dict[str, Any]] = {}
         """Nodes whose rank 2 hangs, and what is said of that."""
         self.silent: dict[str, int] = {}
@@ -99,6 +101,8 @@ class Bench:
             error = "DistNetworkError: ... code: -98, name: EADDRINUSE, message: address already in use"
             return {"ranks": {str(index): {"error": error, "step": 2} for index in range(self.spec["gpus"])}}
         stuck = [other for other in group if len(group) > 1 and (other in self.hangs or self._is_silent(other, order))]
+        if order.get("rails"):
+            return {"ranks": {str(rail): self._rail(group, rail, order["bytes"][0]) for rail in range(8)}}
         if not stuck:
             value = {"seconds": [self._seconds(group, size) for size in order["bytes"]], "log": LOG}
             return {"ranks": {str(index): {"value": value, "step": 9} for index in range(self.spec["gpus"])}}
@@ -109,6 +113,16 @@ class Bench:
         if node in self.hangs:
             ranks["2"] = {**waits, **self.hangs[node]}
         return {"ranks": ranks}
+
+    def _rail(self, group: Sequence[str], rail: int, size: int) -> dict[str, Any]:
+        rates = [self.slow_rails.get(node, (0, 48.0)) for node in group]
+        rate = min([48.0, *(rate for number, rate in rates if number == rail)])
+        log = [
+            "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [3]mlx5_3:1/IB",
+            f"n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/{rail}/GDRDMA",
+        ]
+        seconds = size * bus_factor("all_reduce", len(group)) / 1e9 / rate
+        return {"value": {"seconds": [seconds], "log": log}, "step": 9}
 
     def _is_silent(self, node: str, order: dict[str, Any]) -> bool:
         return self.silent.get(node, 99) <= order["order"]
@@ -232,6 +246,23 @@ def test_a_slow_node_is_warned_of_and_kept_in_use(bench: Bench, tmp_path: Path) 
     assert len({frozenset(group) for group in partners}) == 3, "its own, and twice with fast ones"
     keep_out(tmp_path, found, days=1)
     assert exclusions(tmp_path) == []
+
+
+def test_of_a_slow_node_the_rail_is_named(bench: Bench, tmp_path: Path) -> None:
+    bench.slow_nodes["n5"] = 44.0
+    bench.slow_rails["n5"] = (3, 40.0)
+    found = measured(bench, tmp_path)
+    assert found.fabric is not None
+    (finding,) = found.fabric.verdict.findings
+    assert (finding.kind, finding.hosts, finding.rails) == ("slow-node", ("n5",), (3,))
+    assert "rail 3 (mlx5_3, 40 GB/s of one GPU a node)" in finding.what
+    (order,) = [order for order in bench.orders if order.get("rails")]
+    assert len(order["groups"]) == 1
+    assert "n5" in order["groups"][0]
+    assert bench.orders[-1]["groups"] == [list(NODES)], "all nodes together come last"
+    taken = [(order["port"], len(order["groups"]) * (8 if order.get("rails") else 1)) for order in bench.orders[1:]]
+    ends = [first + count for first, count in taken]
+    assert ends[:-1] == [first for first, _ in taken[1:]], "each rail has a port of its own"
 
 
 def test_what_the_site_expects_makes_it_a_failure(bench: Bench, tmp_path: Path) -> None:

@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from llmb_common.nodes.facts import Adapter, HostFacts, NodeFacts, Snapshot
-from llmb_common.nodes.nccl import MOST_BYTES, NcclLog, parse_nccl_log, read_nccl_log
+from llmb_common.nodes.nccl import MOST_BYTES, NcclLog, parse_nccl_log, read_nccl_log, used_adapters_of
 from llmb_common.planning.job_plan import JobPlan
+from llmb_train.nodes.machine import of_the_network
 from support.told_nodes import IB, gpu, node, said, two_nodes
 
 
@@ -229,3 +230,18 @@ def test_a_huge_log_of_distinct_names_stays_small(tmp_path: Path) -> None:
     assert len(log.transports) == 64
     assert MOST_BYTES < 1 << 25
     assert parse_nccl_log([]) == NcclLog()
+
+
+@pytest.mark.parametrize("log", sorted(LOGS.glob("*.log")), ids=lambda log: log.stem)
+def test_what_is_kept_of_a_log_says_all_that_the_whole_says(log: Path) -> None:
+    """``health --fabric`` sends only such lines."""
+    lines = log.read_text().splitlines()
+    assert parse_nccl_log(of_the_network(lines)) == parse_nccl_log(lines)
+
+
+def test_the_adapter_that_a_rail_used_is_read() -> None:
+    used = "n1:1:2 [0] NCCL INFO NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_4:1/RoCE [RO]; OOB eth0:10.0.0.4<0>"
+    channel = "n1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB{}/GDRDMA"
+    assert used_adapters_of([used, channel.format("/1"), channel.format("ext_v8/1")]) == ("mlx5_4",)
+    assert used_adapters_of([used, channel.format("/7")]) == ()
+    assert used_adapters_of([channel.format("/1"), "via NET/Socket/1", used[:60]]) == ()

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import random
 import re
 import sys
 from html.parser import HTMLParser
@@ -17,15 +18,18 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 from markdown_it import MarkdownIt
 
+from llmb_common.health.verdicts import Fabric
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form
+from llmb_run.reporting.fabric import MOST_LISTED, fabric_part
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.selected import selected
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log
+from tools.fabric_simulation import REAL, Simulated, hosts_of, measure
 
 TITLE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 
@@ -71,6 +75,46 @@ def test_markdown_has_what_the_report_has(report: Report) -> None:
     assert any(run == spiky["run"] and "(iteration 38; 4.1 times" in text for run, text in found["Remarks"][1:])
     assert found["Scaling"][-1][3:6] == ["64", "1024", "1"]
     assert len(found["History"]) == 1 + 10 + 3, "configurations that ran once have no history"
+
+
+def fabrics() -> tuple[Fabric, ...]:
+    """A fleet with a slow node, and one that is too small to be judged."""
+    source = random.Random(1)
+    hosts = hosts_of(66)
+    found = [measure(fleet, source) for fleet in (Simulated(hosts, REAL, {"n7": 0.05}), Simulated(hosts[:2], REAL))]
+    return tuple(Fabric(measured, verdict) for measured, verdict in found)
+
+
+def test_a_measurement_of_the_fabric_is_drawn_if_there_is_one(report: Report) -> None:
+    many, few = fabrics()
+    measured = msgspec.structs.replace(report, fabrics=(fabric_part(many), fabric_part(few)))
+    text = markdown(measured)
+    assert text.index("## Fabric: warn") < text.index("## Fabric: not judged") < text.index("## Verdicts")
+    assert "Fabric" not in markdown(report)
+    head, *rows = tables(text)["Groups of nodes by bus bandwidth"]
+    speed, bandwidth = head.index("speed"), head.index("bus bandwidth, GB/s")
+    groups = rows[: rows.index(head)]
+    assert len(groups) == MOST_LISTED < len(measured.fabrics[0].groups)
+    assert sorted(float(row[bandwidth]) for row in groups) == [float(row[bandwidth]) for row in groups]
+    slow = [row for row in groups if row[speed] == "slow"]
+    assert groups[: len(slow)] == slow
+    assert len(slow) == 3, "the first group of n7, and its two others"
+    data = json.loads(Elements(page(measured)).scripts[0][1])
+    assert [part["level"] for part in data["fabrics"]] == ["warn", "not judged"]
+    assert len(page(measured)) - len(page(report)) < 20_000
+
+
+def test_a_file_with_a_measurement_is_given(site: Cli, tmp_path: Path) -> None:
+    printed, kept = tmp_path / "printed.json", tmp_path / "health.json"
+    plain = msgspec.to_builtins(fabrics())
+    printed.write_text(json.dumps({"data": {"fabric": plain[0]}}))
+    kept.write_text(json.dumps({"schema": 1, "fabric": plain}))
+    done = site("report", "--fabric", printed, "--fabric", kept)
+    assert re.findall("## Fabric: (.*)", done.out) == ["warn", "warn", "not judged"]
+    for text in ("", "[", "[1]", '{"fabric": []}', '{"fabric": {"a": 1}}'):
+        printed.write_text(text)
+        assert site("report", "--fabric", printed, "--json").envelope["error"]["code"] == "request"
+    assert site("report", "--fabric", tmp_path / "none", "--json").envelope["error"]["code"] == "request"
 
 
 def test_markdown_begins_with_the_answer_and_has_no_empty_section(report: Report, site: Cli) -> None:

@@ -47,6 +47,7 @@ from llmb_run.acceptance.workloads import (
 from llmb_run.campaigns.campaign import ANEW, Campaign, answered, begin_or_go_on
 from llmb_run.campaigns.conduct import Conduct, attempt_of
 from llmb_run.reporting.answer import of_campaign
+from llmb_run.reporting.fabric import fabric_part
 from llmb_run.reporting.forms import junit, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import Mask, stored_secrets, write_archive
@@ -139,7 +140,8 @@ def write_pack(
     mask = Mask(secrets)
     plain = build(measured, workspace, f"Acceptance of {result['suite']}")
     about = for_report(result)
-    plain = msgspec.structs.replace(plain, campaign=about, answer=of_campaign(about))
+    fabrics = tuple(fabric_part(item) for item in fabric_of(campaign.folder))
+    plain = msgspec.structs.replace(plain, campaign=about, fabrics=fabrics, answer=of_campaign(about))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     report: Report = from_plain({**mask.value(msgspec.to_builtins(plain)), "made": round(ended)}, Report)
     html = page(report)

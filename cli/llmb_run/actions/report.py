@@ -17,6 +17,7 @@ from llmb_common.base.printable import counted, size
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
 from llmb_run.app import refuse_beside_json
+from llmb_run.reporting.fabric import fabric_part, read_fabrics
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
@@ -31,6 +32,7 @@ def report(
     markdown: str | None,
     junit: str | None,
     title: str,
+    fabric: tuple[str, ...],
     **filters: Any,
 ) -> Result:
     """``llmb-run report``."""
@@ -43,8 +45,10 @@ def report(
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")
+    fabrics = [fabric_part(item) for file in fabric for item in read_fabrics(Path(file))]
     workspace = Workspace()
     report = build(selected(workspace, runs, filters), workspace, title)
+    report = msgspec.structs.replace(report, fabrics=tuple(fabrics))
     text, said = "", []
     for form, file in wanted.items():
         written = _WRITERS[form](report)

@@ -23,6 +23,13 @@ _FILE = click.Path()
     "--markdown", metavar="FILE", type=_FILE, help="Write tables for a ticket or a wiki. The default, on stdout."
 )
 @click.option("--junit", metavar="FILE", type=_FILE, help="Write JUnit XML for a continuous-integration server.")
+@click.option(
+    *("--fabric", "fabric"),
+    metavar="FILE",
+    type=_FILE,
+    multiple=True,
+    help="Draw a measurement of the fabric, of llmb-run health --fabric --json.",
+)
 @click.option("--title", metavar="TEXT", default="LLMB report", help="Heading of the report.")
 def report_command(**settings: Any) -> Result:
     """Report on runs: verdicts, charts, scaling, history, nodes and differences.

@@ -16,8 +16,7 @@ from llmb_common.nodes.fabric.measurement import FabricMeasurement, measurement_
 from llmb_run.results.nccl import answer, are_nccl_tests, read_nccl_tests
 
 _MOST_BYTES = 1 << 28
-_WAY = ("data", "fabric", "measurement")
-"""To a measurement in what a command printed, or in a file of a campaign: keys that are there are followed."""
+HOW = "llmb-run health --fabric --json > FILE writes such a file"
 
 
 def are_fabrics(words: list[str]) -> bool:
@@ -60,25 +59,28 @@ def read_fabric(file: Path) -> FabricMeasurement:
     """
     if are_nccl_tests([str(file)]):
         return _of_nccl_tests(file)
+    first = recorded(file)[0]
+    inner = first.get("measurement") if isinstance(first, dict) else None
+    return measurement_from_json(json.dumps(inner or first).encode(), str(file))
+
+
+def recorded(file: Path) -> list[Any]:
+    """What a file has of fabrics, at least one: what ``health --fabric --json`` printed, a campaign's ``health.json``,
+    which may have several, or the file as it is.
+
+    Raises:
+        RequestError: the file cannot be read
+    """
     try:
-        plain = json.loads(read_some(file, _MOST_BYTES))
+        found = json.loads(read_some(file, _MOST_BYTES))
     except OSError as error:
         raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy="check the file") from error
     except (ValueError, RecursionError) as error:
-        raise RequestError(
-            f"{file} is not JSON: {error}", remedy="llmb-run health --fabric --json > FILE writes such a file"
-        ) from error
-    return measurement_from_json(json.dumps(_inner(plain)).encode(), str(file))
-
-
-def _inner(plain: Any) -> Any:
-    """The fabric measurement inside the JSON of a command that ran one, found along ``_WAY``."""
-    for key in _WAY:
-        if isinstance(plain, dict) and plain.get(key):
-            plain = plain[key]
-        if isinstance(plain, list) and plain:
-            plain = plain[0]
-    return plain
+        raise RequestError(f"{file} is not JSON: {error}", remedy=HOW) from error
+    for key in ("data", "fabric"):
+        if isinstance(found, dict) and found.get(key):
+            found = found[key]
+    return found if isinstance(found, list) and found else [found]
 
 
 def _of_nccl_tests(file: Path) -> FabricMeasurement:

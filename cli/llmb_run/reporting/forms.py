@@ -33,6 +33,7 @@ from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.answer import Answer
 from llmb_run.reporting.charts_library import charts_library
+from llmb_run.reporting.fabric import MOST_LISTED, FabricGroup, FabricPart, left_out
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
@@ -41,7 +42,7 @@ from llmb_run.results.series import history_view, scaling_view
 
 _SCRIPTS = tuple(
     (
-        "dom.js theme.js sorting.js head.js acceptance.js verdicts.js filters.js charts.js tuning.js "
+        "dom.js theme.js sorting.js head.js acceptance.js verdicts.js filters.js charts.js fabric.js tuning.js "
         "steps.js history.js sweep.js scaling.js runs.js evidence.js page.js"
     ).split()
 )
@@ -101,6 +102,8 @@ def _lines(report: Report) -> Iterator[str]:
     yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)
     said = f"{counted(report.counts.runs, 'run')}, made {made}, llmb {report.version}"
     yield from (f"* Report: {_escaped(said)}", "")
+    for part in report.fabrics:
+        yield from _fabric(part)
     left_out = report.left_out
     if report.groups:
         verdicts = columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups)
@@ -117,6 +120,30 @@ def _lines(report: Report) -> Iterator[str]:
         nodes = columns.cells(_NODE, Form.MARKDOWN, report.hosts)
         yield from _section("Nodes", *nodes, left_out.get("nodes"))
     yield from _differences(report)
+
+
+def _fabric(part: FabricPart) -> Iterator[str]:
+    """The verdict of a measurement, what was found, what was measured, and the slowest groups."""
+    yield from (f"## Fabric: {part.level}", "")
+    yield from (f"* {_escaped(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
+    yield ""
+    yield from _table(part.heads, part.rows)
+    listed = part.groups[:MOST_LISTED]
+    if listed:
+        yield from _section(
+            "Groups of nodes by bus bandwidth",
+            *columns.cells(_GROUP_OF_NODES, Form.MARKDOWN, listed),
+            left_out(part, len(listed)),
+        )
+
+
+_GROUP_OF_NODES: tuple[Column[FabricGroup], ...] = (
+    Column("nodes", at("nodes"), Form.MARKDOWN, head="nodes"),
+    Column("kind", at("kind"), Form.MARKDOWN, head="speed"),
+    Column("busbw", at("busbw_gbps"), Form.MARKDOWN, head="bus bandwidth, GB/s", spec=".1f"),
+    Column("share", at("share"), Form.MARKDOWN, head="against the median, %", spec="+.1%"),
+    Column("why", at("why"), Form.MARKDOWN, head="why"),
+)
 
 
 def _answer(answer: Answer) -> Iterator[str]:
@@ -195,6 +222,10 @@ def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], no
     """A heading and a table; ``note``: what is left out of it."""
     yield from (f"## {_escaped(title)}", "")
     yield from (_escaped(note), "") if note else ()
+    yield from _table(heads, rows)
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     yield from (_row(heads), _row(["---"] * len(heads)))
     yield from (_row([_escaped(cell) for cell in row]) for row in rows)
     yield ""

@@ -27,6 +27,7 @@ from llmb_common.runs.timing.runs import NO_FAILURE
 from llmb_run import columns
 from llmb_run.reporting.answer import Answer, Counts, Deciding, conclude, named, worst_first
 from llmb_run.reporting.differences import MOST_TITLES, Differing, differing
+from llmb_run.reporting.fabric import FabricPart
 from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine, host_lines
 from llmb_run.reporting.seen import SeenRun, look_at
@@ -113,6 +114,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The page's columns of figures: key, heading, unit and how a value is written, for each of its tables."""
     campaign: dict[str, Any] | None = None
     """The verdicts of the acceptance campaign that the runs are of, where they are one's: ``outcome.for_report``."""
+    fabrics: tuple[FabricPart, ...] = ()
+    """Measurements of the fabric that were given, or that the campaign began with."""
     tuning: dict[str, Any] | None = None
     """Conclusion, trials and winner of the tuning that the runs are of."""
 

@@ -210,7 +210,7 @@ class Executor(JobScript):
         """The nodes of a host list or of a partition, by name, and why each cannot be had now; empty: it can.
 
         Raises:
-            RequestError: there are no such nodes, or nobody knows of nodes here
+            RequestError: there is none of these nodes, or nobody knows of nodes here
             SchedulerError: the scheduler does not say
         """
         raise _no_nodes()

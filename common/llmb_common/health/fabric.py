@@ -20,6 +20,7 @@ from llmb_common.nodes.fabric.blame import next_round
 from llmb_common.nodes.fabric.grouping import first_groups
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
+from llmb_common.nodes.fabric.rails import rail_groups
 from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.nodes.facts import NodeFacts, Nodes, Snapshot
 from llmb_common.nodes.findings import Remark, remarks
@@ -128,9 +129,20 @@ class _Course:
                 break
             judged = judge(self.measurement, self._topology, self._expected)
             groups = next_round(self.measurement, judged)
+        if time.monotonic() - begun <= _ENOUGH_SECONDS:
+            self._by_rail()
         together = self._reducing()
         if len(together) > 1:
             self._together(together, sizes=sizes)
+
+    def _by_rail(self) -> None:
+        """Slow groups again, by rail, where nodes have more than one."""
+        if ranks_of(self._needs) == 1:
+            return
+        judged = judge(self.measurement, self._topology, self._expected)
+        groups = rail_groups(self.measurement, judged)
+        if groups:
+            self._note(rails=tuple(self._workers.rails(groups, self._bytes, self._seconds)))
 
     def _together(self, nodes: list[str], *, sizes: bool) -> None:
         asked = [self._bytes, *(SIZES[self._needs.device] if sizes else ())]

@@ -21,6 +21,7 @@ from llmb_common.executors import MOST_GROUPS, Container, Held
 from llmb_common.health.answers import readable
 from llmb_common.health.ask import PYTHONS, Frames, command
 from llmb_common.nodes.fabric.measurement import GroupMeasurement
+from llmb_common.nodes.nccl import used_adapters_of
 from llmb_common.nodes.needs import Needs
 
 START_SECONDS = 300.0
@@ -100,7 +101,22 @@ class Workers:
         count = ranks_of(self._needs)
         for node, said in answers.items():
             self.logs.setdefault(node, []).extend(_logged(said))
-        return [_measured(group, count, sizes, answers) for group in groups]
+        return [_measured(group, range(count), sizes, answers) for group in groups]
+
+    def rails(self, groups: Sequence[Sequence[str]], size: int, seconds: float) -> list[GroupMeasurement]:
+        """An all-reduce among GPU i of each node of a group, for all i and all of the disjoint groups at once."""
+        members = [node for group in groups for node in group]
+        count = ranks_of(self._needs)
+        what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
+        port = self._next_ports(len(groups) * count)
+        answers = self._order({**what, "port": port, "seconds": seconds}, members, seconds)
+        found: list[GroupMeasurement] = []
+        for group in groups:
+            for rail in range(count):
+                (measured,) = _measured(group, [rail], [size], answers)
+                lines = [line for node in group for line in _logged(answers.get(node, {}), rail)]
+                found.append(replace(measured, rail=rail, adapters=used_adapters_of(lines)))
+        return found
 
     def _next_ports(self, count: int) -> int:
         """The first of so many ports; those of long ago are free again."""
@@ -170,21 +186,24 @@ def _why_silent(number: int) -> str:
     return "it stopped answering while the fabric was measured"
 
 
-def _logged(said: Mapping[str, Any]) -> Iterator[str]:
-    """The lines of NCCL's log that a node's ranks have given."""
-    for result in said.get("ranks", {}).values():
+def _logged(said: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
+    """The lines of NCCL's log that a node's ranks have given, or one of them."""
+    for name, result in said.get("ranks", {}).items():
+        if rank is not None and name != str(rank):
+            continue
         value = result.get("value") or {}
         yield from (line for line in value.get("log", ()) if isinstance(line, str))
 
 
 def _measured(
-    group: Sequence[str], count: int, sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
+    group: Sequence[str], indexes: Sequence[int], sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[GroupMeasurement]:
-    """What came of a group of nodes with ``count`` ranks each, a measurement for each size."""
+    """What came of a group of nodes with ranks of these indexes each, a measurement for each size."""
+    count = len(indexes)
     results: list[dict[str, Any] | None] = []
     for node in group:
         ranks = answers.get(node, {}).get("ranks", {})
-        results += [ranks.get(str(index)) for index in range(count)]
+        results += [ranks.get(str(index)) for index in indexes]
     nothing = GroupMeasurement(nodes=tuple(group), gpus_per_node=count, bytes=0)
     times = [_times(result, sizes) for result in results]
     values = [of_rank for of_rank in times if of_rank]

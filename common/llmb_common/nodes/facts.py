@@ -153,6 +153,8 @@ class System(msgspec.Struct, frozen=True):
     numa_nodes: int | None = None
     cmdline: str | None = None
     page_size: int | None = None
+    pod: bool | None = None
+    """Whether it is one of Kubernetes."""
     virtual: bool | None = None
     first_outgoing_port: int | None = None
     peermem: bool | None = None
@@ -182,12 +184,14 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 class Software(msgspec.Struct, frozen=True):
-    """``unpacked``: where Enroot unpacks images for Pyxis. ``roots``: where it does for a job of this user. ``starts``:
-    the programs that were to start, and did."""
+    """``enroot_missing``: why Enroot, which is installed, does not even say its version. ``unpacked``: where it unpacks
+    images for Pyxis. ``roots``: where it does for a job of this user. ``starts``: the programs that were to start, and
+    did."""
 
     os: str | None = None
     ofed: str | None = None
     enroot: str | None = None
+    enroot_missing: str | None = None
     enroot_settings: dict[str, str] = {}
     unpacked: Folder | None = None
     roots: Folder | None = None

@@ -79,9 +79,11 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 
 
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
+    pods = {node.host for node in fleet.nodes if node.system.pod}
     for host, items in _by_host(rule.look(fleet), fleet.nodes).items():
+        remedy = rule.in_pods if rule.in_pods and host in pods else rule.remedy
         for text in _said(rule, items):
-            yield host, Remark(rule.name, level, text, rule.remedy)
+            yield host, Remark(rule.name, level, text, remedy)
 
 
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:

@@ -228,8 +228,24 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
-    is_known = node.software.enroot is not None or "software" in node.hung
+    software = node.software
+    is_known = software.enroot is not None or software.enroot_missing is not None or "software" in node.hung
     return "enroot is not installed, but containers need it" if needs.containers and not is_known else ""
+
+
+def failing_enroot(node: NodeFacts, needs: Needs) -> str:
+    """It makes its folders before anything else, and ends where it cannot."""
+    if not needs.containers or node.software.enroot_missing is None:
+        return ""
+    return f"no container can start: {node.software.enroot_missing}"
+
+
+def unwritable_roots(node: NodeFacts, needs: Needs) -> str:
+    """The folder that images are unpacked into."""
+    roots = node.software.roots
+    if not needs.containers or roots is None or not roots.problem:
+        return ""
+    return f"no container can be made in ENROOT_DATA_PATH, {roots.path}: {roots.problem}"
 
 
 # Answers

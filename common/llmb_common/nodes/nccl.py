@@ -19,6 +19,8 @@ _LINE = 4096
 _VERSION = re.compile(r"NCCL version (\d+(?:\.\d+){1,3})(?:\+cuda([\d.]+))?")
 _NETWORK = re.compile(r"NCCL INFO Using network ([\w.+-]+(?: Libfabric)?)")
 _ADAPTER = re.compile(r"\[\d+\]([\w.-]+):\d+/(IB|RoCE|uRoCE)\b")
+_NUMBERED = re.compile(r"\[(\d{1,3})\]([\w.-]{1,40}):\d+/(?:IB|RoCE|uRoCE)\b")
+_CHANNEL = re.compile(r" via NET/IB\w*/(\d{1,3})\b")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is ([\w;.-]+)")
 _TRANSPORT = re.compile(r"NCCL INFO (?:Channel|Ring|CollNet) \S+ : .{0,80}? via ([\w. ]+(?:/[\w. ()-]+)*)")
 _CLIQUE = re.compile(r"NCCL INFO MNNVL 1 cliqueId [0-9a-f]+ cliqueSize (\d{1,6})\b")
@@ -136,6 +138,19 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
         dict(transports),
         clique,
     )
+
+
+def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
+    """The adapters that channels go through, by NCCL's number of them; empty where it does not say."""
+    names: dict[str, str] = {}
+    numbers: dict[str, None] = {}
+    for whole in lines:
+        line = whole[:_LINE]
+        if "NET/IB : Using" in line:
+            names |= dict(_NUMBERED.findall(line)[:_MOST_NAMES])
+        if (found := _CHANNEL.search(line)) and len(numbers) < _MOST_NAMES:
+            numbers[found[1]] = None
+    return tuple(dict.fromkeys(names[number] for number in numbers if number in names))
 
 
 def _transport(path: str) -> str:

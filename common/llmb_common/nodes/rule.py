@@ -59,13 +59,15 @@ Look = Callable[[Fleet], Iterable[Found]]
 
 class Rule(NamedTuple):
     """``sentence``: everything that is found is one sentence, in place of its first braces, and what is usual in place
-    of the second; without one, each is a sentence by itself."""
+    of the second; without one, each is a sentence by itself. ``in_pods``: the remedy for nodes that are pods of
+    Kubernetes, where it is another one."""
 
     name: str
     level: Level
     look: Look
     remedy: str
     sentence: str = ""
+    in_pods: str = ""
 
 
 def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:

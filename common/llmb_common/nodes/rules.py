@@ -13,14 +13,17 @@ from llmb_common.nodes.rule import several_of_each_node as several
 FAIL, WARN, UNKNOWN = Level(health="fail"), Level(health="warn"), Level(health="unknown")
 PROBLEM, NOTE = Level(evidence="problem"), Level(evidence="note")
 BOTH = Level(health="fail", evidence="problem")
+BOTH_BEFORE = Level(doctor="fail", health="fail")
 LESS_BEFORE = Level(health="warn", evidence="problem")
 
+_PODS = "docs/administrators.md#slurm-on-kubernetes"
 _ADAPTER = "compare ibstat with another node's: cable, transceiver, firmware, switch port"
 _CABLE = "have the link checked: cable, transceiver, switch port; NVLinks: fabric manager, then the tray"
 _COOLING = "have the node's cooling and power checked"
 _CLOCKS = "nvidia-smi -rgc and -rac undo locked clocks"
 _DRIVER = "look at the node's kernel log, reset the GPU or reboot the node; if it comes back, have it repaired"
 _ENROOT = "install Enroot on the compute nodes"
+_ENROOT_FOLDERS = "create the folders of /etc/enroot/enroot.conf (runtime, cache, data) for each user in the prolog"
 _FOLDER = "put it on a file system with free space that all nodes mount (the folder of runs: read-write)"
 _HCA = "compare the job's NCCL_IB_HCA and NCCL plug-in with what ibstat lists on the node"
 _IDLE_GPU = "find and end the process: nvidia-smi on the node"
@@ -28,6 +31,13 @@ _IMEX = "check systemctl status nvidia-imex, and its nodes_config"
 _MODES = "nvidia-smi -mig 0, nvidia-smi -c DEFAULT"
 _NCCL = "look at NET/ in nodes/*.nccl.log: NCCL_IB_HCA, NCCL_NET, and the image's plug-in"
 _ODD = "compare the node with a normal one: firmware settings, missing parts"
+_POD_ENROOT = f"mount a volume that users can write to, and an enroot.conf that names it: {_PODS}"
+_POD_IMAGE = "use an image of slurmd with Pyxis and Enroot, such as Slinky's slurmd-pyxis"
+_POD_MEMLOCK = (
+    "LimitMEMLOCK=infinity for containerd on the machine below, PropagateResourceLimitsExcept=MEMLOCK in slurm.conf,"
+    f" then restart the pod: {_PODS}"
+)
+_POD_SHM = f"mount an emptyDir with medium: Memory at /dev/shm of slurmd: {_PODS}"
 _POWER = "nvidia-smi -pl restores the board's own limit"
 _RESET = "have the GPU reset, or the node rebooted"
 _SHM = "enlarge or empty /dev/shm"
@@ -58,7 +68,9 @@ ANYWHERE: tuple[Rule, ...] = (
     Rule("folders", WARN, each_node(host.little_room_for_image), _UNPACK),
     Rule("stuck", FAIL, several(host.hanging_driver), _DRIVER),
     Rule("stuck", WARN, several(host.hanging_processes), _DRIVER),
-    Rule("runtime", Level(doctor="fail", health="fail"), each_node(host.no_enroot), _ENROOT),
+    Rule("runtime", BOTH_BEFORE, each_node(host.no_enroot), _ENROOT, in_pods=_POD_IMAGE),
+    Rule("runtime", BOTH_BEFORE, each_node(host.failing_enroot), _ENROOT_FOLDERS, in_pods=_POD_ENROOT),
+    Rule("runtime", FAIL, each_node(host.unwritable_roots), _ENROOT_FOLDERS, in_pods=_POD_ENROOT),
     Rule("kernel-log", UNKNOWN, each_node(host.unread_kernel_log), "kernel.dmesg_restrict = 0 lets users read it"),
     Rule("answer", FAIL, several(host.hung_looks), _DRIVER),
     Rule("answer", WARN, several(host.hung_lesser_looks), _DRIVER),
@@ -151,12 +163,13 @@ ON_GPUS: tuple[Rule, ...] = (
     ),
     Rule(
         "memlock",
-        Level(doctor="fail", health="fail"),
+        BOTH_BEFORE,
         each_node(host.little_locked_memory),
-        "PropagateResourceLimitsExcept=MEMLOCK",
+        "PropagateResourceLimitsExcept=MEMLOCK in slurm.conf, and LimitMEMLOCK=infinity for slurmd",
+        in_pods=_POD_MEMLOCK,
     ),
-    Rule("shared-memory", FAIL, each_node(host.small_shared_memory), _SHM),
-    Rule("shared-memory", WARN, each_node(host.used_shared_memory), _SHM),
+    Rule("shared-memory", FAIL, each_node(host.small_shared_memory), _SHM, in_pods=_POD_SHM),
+    Rule("shared-memory", WARN, each_node(host.used_shared_memory), _SHM, in_pods=_POD_SHM),
     Rule("open-files", WARN, each_node(host.few_open_files), "raise LimitNOFILE of slurmd, and ulimit -n"),
     Rule("cpu-speed", WARN, several(host.slow_cpus), "cpupower frequency-set -g performance"),
     # GPUs of a run, under load or before a job, also against each other

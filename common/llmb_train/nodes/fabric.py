@@ -30,7 +30,6 @@ from llmb_train.nodes.stress import stress, take, usual, wait
 
 ORDERS = 0
 """The descriptor that orders come from."""
-_LINES = ("NCCL version", "Using network", "NET/IB : Using", "Selected provider", " via ", "MNNVL")
 _BEFORE = 2
 """Collectives that do not count: buffers are registered, and channels connected."""
 _BLOCK = {"cuda": 5, "cpu": 1}
@@ -71,7 +70,8 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     was in the end (``step``). Empty: the node is in no group.
 
     ``order``: disjoint ``groups`` of nodes, from which ``port`` on each has its own, the sizes of a buffer in
-    ``bytes``, and after how many ``seconds`` a rank is given up.
+    ``bytes``, and after how many ``seconds`` a rank is given up. With ``rails``, ranks of the same index are a group of
+    their own, which has a port, too.
     """
     node = node_name(os.environ)
     own = [(number, group) for number, group in enumerate(order["groups"]) if node in group]
@@ -85,7 +85,11 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     for index in range(spec["gpus"]):
         step = _Step()
         log = Path(folder) / f"{index}.log"
-        member = _Member(spec, order, group, order["port"] + number, first + index, index, step, log)
+        if order.get("rails"):
+            rank, port = group.index(node), order["port"] + number * spec["gpus"] + index
+        else:
+            rank, port = first + index, order["port"] + number
+        member = _Member(spec, order, group, port, rank, index, step, log)
         calls[str(index)] = (partial(together, member), float(order["seconds"]))
         steps.append(step)
     try:
@@ -128,7 +132,8 @@ class _Member:
         log: Path,
     ) -> None:
         self.device = spec["device"]
-        self.world = len(group) * spec["gpus"]
+        self.is_rail = bool(order.get("rails"))
+        self.world = len(group) * (1 if self.is_rail else spec["gpus"])
         self.address = spec["addresses"][group[0]]
         self.port, self.rank, self.index, self.step = port, rank, index, step
         self.bytes = order["bytes"]
@@ -138,10 +143,10 @@ class _Member:
 
 def together(member: _Member) -> dict[str, Any]:
     """The ``seconds`` of an all-reduce among the group's ranks, for each size, and what NCCL says of the way (``log``,
-    of a node's first rank). Raises for a rendezvous that fails, and ValueError for a wrong sum."""
+    of a node's first rank, or of each rail). Raises for a rendezvous that fails, and ValueError for a wrong sum."""
     member.step.next()
     take(member.device, member.index)
-    if member.device == "cuda" and member.index == 0:
+    if member.device == "cuda" and (member.index == 0 or member.is_rail):
         machine.log_nccl(os.environ, member.log)
     member.step.next()
     store = dist.TCPStore(
@@ -158,7 +163,7 @@ def together(member: _Member) -> dict[str, Any]:
     member.step.next()
     dist.barrier()  # whoever has the store must not go first
     said = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
-    return {"seconds": seconds, "log": [line for line in said if any(word in line for word in _LINES)]}
+    return {"seconds": seconds, "log": machine.of_the_network(said)}
 
 
 def _seconds(member: _Member, store: Any, size: int) -> float:

@@ -191,6 +191,8 @@ def system() -> Dict[str, Any]:
         "numa_nodes": len([cpus for cpus in numa if cpus]) or None,
         "cmdline": " ".join(word for word in cmdline.split() if not word.startswith(_OF_ONE_NODE)),
         "page_size": os.sysconf("SC_PAGE_SIZE"),
+        # The first line that a kubelet writes; Slinky mounts no service account, which others look for.
+        "pod": (read(ROOT / "etc/hosts") or "").startswith("# Kubernetes-managed hosts file"),
         "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
         "first_outgoing_port": _whole(read(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
         "peermem": bool(names(ROOT / "sys/module/nvidia_peermem")),
@@ -204,7 +206,10 @@ def system() -> Dict[str, Any]:
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
     """Versions by name, the settings of Enroot, where it unpacks images, and which of the programs ``starts`` do."""
     release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
-    enroot, _ = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
+    enroot, why = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
+    if why:
+        _, said = _tool("bash", "-c", "enroot version 2>&1", seconds=2)  # which says what it could not do
+        why = (said or why).replace("bash", "enroot", 1)
     files = [ROOT / "etc/enroot/enroot.conf"]
     files += [Path(name) for name in sorted(glob.glob(str(ROOT / "etc/enroot/*.d/*")))]
     text = "\n".join(read(file) or "" for file in files)
@@ -213,6 +218,7 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
         "os": release.group(1) if release else None,
         "ofed": read(ROOT / "sys/module/mlx5_core/version"),
         "enroot": (enroot or "").strip() or None,
+        "enroot_missing": why,
         "enroot_settings": settings,
         "unpacked": folder(_unpacked(settings)),
         "roots": _roots(),
@@ -239,7 +245,7 @@ def _roots() -> Optional[Dict[str, Any]]:
         kind, _ = _tool("stat", "-f", "-c", "%T", found.group(1), seconds=3)
     except Hangs:
         return None
-    return dict(folder(found.group(1)), kind=(kind or "").strip() or None)
+    return dict(folder(found.group(1), written=True), kind=(kind or "").strip() or None)
 
 
 def _unpacked(settings: Dict[str, str]) -> str:

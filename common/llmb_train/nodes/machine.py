@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, MutableMapping, Optional, Sequence, Tuple
 
 DRIVER_FILE = Path("/proc/driver/nvidia/version")
 _MOST_ADAPTERS = 64
@@ -100,6 +100,17 @@ SUBSYSTEMS = "INIT,ENV"
 the environment. Both are printed while communicators are made and connected; a collective that runs prints in COLL
 (NCCL 2.26 to 2.29: src/transport/net.cc, p2p.cc, shm.cc, nvls.cc, init.cc; the level is compared before anything is
 formatted, src/include/debug.h: INFO)."""
+
+
+_OF_THE_NETWORK = re.compile(
+    r"NCCL version|Using network|NET/IB : Using|Selected [Pp]rovider| via |MNNVL|NVLS comm|Connected NVLS"
+)
+"""Releases of aws-ofi-nccl differ in the P."""
+
+
+def of_the_network(lines: Sequence[str]) -> List[str]:
+    """Those of NCCL's lines that ``llmb_common.nodes.nccl`` reads."""
+    return [line for line in lines if _OF_THE_NETWORK.search(line)]
 
 
 def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:

@@ -39,7 +39,9 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     yield DoctorCheck("a compute node", "ok", node.facts.host)
     yield from _hardware(facts, node, remarks)
     if facts.slurm.runtime != "none":
-        yield _ruled("Enroot on the node", remarks, "runtime", node.facts.software.enroot or "not found")
+        software = node.facts.software
+        found = software.enroot or software.enroot_missing or "not found"
+        yield _ruled("Enroot on the node", remarks, "runtime", found)
     yield from _folders(facts, node)
     yield from _hung(node)
     if facts.slurm.runtime == "none":  # jobs train in the Pythons of cluster_config.yaml

@@ -4,6 +4,7 @@ showHead();
 showSections();
 at("without-charts").hidden = Boolean(window.vegaEmbed);
 if (known(report.campaign)) showAcceptance(report.campaign);
+let measured = showFabrics();
 const tuned = known(report.tuning) ? showTuning(report.tuning) : null;
 const groups = showVerdicts((group) => {
   filters.choose({ title: group.title, software: "" });
@@ -34,6 +35,7 @@ window.addEventListener("resize", () => {
   resizing = setTimeout(() => {
     if (drawnFor === document.documentElement.clientWidth) return;
     drawnFor = document.documentElement.clientWidth;
+    measured = showFabrics();
     swept = showSweeps();
     scaled = showScaling();
     redraw(filters.runs());
@@ -46,4 +48,4 @@ window.addEventListener("beforeprint", () => {
   for (const details of document.querySelectorAll("details")) details.open = true;
 });
 // For whoever waits until all is drawn, as a test or a printer does.
-Object.defineProperty(window, "drawn", { get: () => Promise.all([tuned, scaled, swept, ...charts]).then(() => true) });
+Object.defineProperty(window, "drawn", { get: () => Promise.all([measured, tuned, scaled, swept, ...charts]).then(() => true) });

@@ -199,6 +199,16 @@ def unfit_nodes(nodes: str) -> list[str]:
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 
+def unknown_nodes(names: Sequence[str]) -> list[str]:
+    """Those of ``names`` that are no nodes of this cluster.
+
+    Raises:
+        SchedulerError: the scheduler does not say.
+    """
+    known = {name for (name,) in _sinfo("%N", "--Node", f"--nodes={compress(names)}")}
+    return [name for name in names if name not in known]
+
+
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """Why each node is not free now, by name; empty for a node that is.
 
@@ -213,13 +223,14 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
         if partition or nodes or where.endswith("*")
     }
     unknown = [name for name in expand(nodes or "") if name not in found]
-    if unknown or not found:
-        where = f" in partition {partition}" if partition else ""
+    where = f" in partition {partition}" if partition else ""
+    if not found:
         raise RequestError(
             f"Slurm knows no node {compress(unknown) or ''}{where}".replace("node  in", "node in"),
             remedy="sinfo --Node lists them",
         )
-    return found
+    # Such as pods that are gone: the others can be had.
+    return found | dict.fromkeys(unknown, f"Slurm knows no such node{where}")
 
 
 def _why_not_now(state: str, reason: str) -> str:

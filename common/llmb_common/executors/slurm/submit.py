@@ -21,10 +21,11 @@ import msgspec
 
 from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.base.files import shell_part, write_atomic
+from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors import WAIT
 from llmb_common.executors.slurm.options import output_pattern
-from llmb_common.executors.slurm.query import limits_of, run_slurm
+from llmb_common.executors.slurm.query import limits_of, run_slurm, unknown_nodes
 from llmb_common.executors.slurm.script import directives
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
@@ -40,6 +41,8 @@ again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last w
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
     """Submit ``script``; returns the job id and what ``sbatch`` remarked.
 
+    Where Slurm refuses an excluded node that it does not know, such as a pod that is gone, without that node.
+
     Under ``timeout``: should this process be killed, ``sbatch`` still ends, and it is soon certain whether the job
     exists.
 
@@ -47,6 +50,44 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
         AnswerLost: nobody knows whether there is a job.
         SchedulerError: there is none; code ``refused`` or ``no-program``.
     """
+    try:
+        return _sbatch(options, script, job_name)
+    except SchedulerError as error:
+        known, gone = _without_unknown(options) if _UNKNOWN_NODE.search(error.message) else (options, ())
+        if error.code != "refused" or not gone:
+            raise
+    job_id, remark = _sbatch(known, script, job_name)
+    said = f"Slurm does not know {', '.join(gone)[:200]}: not excluded"
+    return job_id, f"{said}; {remark}" if remark else said
+
+
+_UNKNOWN_NODE = re.compile("invalid node name", re.IGNORECASE)
+
+
+def _without_unknown(options: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """``options`` that exclude only nodes that Slurm knows, and those that it does not; none where it does not say."""
+    kept: list[str] = []
+    gone: list[str] = []
+    for option in options:
+        if not option.startswith(_EXCLUDE):
+            kept.append(option)
+            continue
+        excluded = expand(option.removeprefix(_EXCLUDE))
+        try:
+            unknown = unknown_nodes(excluded)
+        except SchedulerError:
+            return list(options), ()
+        gone += unknown
+        known = [name for name in excluded if name not in unknown]
+        if known:
+            kept.append(f"{_EXCLUDE}{compress(known)}")
+    return kept, tuple(gone)
+
+
+_EXCLUDE = "--exclude="
+
+
+def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
     command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
     try:
         answer = run_slurm(command, SUBMIT_SECONDS + 10)
@@ -62,7 +103,7 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
         if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
             raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
         remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
-        if remedy == _OTHER_NODES and any(option.startswith("--exclude=") for option in options):
+        if remedy == _OTHER_NODES and any(option.startswith(_EXCLUDE) for option in options):
             remedy += ", or fewer excluded nodes (llmb-run exclude list)"
         raise SchedulerError(f"sbatch refused the job: {complaint or 'no message'}", remedy=remedy, code="refused")
     return ids[-1], answer.errors.strip()[:500]

@@ -9,8 +9,8 @@ from typing import NamedTuple
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.spread import Usual, usual
-from llmb_common.nodes.fabric.verdict import FabricFinding, Level, Measure
-from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text, remedy, slower
+from llmb_common.nodes.fabric.verdict import FabricFinding, Level, Measure, new_finding
+from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text, slower
 
 DEVIATIONS = 5.0
 """Robust deviations below the median from which a GPU, or a node by itself, is slow: nobody asks again, and there may
@@ -95,14 +95,13 @@ def _findings(
             kind.append(host)
             continue
         findings.append(
-            FabricFinding(
-                kind=finding_kind,
-                level=level,
-                hosts=(host,),
-                what=f"{host}: {_where(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
+            new_finding(
+                finding_kind,
+                level,
+                (host,),
+                f"{host}: {_where(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
                 f" {slower(worst.figure, usual_figure)}",
                 deviations=own.deviations(worst.figure) if own else None,
-                remedy=remedy(finding_kind, [host]),
             )
         )
     if kind:
@@ -132,11 +131,10 @@ def is_a_kind(slow: int, of: int) -> bool:
 def two_kinds(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
     """The note that there are two kinds of nodes, of which the slower one is ``hosts`` where that is known."""
     who = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
-    return FabricFinding(
-        kind="two-kinds",
-        level="note",
-        hosts=tuple(hosts),
-        what=f"there are two kinds of nodes: {who} give {slower(lower, median)} {MEASURES[name].unit}"
+    return new_finding(
+        "two-kinds",
+        "note",
+        hosts,
+        f"there are two kinds of nodes: {who} give {slower(lower, median)} {MEASURES[name].unit}"
         f" ({MEASURES[name].word})",
-        remedy=remedy("two-kinds"),
     )

@@ -10,10 +10,11 @@ from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import followed
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.naming import group_findings
+from llmb_common.nodes.fabric.rails import with_rails
 from llmb_common.nodes.fabric.speeds import group_speeds
 from llmb_common.nodes.fabric.spread import RATIO_FROM
-from llmb_common.nodes.fabric.verdict import Answer, FabricFinding, FabricVerdict, GroupSpeed, Measure
-from llmb_common.nodes.fabric.words import figure, nodes_text, percent, remedy
+from llmb_common.nodes.fabric.verdict import Answer, FabricFinding, FabricVerdict, GroupSpeed, Measure, new_finding
+from llmb_common.nodes.fabric.words import figure, nodes_text, percent
 from llmb_common.planning.site.cluster import HealthSettings
 
 _ORDER = ("fail", "warn", "note")
@@ -41,6 +42,7 @@ def judge(
         *_but_for_missing(group_findings(groups, domains, expected), measurement),
         *_below_expectation(measures),
     ]
+    findings = with_rails(findings, measurement, expected)
     findings.sort(key=lambda finding: _ORDER.index(finding.level))  # stable
     level = _level(findings, groups)
     return FabricVerdict(
@@ -65,13 +67,7 @@ def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurem
 
 def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
     return [
-        FabricFinding(
-            kind="missing",
-            level="fail",
-            hosts=(host,),
-            what=f"{host} did not take part, or not to the end: {printable(why)[:200]}",
-            remedy=remedy("missing", [host]),
-        )
+        new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
         for host, why in measured.missing.items()
     ]
 
@@ -79,23 +75,16 @@ def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
 def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
     """What gave no figure where only one node, or all of them, took part."""
     found = [
-        FabricFinding(
-            kind="no-figure",
-            level="fail",
-            hosts=(node.host,),
-            what=f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}",
-            remedy=remedy("no-figure", [node.host]),
-        )
+        new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
         for node in measured.nodes
         if node.error
     ]
     found += [
-        FabricFinding(
-            kind="no-figure",
-            level="fail",
-            hosts=group.nodes,
-            what=f"{nodes_text(group.nodes)}: all-reduce in the node: {printable(group.error)[:200]}",
-            remedy=remedy("no-figure", group.nodes),
+        new_finding(
+            "no-figure",
+            "fail",
+            group.nodes,
+            f"{nodes_text(group.nodes)}: all-reduce in the node: {printable(group.error)[:200]}",
         )
         for group in measured.within
         if group.error
@@ -103,11 +92,11 @@ def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
     whole = measured.whole
     if whole is not None and whole.busbw_gbps is None:
         found.append(
-            FabricFinding(
-                kind="whole-fleet",
-                level="fail",
-                what=f"all {len(whole.nodes)} nodes together gave no figure: {printable(whole.error)[:200]}",
-                remedy="see which groups failed; without any, halve the fleet: llmb-run health --fabric --nodes ...",
+            new_finding(
+                "whole-fleet",
+                "fail",
+                (),
+                f"all {len(whole.nodes)} nodes together gave no figure: {printable(whole.error)[:200]}",
             )
         )
     return found
@@ -123,12 +112,12 @@ def _whole(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
     """Measures of which the median is less than expected: no node's own fault."""
     return [
-        FabricFinding(
-            kind="below-expectation",
-            level="fail",
-            what=f"{item.word}: {figure(item.median, item.unit)}{' (median)' if item.count > 1 else ''},"
+        new_finding(
+            "below-expectation",
+            "fail",
+            (),
+            f"{item.word}: {figure(item.median, item.unit)}{' (median)' if item.count > 1 else ''},"
             f" the site expects at least {figure(item.least, item.unit)}",
-            remedy=remedy("below-expectation"),
         )
         for item in measures
         if item.least is not None and item.median < item.least

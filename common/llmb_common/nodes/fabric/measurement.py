@@ -29,6 +29,10 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no figure, or why it is worth nothing: a rank hung, a sum was wrong."""
     hung_ranks: tuple[int, ...] = ()
     """Ranks of the group, from 0, that did not come back in time."""
+    rail: int | None = None
+    """Only this GPU of each node took part, from 0; None: all of them."""
+    adapters: tuple[str, ...] = ()
+    """Of a rail: the adapters that NCCL used, as far as its log says."""
 
     @property
     def ranks(self) -> int:
@@ -97,6 +101,8 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """All-reduce within one node each."""
     rounds: tuple[tuple[GroupMeasurement, ...], ...] = ()
     """Disjoint groups of nodes: the first round, then those that ask who is to blame."""
+    rails: tuple[GroupMeasurement, ...] = ()
+    """Slow groups again, by rail."""
     whole: GroupMeasurement | None = None
     """All nodes together."""
     sizes: tuple[GroupMeasurement, ...] = ()

@@ -11,8 +11,8 @@ from llmb_common.nodes.fabric.alone import is_a_kind, two_kinds
 from llmb_common.nodes.fabric.blame import Blame, Witnesses, blame
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.speeds import DEVIATIONS
-from llmb_common.nodes.fabric.verdict import FabricFinding, GroupSpeed, Level
-from llmb_common.nodes.fabric.words import figure, nodes_text, remedy, slower
+from llmb_common.nodes.fabric.verdict import FabricFinding, GroupSpeed, Level, new_finding
+from llmb_common.nodes.fabric.words import figure, nodes_text, slower
 
 
 def group_findings(
@@ -32,12 +32,11 @@ def group_findings(
 
 def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
     group = next(group for group in groups if host in group.hung)
-    return FabricFinding(
-        kind="hung",
-        level="fail",
-        hosts=(host,),
-        what=f"{host} hung in an all-reduce with {_others(host, group)}, which did not: {printable(group.why)[:200]}",
-        remedy=remedy("hung", [host]),
+    return new_finding(
+        "hung",
+        "fail",
+        (host,),
+        f"{host} hung in an all-reduce with {_others(host, group)}, which did not: {printable(group.why)[:200]}",
     )
 
 
@@ -93,23 +92,21 @@ def _median(group: GroupSpeed) -> float:
 
 
 def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
-    return FabricFinding(
-        kind="slow-node",
-        level=level,
-        hosts=(host,),
-        what=f"{host} slows down every partner: {_said(group)} (with {_partners(host, witnesses)})",
+    return new_finding(
+        "slow-node",
+        level,
+        (host,),
+        f"{host} slows down every partner: {_said(group)} (with {_partners(host, witnesses)})",
         deviations=group.deviations,
-        remedy=remedy("slow-node", [host]),
     )
 
 
 def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
-    return FabricFinding(
-        kind="no-figure",
-        level="fail",
-        hosts=(host,),
-        what=f"{host} fails with every partner ({_partners(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
-        remedy=remedy("no-figure", [host]),
+    return new_finding(
+        "no-figure",
+        "fail",
+        (host,),
+        f"{host} fails with every partner ({_partners(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
     )
 
 
@@ -125,12 +122,11 @@ def _others(host: str, group: GroupSpeed) -> str:
 def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     groups = [group for host in hosts for group in known.against(host) if group.busbw_gbps is not None]
     said = _said(_middle(groups)) if groups else "no figures"
-    return FabricFinding(
-        kind="slow-switch",
-        level="warn" if groups else "fail",
-        hosts=tuple(hosts),
-        what=f"{printable(domain)[:80]} is slow, with {len(hosts)} of its nodes: {said}",
-        remedy=remedy("slow-switch"),
+    return new_finding(
+        "slow-switch",
+        "warn" if groups else "fail",
+        hosts,
+        f"{printable(domain)[:80]} is slow, with {len(hosts)} of its nodes: {said}",
     )
 
 
@@ -145,16 +141,7 @@ def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> lis
         if domain and len(groups) > 1:
             hosts = tuple(host for group in groups for host in group.nodes)
             what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_said(groups[0])}"
-            findings.append(
-                FabricFinding(
-                    kind="slow-switch",
-                    level="warn",
-                    hosts=hosts,
-                    what=what,
-                    deviations=groups[0].deviations,
-                    remedy=remedy("slow-switch"),
-                )
-            )
+            findings.append(new_finding("slow-switch", "warn", hosts, what, deviations=groups[0].deviations))
         else:
             findings += [_path(group, expected) for group in groups]
     return findings
@@ -167,13 +154,12 @@ def _said(group: GroupSpeed) -> str:
 
 
 def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
-    return FabricFinding(
-        kind="slow-path",
-        level=_level(group, expected),
-        hosts=group.nodes,
-        what=f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
+    return new_finding(
+        "slow-path",
+        _level(group, expected),
+        group.nodes,
+        f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
         deviations=group.deviations,
-        remedy=remedy("slow-path"),
     )
 
 
@@ -186,11 +172,11 @@ def _level(group: GroupSpeed, expected: Expectation) -> Level:
 
 
 def _once(group: GroupSpeed) -> FabricFinding:
-    return FabricFinding(
-        kind="slow-once",
-        level="note",
-        hosts=group.nodes,
-        what=f"{nodes_text(group.nodes)} were slow once, not again: {_said(group)}",
+    return new_finding(
+        "slow-once",
+        "note",
+        group.nodes,
+        f"{nodes_text(group.nodes)} were slow once, not again: {_said(group)}",
         deviations=group.deviations,
     )
 
@@ -198,11 +184,10 @@ def _once(group: GroupSpeed) -> FabricFinding:
 def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
-    return FabricFinding(
-        kind="unknown",
-        level=_level(group, expected),
-        hosts=group.nodes,
-        what=f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
+    return new_finding(
+        "unknown",
+        _level(group, expected),
+        group.nodes,
+        f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
         deviations=group.deviations,
-        remedy=remedy("unknown", group.nodes),
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-from llmb_common.nodes.fabric.words import MeasureName, Unit
+from llmb_common.nodes.fabric.words import MeasureName, Unit, remedy
 
 Level = Literal["fail", "warn", "note"]
 """``fail``: a job would stop or its result be less than the site expects. ``warn``: slower than the others, which need
@@ -27,7 +28,30 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
     what: str
     deviations: float | None = None
     """How far below the median, in robust deviations; None where no spread is known."""
+    rails: tuple[int, ...] = ()
+    """GPUs of a node whose way to the network is slow, where only some are."""
     remedy: str = ""
+
+
+def new_finding(
+    kind: str,
+    level: Level,
+    hosts: Sequence[str],
+    what: str,
+    *,
+    deviations: float | None = None,
+    rails: tuple[int, ...] = (),
+) -> FabricFinding:
+    """A finding, with what to do about its kind."""
+    return FabricFinding(
+        kind=kind,
+        level=level,
+        hosts=tuple(hosts),
+        what=what,
+        deviations=deviations,
+        rails=rails,
+        remedy=remedy(kind, hosts),
+    )
 
 
 class GroupSpeed(msgspec.Struct, frozen=True, kw_only=True):

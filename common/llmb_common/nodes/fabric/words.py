@@ -44,10 +44,12 @@ REMEDIES = {
     "hung": "llmb-run health --nodes {hosts}, and the kernel's log there; llmb-run exclude add {hosts} keeps jobs off",
     "missing": "llmb-run health --nodes {hosts}; sinfo -R --nodes {hosts}",
     "slow-switch": "check this switch and its uplinks before any of its nodes: error counters, lost links",
+    "slow-rail": "check what the rail's adapters share: its leaf switch, their cables and firmware (ibstat, mlxlink)",
     "slow-path": "check the cables and switches between them, and the error counters at both ends",
     "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
     "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
     " RDMA, clocks), or health: in cluster_config.yaml expects too much",
+    "whole-fleet": "see which groups failed; without any, halve the fleet: llmb-run health --fabric --nodes ...",
     "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they"
     " share: switch, rack, firmware (llmb-run health shows what differs)",
 }

@@ -8,7 +8,8 @@ from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.nodes.fabric.verdict import Measure
 from llmb_run.terminal import table
 
-_HEADS = ["measured", "of", "median", "lowest", "scatter", "slow below", "algorithm bandwidth"]
+MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algorithm bandwidth")
+"""The heads of ``measured_rows``."""
 
 
 def fabric_text(fabric: Fabric) -> str:
@@ -18,12 +19,17 @@ def fabric_text(fabric: Fabric) -> str:
     lines = [verdict.answer]
     lines += [f"{item.level}: {item.what}" for item in of_all if item.what not in verdict.answer]
     lines += [verdict.coarseness] if verdict.coarseness else []
-    rows = [_row(item, fabric.measurement) for item in verdict.measures]
-    parts = ["".join(f"{line}\n" for line in lines), table(_HEADS, rows, _HEADS[2:]), _sizes(fabric.measurement)]
+    measured = table(list(MEASURED), measured_rows(fabric), list(MEASURED[2:]))
+    parts = ["".join(f"{line}\n" for line in lines), measured, _sizes(fabric.measurement)]
     remedies = dict.fromkeys(item.remedy for item in verdict.findings if item.remedy)
     parts.append("".join(f"to do: {text}\n" for text in remedies))
     parts.append("".join(f"{line}\n" for line in fabric.account))
     return "\n".join(filter(None, parts))
+
+
+def measured_rows(fabric: Fabric) -> list[list[str]]:
+    """A line for each kind of measurement, as text."""
+    return [_row(item, fabric.measurement) for item in fabric.verdict.measures]
 
 
 def _row(item: Measure, measured: FabricMeasurement) -> list[str]:

@@ -1,0 +1,116 @@
+"""The fabric in a report: its verdict, what was found, and its groups by bus bandwidth, the slowest first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from llmb_common.base.errors import RequestError
+from llmb_common.base.structs import from_plain
+from llmb_common.health.verdicts import Fabric
+from llmb_common.nodes.fabric.verdict import Answer, FabricVerdict, GroupSpeed
+from llmb_common.nodes.fabric.words import nodes_text
+from llmb_run.comparing.fabrics import HOW, recorded
+from llmb_run.fabric_text import MEASURED, measured_rows
+
+MOST_DRAWN = 400
+"""Groups that a page draws, the slowest."""
+MOST_LISTED = 30
+"""Groups that are listed by name."""
+_MOST_FINDINGS = 30
+
+
+class FabricGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of nodes. ``again``: it was measured to find out who is to blame."""
+
+    nodes: str
+    busbw_gbps: float | None
+    share: float | None
+    """Of what is usual in groups of its size, less one."""
+    kind: Literal["slow", "usual", "no figure", "not judged"]
+    again: bool
+    why: str = ""
+
+
+class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report says of one measurement. ``answer`` is its first line, without ``level``."""
+
+    level: Answer
+    answer: str
+    coarseness: str
+    findings: tuple[str, ...]
+    """But for those that the answer names, and then what to do."""
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    """What was measured, as ``health --fabric`` prints it."""
+    groups: tuple[FabricGroup, ...]
+    """The slowest first; those without a figure before them."""
+    count: int
+    """How many groups there are."""
+    limit: float | None
+    """In GB/s: below it, a group of the commonest size is slow; None where nothing is judged."""
+
+
+def fabric_part(fabric: Fabric) -> FabricPart:
+    """What a report says of a measurement."""
+    verdict = fabric.verdict
+    groups = sorted(verdict.groups, key=lambda group: group.busbw_gbps or 0.0)
+    limits = [measure.limit for measure in verdict.measures if measure.name == "groups"]
+    return FabricPart(
+        level=verdict.level,
+        answer=verdict.answer.removeprefix(f"{verdict.level}: "),
+        coarseness=verdict.coarseness,
+        findings=_findings(verdict),
+        heads=MEASURED,
+        rows=tuple(tuple(row) for row in measured_rows(fabric)),
+        groups=tuple(_group(group) for group in groups[:MOST_DRAWN]),
+        count=len(groups),
+        limit=limits[0] if limits else None,
+    )
+
+
+def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
+    shown = verdict.findings[:_MOST_FINDINGS]
+    said = [f"{finding.level}: {finding.what}" for finding in shown if finding.what not in verdict.answer]
+    said += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
+    return tuple(said)
+
+
+def _group(group: GroupSpeed) -> FabricGroup:
+    return FabricGroup(
+        nodes=nodes_text(group.nodes),
+        busbw_gbps=group.busbw_gbps,
+        share=None if group.share is None else group.share - 1,
+        kind=_kind(group),
+        again=group.round > 0,
+        why=group.why,
+    )
+
+
+def _kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
+    if group.busbw_gbps is None:
+        return "no figure"
+    if group.slow is None:
+        return "not judged"
+    return "slow" if group.slow else "usual"
+
+
+def left_out(part: FabricPart, shown: int) -> str:
+    """What a list or a drawing of so many groups leaves out; empty: nothing."""
+    if part.count <= shown:
+        return ""
+    return f"{shown:,} of {part.count:,} groups, the slowest. The others: llmb-run health --fabric --json"
+
+
+def read_fabrics(file: Path) -> tuple[Fabric, ...]:
+    """The measurements in a file, with their verdicts: what ``health --fabric --json`` printed, or a campaign's.
+
+    Raises:
+        RequestError: the file cannot be read, or holds none
+    """
+    try:
+        return tuple(from_plain(item, Fabric) for item in recorded(file))
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{file} holds no measurement of a fabric: {error}", remedy=HOW) from error

@@ -1,0 +1,131 @@
+"""Which rail makes nodes slow: GPU i of each node of a slow group by themselves, for each i at the same time.
+
+On most clusters GPU i of every node reaches the network through adapter i, and these share a switch: a rail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from llmb_common.base.printable import counted, printable
+from llmb_common.nodes.fabric.alone import DEVIATIONS
+from llmb_common.nodes.fabric.expectation import Expectation
+from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement
+from llmb_common.nodes.fabric.spread import usual
+from llmb_common.nodes.fabric.verdict import FabricFinding, FabricVerdict, new_finding
+from llmb_common.nodes.fabric.words import figure, nodes_text
+
+MOST_GROUPS = 16
+"""Groups whose rails are measured: these are examples, and what they share shows in a few."""
+_FEW_GROUPS = 4
+"""The same where no group is slower than the others, and all are slower than the site expects."""
+SHARED = 3
+"""Findings with the same slow rail are one: two nodes of 100 have theirs in common by chance."""
+_MOST_ADAPTERS = 4
+_OF_ONE = ("slow-node", "slow-path", "unknown")
+
+_Rails = dict[int, GroupMeasurement]
+
+
+def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
+    """Disjoint groups to measure by rail: slow ones with nodes that something is said of. Empty: there are none."""
+    blamed = {host for finding in judged.findings if finding.level != "note" for host in finding.hosts}
+    slow = [group for group in judged.groups if group.slow and group.busbw_gbps and blamed.intersection(group.nodes)]
+    # Those of later rounds have one suspect each.
+    slow.sort(key=lambda group: (-group.round, group.share or 0.0))
+    wanted = [group.nodes for group in slow]
+    most = MOST_GROUPS
+    if not wanted and any(finding.kind == "below-expectation" for finding in judged.findings):
+        wanted = [group.nodes for group in measured.rounds[0] if group.busbw_gbps] if measured.rounds else []
+        most = _FEW_GROUPS
+    taken = set(measured.missing)
+    chosen: list[list[str]] = []
+    for nodes in wanted:
+        if len(chosen) < most and taken.isdisjoint(nodes):
+            chosen.append(list(nodes))
+            taken.update(nodes)
+    return chosen
+
+
+def with_rails(
+    findings: Sequence[FabricFinding], measured: FabricMeasurement, expected: Expectation
+) -> list[FabricFinding]:
+    """``findings``, with the rails that are slow in all groups of their nodes. Several with the same one are one."""
+    slow = _slow_rails(measured, expected)
+    rails = [_rails_of(finding, slow) for finding in findings]
+    sharing: dict[int, list[FabricFinding]] = {}
+    for finding, own in zip(findings, rails, strict=True):
+        for number in own:
+            if finding.kind in _OF_ONE and finding.level == "warn":
+                sharing.setdefault(number, []).append(finding)
+    shared = {number: found for number, found in sharing.items() if len(found) >= SHARED}
+    said: list[FabricFinding] = []
+    for finding, own in zip(findings, rails, strict=True):
+        if not any(finding in found for found in shared.values()):
+            said.append(_with_rails(finding, own))
+    for number, found in shared.items():
+        hosts = dict.fromkeys(host for finding in found for host in finding.hosts)
+        said.append(_rail(number, list(hosts), slow))
+    everywhere = _common(list(slow.values())) if len(slow) > 1 else {}
+    told = {*shared, *(number for own in rails for number in own)}
+    said += [_rail(number, [], slow) for number in everywhere if number not in told]
+    return said
+
+
+def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tuple[str, ...], _Rails]:
+    """Of each group that was measured by rail those that are slow. Half of a group's are no fault of a rail."""
+    by_nodes: dict[tuple[str, ...], _Rails] = {}
+    by_size: dict[int, list[float]] = {}
+    for group in measured.rails:
+        if group.rail is not None and group.busbw_gbps is not None:
+            by_nodes.setdefault(group.nodes, {})[group.rail] = group
+            by_size.setdefault(len(group.nodes), []).append(group.busbw_gbps)
+    limits: dict[int, float] = {}
+    for size, figures in by_size.items():
+        own = usual(figures, times=DEVIATIONS, ratio=expected.ratio("groups"), by_ratio=expected.by_ratio)
+        limits[size] = own.limit if own else 0.0
+    found: dict[tuple[str, ...], _Rails] = {}
+    for nodes, rails in by_nodes.items():
+        slow = {number: rail for number, rail in rails.items() if _gives(rail) < limits[len(nodes)]}
+        found[nodes] = slow if 2 * len(slow) < len(rails) else {}
+    return found
+
+
+def _gives(rail: GroupMeasurement) -> float:
+    return rail.busbw_gbps or 0.0
+
+
+def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) -> _Rails:
+    """Those that are slow in every group with nodes of the finding."""
+    return _common([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
+
+
+def _common(groups: Sequence[_Rails]) -> _Rails:
+    if not groups:
+        return {}
+    first = groups[0]
+    return {number: rail for number, rail in first.items() if all(number in rails for rails in groups)}
+
+
+def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
+    if not rails or finding.level == "note":
+        return finding
+    said = " and ".join(_named(number, [rail]) for number, rail in rails.items())
+    return msgspec.structs.replace(finding, what=f"{finding.what}; only by {said}", rails=tuple(rails))
+
+
+def _named(number: int, rails: Sequence[GroupMeasurement]) -> str:
+    """``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``: the lowest of several."""
+    adapters = dict.fromkeys(printable(name)[:40] for rail in rails for name in rail.adapters)
+    lowest = figure(min(_gives(rail) for rail in rails), "GB/s")
+    words = [*list(adapters)[:_MOST_ADAPTERS], f"{lowest} of one GPU a node"]
+    return f"rail {number} ({', '.join(words)})"
+
+
+def _rail(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
+    """A rail that several have in common; without ``hosts``, all groups that were measured."""
+    of_groups = [rails[number] for rails in slow.values() if number in rails]
+    where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"
+    return new_finding("slow-rail", "warn", hosts, f"{_named(number, of_groups)} is slow, of {where}", rails=(number,))
