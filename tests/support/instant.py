@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, SchedulerError
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.machine.processes import is_alive
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types

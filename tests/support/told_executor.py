@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from llmb_common.errors import LLMBError
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform import cluster_types

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.executors import Container, NodeRequest
+from llmb_common.executors.base import Container, NodeRequest
 from llmb_common.machine.processes import Answer
 from llmb_common.request.values import is_mount
 from llmb_common.site.cluster import FILE_NAME, SiteRelease, cluster_config, load_cluster_config

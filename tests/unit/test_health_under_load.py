@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from llmb_common.errors import RequestError, SchedulerError
-from llmb_common.executors import MOST_GROUPS, Container
+from llmb_common.executors.base import MOST_GROUPS, Container
 from llmb_common.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.health import workers
 from llmb_common.health.ask import Health, keep_out

@@ -15,7 +15,7 @@ import pytest
 from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, network, node, settings, smi
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import NodeRequest
+from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings

@@ -12,7 +12,7 @@ from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import CheckFailed, RequestError
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.index.runs import RunFilter
 from llmb_common.index.search import find_runs
 from llmb_common.planning.job_plan import JobPlan

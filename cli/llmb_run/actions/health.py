@@ -11,7 +11,7 @@ import msgspec
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
-from llmb_common.executors import Executor, executor_for
+from llmb_common.executors.base import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.health.verdicts import NodeVerdict

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from llmb_common.command.printable import counted
 from llmb_common.errors import RequestError
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.runs.hostlist import compress, expand
 from llmb_common.submission.bad_nodes import OUT_OF_SERVICE
 from llmb_common.submission.excluded_nodes import exclusions

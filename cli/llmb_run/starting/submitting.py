@@ -14,7 +14,7 @@ from typing import Any
 
 from llmb_common.command.outcome import Result
 from llmb_common.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.index.runs import name_of_round, row_of

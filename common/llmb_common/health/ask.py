@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.errors import CheckFailed, RequestError, SchedulerError
-from llmb_common.executors import Executor, Held, NodeRequest
+from llmb_common.executors.base import Executor, Held, NodeRequest
 from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import Answer

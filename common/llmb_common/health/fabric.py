@@ -12,7 +12,7 @@ import msgspec
 
 from llmb_common.decoding.structs import from_plain
 from llmb_common.errors import RequestError
-from llmb_common.executors import Executor, Held
+from llmb_common.executors.base import Executor, Held
 from llmb_common.fabric.blame import next_round
 from llmb_common.fabric.grouping import first_groups
 from llmb_common.fabric.judging import judge

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import Container, Executor, Held, NodeRequest
+from llmb_common.executors.base import Container, Executor, Held, NodeRequest
 from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.machine.files import shell_part
 from llmb_common.nodes.facts import Folder, NodeFacts

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import MOST_GROUPS, Container, Held
+from llmb_common.executors.base import MOST_GROUPS, Container, Held
 from llmb_common.fabric.measurement import GroupMeasurement
 from llmb_common.health.answers import readable
 from llmb_common.health.ask import PYTHONS, Frames, command

@@ -13,7 +13,7 @@ from shlex import quote
 
 from llmb_common.command.words import line_problem
 from llmb_common.errors import RequestError
-from llmb_common.executors import Ranks, script_for
+from llmb_common.executors.base import Ranks, script_for
 from llmb_common.machine.files import shell_part
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.planning.outlook import START_SECONDS, limit_seconds

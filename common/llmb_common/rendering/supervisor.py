@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 
-from llmb_common.executors import WAIT, script_for
+from llmb_common.executors.base import WAIT, script_for
 from llmb_common.machine.files import shell_part
 from llmb_common.platform.cluster_types import ClusterType
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from llmb_common.errors import AnswerLost, RequestError, SchedulerError
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.index.runs import RunFilter, RunRow
 from llmb_common.index.search import find_run, find_runs
 from llmb_common.machine.processes import is_alive

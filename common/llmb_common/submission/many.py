@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from llmb_common.errors import AnswerLost, LLMBError, SchedulerError, attempt
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.index.search import note
 from llmb_common.rendering.job import check_unchanged
 from llmb_common.runs.folders import remove_run

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from llmb_common.errors import AnswerLost, LLMBError, RecordError, SchedulerError, attempt
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.index.search import note
 from llmb_common.platform.cluster_types import ClusterType
 from llmb_common.platform.run_states import is_live

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks, RequestError
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.machine.files import status_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import limit_seconds

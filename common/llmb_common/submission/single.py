@@ -16,7 +16,7 @@ import msgspec
 
 from llmb_common.decoding.structs import json_text
 from llmb_common.errors import AnswerLost, RecordError, RequestError, SchedulerError
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.index.search import find_run, note
 from llmb_common.machine.files import fsync_folder
 from llmb_common.machine.processes import identify

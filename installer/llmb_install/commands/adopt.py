@@ -21,7 +21,7 @@ import msgspec
 from llmb_common.command.outcome import Result
 from llmb_common.command.printable import counted, first_few
 from llmb_common.errors import EnvironmentLacks, LLMBError, RequestError
-from llmb_common.executors import Container, Held, NodeRequest, executor_for
+from llmb_common.executors.base import Container, Held, NodeRequest, executor_for
 from llmb_common.machine.files import user_path, write_atomic
 from llmb_common.platform.cluster_types import SLURM
 from llmb_common.platform.engines import CONTAINERS, ENGINES, RELEASE, is_newer, minor

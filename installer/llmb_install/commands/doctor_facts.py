@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from llmb_common.errors import EnvironmentLacks
-from llmb_common.executors import Container, executor_for
+from llmb_common.executors.base import Container, executor_for
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings

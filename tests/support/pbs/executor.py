@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from llmb_common.executors.pbs.words import PbsPlan
 
 from llmb_common.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestError, SchedulerError
-from llmb_common.executors import PORT_BASE, PORT_COUNT, Executor, Ranks
+from llmb_common.executors.base import PORT_BASE, PORT_COUNT, Executor, Ranks
 from llmb_common.executors.engine import check_engine
 from llmb_common.machine.files import shell_part
 from llmb_common.machine.processes import ask, identify, is_alive

@@ -26,7 +26,7 @@ from llmb_common.errors import (
     RequestError,
     attempt,
 )
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.machine.processes import (

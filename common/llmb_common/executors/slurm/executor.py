@@ -16,7 +16,7 @@ from pathlib import Path
 from llmb_common.command.printable import counted
 from llmb_common.command.words import clock
 from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
 from llmb_common.executors.slurm.hold import hold

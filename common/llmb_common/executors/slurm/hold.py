@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from llmb_common.errors import SchedulerError
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan

@@ -21,7 +21,7 @@ import msgspec
 
 from llmb_common.command.words import clock
 from llmb_common.errors import AnswerLost, RecordError, SchedulerError
-from llmb_common.executors import WAIT
+from llmb_common.executors.base import WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm
 from llmb_common.executors.slurm.script import directives
