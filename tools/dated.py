@@ -26,7 +26,8 @@ from llmb_common.platform.engines import (
     container_release,
     release_order,
 )
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Document
 from llmb_run.acceptance import exemplar

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from llmb_common.errors import LLMBError
+from llmb_common.errors import LLMBError, attempt
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import ENGINES
 from llmb_common.platform.run_states import ENDED_STATES, LIVE_STATES
@@ -117,7 +117,7 @@ def _scales(context: click.Context) -> list[str]:
     return [*map(str, sorted({scale for one in known for scale in one.scales}))]
 
 
-complete_workloads = _completes(lambda context: [recipe.workload for recipe in _recipes()])
+complete_workloads = _completes(lambda context: _workloads())
 complete_sizes = _completes(lambda context: [size for recipe in _chosen(context) for size in recipe.sizes])
 complete_dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
 complete_variants = _completes(lambda context: [known.variant for known in _configurations(context)])
@@ -159,16 +159,17 @@ def _chosen(context: click.Context) -> list[Recipe]:
     has adopted."""
     from llmb_run.workspace import Workspace
 
-    workspace, names = Workspace(), {*_said(context, "workload")}
-    recipes = [entry.recipe for entry in workspace.catalog]
-    chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    workspace = Workspace()
+    named = [attempt(workspace.workload, name) for name in _said(context, "workload")]
+    entries = [entry for entry in named if not isinstance(entry, LLMBError)] or workspace.catalog
+    chosen = [entry.recipe for entry in entries]
     return [*chosen, *(own for recipe in chosen for own in workspace.adopted(recipe).values())]
 
 
-def _recipes() -> list[Recipe]:
+def _workloads() -> list[str]:
     from llmb_run.workspace import Workspace
 
-    return [entry.recipe for entry in Workspace().catalog]
+    return Workspace().workload_names()
 
 
 _LIST = "; repeatable, or separated by commas"

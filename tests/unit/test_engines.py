@@ -12,7 +12,8 @@ from llmb_common.errors import ConfigError, EnvironmentLacks, RecipeError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.engines import DEFAULT_ENGINE, ENGINES
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.rendering.job import job_document
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.cluster import load_cluster_config

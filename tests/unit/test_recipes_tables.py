@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.errors import RecipeError
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import achieved_tflops, model_flops
 from llmb_common.request.variables import VARIABLES
 from tools import readmes

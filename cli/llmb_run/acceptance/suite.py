@@ -45,7 +45,8 @@ from llmb_common.decoding.strict_yaml import read_text
 from llmb_common.errors import ConfigError, did_you_mean
 from llmb_common.platform import gpus
 from llmb_common.platform.engines import container_release, release_order
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
 from llmb_common.results.references import same_software

@@ -124,6 +124,15 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     return result, lines
 
 
+def value_on_line(text: str, key: str) -> Any:
+    """The value of ``key`` at the top of a YAML file, where one line says it; else None. Nothing else is checked."""
+    found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
+    try:
+        return _flat_value(found[1].rstrip()) if found else None
+    except NotFlatError:
+        return None
+
+
 def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 

@@ -12,7 +12,8 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.platform.cluster_types import Traits
 from llmb_common.platform.gpus import GPUS, per_node
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.site.cluster import ClusterConfig
 
 

@@ -44,7 +44,7 @@ from llmb_common.planning.switches import (
     steps_for,
 )
 from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
-from llmb_common.recipes.loading import recipes_root
+from llmb_common.recipes.folders import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.request.columns import Columns
