@@ -7,7 +7,7 @@
 # Tried in this order: LLMB_PYTHON, the active environment, LLMB_INSTALL, the quickstart's default folder, python3.
 
 # This clone's library comes first, whatever is in the current folder, on PYTHONPATH or installed. Imports make many
-# objects and leave none behind, so that looking for garbage while they run takes a twentieth of the time.
+# objects and leave none behind: looking for garbage among them, and once more at the end, takes a sixth of the time.
 llmb_start='
 import gc
 import sys
@@ -29,6 +29,7 @@ except Exception as error:
     print("error: %s cannot run LLMB: %s" % (sys.executable, why), file=sys.stderr)
     print("  -> run ./installer.py update in the clone, or set LLMB_PYTHON to the Python of an installation", file=sys.stderr)
     status = 3
+gc.freeze()
 sys.exit(status)
 '
 
