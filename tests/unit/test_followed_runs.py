@@ -9,7 +9,7 @@ import pytest
 from llmb_common.command.outcome import Result
 from llmb_common.index.runs import row_of
 from llmb_run.columns import run_as_json
-from llmb_run.results.one_line import with_figures
+from llmb_run.results.followed import with_figures
 from llmb_run.workspace import Workspace
 from support.cli import Cli
 from support.iteration_logs import mbridge_log
