@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
+
+import msgspec
 
 from llmb_common.errors import LLMBError, RequestError
 from llmb_common.machine.files import shell_part
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     from llmb_common.runs.record import RunRecord
 
 
-@dataclass(frozen=True)
-class Ranks:
+class Ranks(msgspec.Struct, frozen=True):
     """How a rank learns its place: names of variables in its environment, and Bash words.
 
     ``per_node`` holds the number of ranks on a node; None where ranks are not bound to the NUMA node of their GPU.
@@ -58,8 +58,7 @@ WAIT = shell_part(__file__, "wait.sh")
 """The Bash function ``await``, for whatever waits for a child while it handles signals."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeRequest:
+class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which nodes, and for how long. ``scheduler`` says how jobs are submitted here; None where there is none."""
 
     name: str
@@ -76,8 +75,7 @@ class NodeRequest:
     """Nobody else runs there meanwhile."""
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """The image that a program runs in, and what it sees of the machine (``/source:/target``)."""
 
     image: str

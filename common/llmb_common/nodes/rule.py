@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.gpu_run import GpuRun, runs_of
@@ -31,8 +32,7 @@ class Level(NamedTuple):
     evidence: Severity | None = None
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(msgspec.Struct, frozen=True, dict=True):
     """What rules look at: nodes, and what is needed of them. ``together``: how many nodes worked with each other."""
 
     needs: Needs

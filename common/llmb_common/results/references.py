@@ -42,8 +42,7 @@ from llmb_common.runs.account import account_of
 from llmb_common.runs.record import RunRecord
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """Relative changes of a step time from one release to the next: newer over older, less 1; of so many pairs."""
 
     fastest: float

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from llmb_common.command.printable import counted
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.gpus import peak_tflops
@@ -71,8 +73,7 @@ _STALLS_SHOWN = 0.001
 Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """The figures that follow from a step time. MFUs are fractions; None without a peak.
 
     ``tflops_per_gpu`` follows from the step time, counting FLOPs as the recipe's source does, and ``mfu`` too, unless
