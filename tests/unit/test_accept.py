@@ -16,8 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from llmb_common.errors import Interrupted
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary
+from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.submission.many import submit_many
 from llmb_run.campaigns import conduct

@@ -12,8 +12,7 @@ import msgspec
 
 from llmb_common.errors import RecordError, RequestError
 from llmb_common.index.runs import RunRow
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary
+from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.platform.run_states import is_live
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.level import CONFIDENCE

@@ -26,7 +26,7 @@ from llmb_common.nodes.findings import Remark, remarks
 from llmb_common.nodes.nccl import parse_nccl_log
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet
-from llmb_common.nodes.summary import summarize
+from llmb_common.nodes.summarizing import summarize
 from llmb_common.results.references import baselines, unlike_site
 from llmb_common.site.cluster import HealthSettings, load_cluster_config
 

@@ -13,15 +13,13 @@ import msgspec
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.gpu_run import GpuRun, runs_of
 from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.summary import Severity
 
 T = TypeVar("T")
 
 Weight = Literal["fail", "warn", "unknown"]
 """Before a job. ``fail``: it would stop there, or its result be wrong. ``warn``: worth a look. ``unknown``: it was not
 to be found out, which is not the same as healthy."""
-
-Severity = Literal["problem", "note"]
-"""Of a run. ``problem``: the result is not what these machines can do. ``note``: worth knowing."""
 
 
 class Level(NamedTuple):

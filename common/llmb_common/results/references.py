@@ -26,8 +26,7 @@ import msgspec
 from llmb_common.command.printable import counted
 from llmb_common.decoding.structs import change_list, read_list
 from llmb_common.errors import RecordError, RequestError
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
+from llmb_common.nodes.summary import NodeFinding, NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.platform.engines import container_release, release_order, same_release

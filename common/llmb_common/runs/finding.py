@@ -19,6 +19,7 @@ from llmb_common.errors import AnswerLost
 from llmb_common.machine.files import open_plain
 from llmb_common.machine.processes import ProcessId
 from llmb_common.platform.run_states import is_live
+from llmb_common.runs.account import KEY, as_plain, make_account
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,
@@ -135,8 +136,6 @@ _REACH = 16 << 20
 def with_job_facts(record: RunRecord) -> RunRecord:
     """``record`` whose manifest has ``job``: events.jsonl's account, the log's manifest line as ``software``, and the
     nodes' own account as ``evidence``."""
-    from llmb_common.runs.account import KEY, as_plain, make_account  # here: a run ends once, and is asked about often
-
     events = as_plain(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_plain(make_account(record))}
     return replace(record, manifest={**record.manifest, "job": {**events, **seen}})
