@@ -16,7 +16,8 @@ from llmb_common.recipes.rows import read_published
 from llmb_common.rendering.job import job_document, job_text
 from llmb_common.rendering.script import render_script
 from llmb_common.rendering.supervisor import render_supervisor
-from llmb_common.results.verdict import figures, judge_result, window_of
+from llmb_common.results.steps import window_of
+from llmb_common.results.verdict import figures, judge_result
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.site.machine import Machine
 from llmb_common.timing.log_files import find_runs

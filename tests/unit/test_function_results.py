@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.results.verdict import figures, judge_result, window_of
+from llmb_common.results.steps import window_of
+from llmb_common.results.verdict import figures, judge_result
 from llmb_common.timing.log_files import find_runs
 from llmb_common.timing.runs import analyse
 from llmb_run import columns

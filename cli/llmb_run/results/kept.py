@@ -36,9 +36,8 @@ from llmb_common.machine.files import sha256_of_tree
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
 from llmb_common.results.scatter import PastRun
-from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.steps import MeasuredSteps, steps_of, window_of
 from llmb_common.results.training import training_sense
-from llmb_common.results.verdict import window_of
 from llmb_common.runs.account import account_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.timing.iterations import IterationsOnDisk

@@ -34,10 +34,9 @@ from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.odd_runs import slow_node, unlike
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
-from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
+from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of, window_of
 from llmb_common.results.training import training_of, training_sense
 from llmb_common.timing.runs import RunTiming
-from llmb_common.timing.statistics import Window
 
 
 def remarks_on(
@@ -108,11 +107,6 @@ class Verdict:
     def difference(self) -> float | None:
         """Step time over the reference's, less 1."""
         return self.decision.ratio - 1 if self.decision else None
-
-
-def window_of(plan: JobPlan) -> Window:
-    """The iterations that the recipe's source measures."""
-    return Window(plan.measurement.first, plan.measurement.last)
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
