@@ -124,17 +124,28 @@ complete_variants = _completes(lambda context: [known.variant for known in _conf
 complete_scales = _completes(_scales)
 
 
+_MOST_RUNS = 200
+
+
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of the newest runs; their names where more than a little of one is typed."""
-    from llmb_common.index.runs import RunFilter
-    from llmb_common.index.search import find_runs
+    from llmb_common.index.database import newest_runs
     from llmb_run.workspace import Workspace
 
     def known(context: click.Context) -> list[str]:
-        rows = find_runs(Workspace().install, RunFilter(limit=200))
-        return [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
+        install = Workspace().install
+        rows = newest_runs(install, _MOST_RUNS) or _found_runs(install)
+        return [run_id for run_id, _ in rows] + ([name for _, name in rows] if len(incomplete) > 3 else [])
 
     return _completes(known)(context, parameter, incomplete)
+
+
+def _found_runs(install: Path) -> list[tuple[str, str]]:
+    """The newest runs where there is no index yet."""
+    from llmb_common.index.runs import RunFilter
+    from llmb_common.index.search import find_runs
+
+    return [(row.run_id, row.name) for row in find_runs(install, RunFilter(limit=_MOST_RUNS))]
 
 
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

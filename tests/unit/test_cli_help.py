@@ -218,6 +218,8 @@ def test_words_for_the_shell(cli: Cli) -> None:
     assert options.complete_runs(some, some.command, run[:3]) == [run]
     assert options.complete_runs(some, some.command, "pret") == [record.paths.name]
     assert options.complete_runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
+    cli.patch.setattr("llmb_common.index.search.find_runs", None)
+    assert options.complete_runs(some, some.command, "") == [run], "of the index alone, once there is one"
     (cli.install / "clone" / "mine").mkdir(parents=True)
     (cli.install / "clone" / "mine" / "recipe.yaml").write_text("name: mine\nworkload: pretrain_mine\n")
     (cli.install / "cluster_config.yaml").write_text(f"slurm: {{account: a}}\nrepo: {cli.install}/clone\n")
