@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from llmb_common.recipes.catalogue import Function, FunctionName
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanningInput:
+class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of planning: recipe, cluster, request, machine."""
 
     recipe: Recipe
@@ -37,8 +35,7 @@ class PlanningInput:
         return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case(PlanningInput):
+class Case(PlanningInput, frozen=True, kw_only=True):
     """What is given, and what it means in the recipe. ``model`` has as many layers as ``row`` says."""
 
     gpu_type: str
@@ -49,7 +46,7 @@ class Case(PlanningInput):
     gpus: int
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
-    notices: list[str] = field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
     """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
 
     def note(self, *notices: str) -> None:
@@ -229,7 +226,7 @@ def choose(given: PlanningInput) -> Case:
     if row.sequence_length and model.reduced is None:
         model = msgspec.structs.replace(model, sequence_length=row.sequence_length)
     case = Case(
-        **vars(given),
+        **msgspec.structs.asdict(given),
         gpu_type=gpu_type,
         model=model,
         row=row,
