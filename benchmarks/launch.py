@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """How long planning a job takes, in ``launch.sh`` and llmb-run, and what the catalogue of functions adds to it.
 
-Whole processes, alternating so that a slow moment of the machine affects all of them. Prints the median of the wall
-time and the least CPU time, which hardly depends on what else runs; asserts nothing. Where a line says "without", the
-recipes are those of a folder that has all but the one with a catalogue. ``python benchmarks/launch.py [rounds]``
+Whole processes, alternating so that a slow moment of the machine affects all of them. ``launch.sh`` finds its Python as
+in an installation. Prints the median of the wall time and the least CPU time, which hardly depends on what else runs,
+beside those of a bare Python; asserts nothing. Where a line says "without", the recipes are those of a folder that has
+all but the one with a catalogue. ``python benchmarks/launch.py [rounds]``
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 from timed import cpu_seconds
 
 ROOT = Path(__file__).resolve().parent.parent
-SITE = {"LLMB_INSTALL": "/x", "LLMB_PYTHON": sys.executable, "SBATCH_ACCOUNT": "a", "SBATCH_PARTITION": "p"}
+SITE = {"LLMB_INSTALL": "/x", "VIRTUAL_ENV": sys.prefix, "SBATCH_ACCOUNT": "a", "SBATCH_PARTITION": "p"}
 JOBS = {
     "llama3.1": {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"},
     "llama4": {"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256"},
@@ -38,10 +39,14 @@ def main() -> None:
                 (Path(folder) / recipe).symlink_to(ROOT / recipe)
         times = measure(commands(folder), rounds)
     bare = statistics.median(wall for wall, _ in times["python -c pass"])
+    least_of_bare = min(cpu for _, cpu in times["python -c pass"])
     for name, values in times.items():
         wall = statistics.median(wall for wall, _ in values)
         least = min(cpu for _, cpu in values)
-        print(f"{name:42} median {wall:.3f} s wall ({wall / bare:4.1f} x bare), least {least * 1000:4.0f} ms CPU")
+        print(
+            f"{name:42} median {wall:.3f} s wall ({wall / bare:4.1f} x bare), "
+            f"least {least * 1000:4.0f} ms CPU ({least / least_of_bare:4.1f} x bare)"
+        )
 
 
 def commands(without: str) -> dict[str, tuple[list[str], dict[str, str]]]:

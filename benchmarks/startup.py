@@ -6,8 +6,8 @@
 Creates an installation with a cluster_config.yaml and that many finished runs in a temporary folder, indexes it, then
 alternates between each command and ``python -c pass``, so that a slow moment of the machine affects all of them. Prints
 medians of wall time and of CPU time (which varies less on a busy machine) of whole processes, and the least CPU time,
-which is closest to an idle machine's; asserts nothing. With ``--instructions`` it counts instructions instead, once
-each, under valgrind: the same on an idle and a busy machine.
+which is closest to an idle machine's, beside the bare Python's; asserts nothing. With ``--instructions`` it counts
+instructions instead, once each, under valgrind: the same on an idle and a busy machine.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ COMMANDS = {
     "completion of a command": ["-m", "llmb_run"],
     "completion of an option": ["-m", "llmb_run"],
     "completion of a workload": ["-m", "llmb_run"],
+    "completion of a size": ["-m", "llmb_run"],
+    "completion of a run": ["-m", "llmb_run"],
 }
 SITE = """\
 schema: 1
@@ -52,6 +54,8 @@ COMPLETION = {
     "completion of a command": {"COMP_WORDS": "llmb-run re", "COMP_CWORD": "1"},
     "completion of an option": {"COMP_WORDS": "llmb-run submit --", "COMP_CWORD": "2"},
     "completion of a workload": {"COMP_WORDS": "llmb-run single -w pre", "COMP_CWORD": "3"},
+    "completion of a size": {"COMP_WORDS": "llmb-run single -w llama3.1 -s ", "COMP_CWORD": "5"},
+    "completion of a run": {"COMP_WORDS": "llmb-run show ", "COMP_CWORD": "2"},
 }
 
 
@@ -78,8 +82,8 @@ def main() -> None:
     for name, values in times.items():
         wall, cpu, least = figures(values)
         print(
-            f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms CPU, at least {least:4.0f}   over bare: "
-            f"{wall - bare[0]:4.0f} ms wall, {cpu - bare[1]:4.0f} ms CPU, at least {least - bare[2]:4.0f}"
+            f"{name:26} {wall:4.0f} ms wall, {cpu:4.0f} ms CPU, {cpu / bare[1]:4.1f} times the bare one's, "
+            f"at least {least:4.0f}, {least / bare[2]:4.1f} times"
         )
 
 

@@ -4,7 +4,8 @@
 # DRY_RUN=true prints the batch script, DRY_RUN=json the plan; README.md lists all variables.
 set -euo pipefail
 
-recipe=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
+recipe=$(readlink -f -- "${BASH_SOURCE[0]}")
+recipe=${recipe%/*}
 if [[ ! -f $recipe/../common/find_python.sh ]]; then
   printf 'error: %s is not in a clone of the repository\n  -> run launch.sh from the clone\n' "$recipe" >&2
   exit 3

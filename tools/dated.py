@@ -19,7 +19,8 @@ from pathlib import Path
 
 from llmb_common.base.engines import CONTAINERS, KNOWN_CONTAINERS, LOOKED_UP, SOURCES, container_release, release_order
 from llmb_common.planning import known_issues as issues
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Document
 from llmb_run.acceptance import exemplar

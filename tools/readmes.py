@@ -22,7 +22,8 @@ import msgspec
 from llmb_common.base.errors import RecipeError
 from llmb_common.base.gpus import GPUS, peak_tflops, rows_of
 from llmb_common.base.strict_yaml import read_text
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import (
     CHECKPOINT_BYTES_PER_PARAMETER,
     ModelFlops,

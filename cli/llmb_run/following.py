@@ -12,7 +12,7 @@ from typing import Any
 from llmb_common.base.run_states import is_live, is_waiting
 from llmb_common.measured.kept import reasons
 from llmb_common.results.configuration import apart
-from llmb_common.results.verdict import window_of
+from llmb_common.results.steps import window_of
 from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.runs.timing.iterations import Progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -15,20 +16,32 @@ if TYPE_CHECKING:
 
 PROGRAM = "llmb-run"
 
+_NEW_OBJECTS = 100_000
+"""Between two looks for garbage. Imports make many objects and leave none behind: by default they take 5 % longer."""
+
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command in ``arguments`` (default: the process's own); the exit status."""
-    words = sys.argv[1:] if arguments is None else arguments
+    """Run the command in ``arguments`` (default: the process's own, which ends with it); the exit status."""
+    if arguments is not None:
+        return _run(arguments)
+    gc.set_threshold(_NEW_OBJECTS)
+    try:
+        return _run(sys.argv[1:])
+    finally:
+        gc.freeze()  # or else the interpreter looks through all objects before it ends, for a tenth of the whole time
+
+
+def _run(words: list[str]) -> int:
     notices.said.clear()
     return guarded(
-        lambda: _run(words),
+        lambda: _command(words),
         command=next((word for word in words if not word.startswith("-")), ""),
         as_json="--json" in words,
         notices=notices.said,
     )
 
 
-def _run(arguments: list[str]) -> int:
+def _command(arguments: list[str]) -> int:
     import click
 
     from llmb_run.app import COMPLETION_VARIABLE, app

@@ -15,7 +15,7 @@ import click
 
 from llmb_common.base import gpus
 from llmb_common.base.engines import ENGINES
-from llmb_common.base.errors import LLMBError
+from llmb_common.base.errors import LLMBError, attempt
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.planning.request.variables import COLUMNS, VARIABLES
 from llmb_run.app import JOB, NODES, F, SectionedOption
@@ -119,24 +119,35 @@ def _scales(context: click.Context) -> list[str]:
     return [*map(str, sorted({scale for one in known for scale in one.scales}))]
 
 
-complete_workloads = _completes(lambda context: [recipe.workload for recipe in _recipes()])
+complete_workloads = _completes(lambda context: _workloads())
 complete_sizes = _completes(lambda context: [size for recipe in _chosen(context) for size in recipe.sizes])
 complete_dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
 complete_variants = _completes(lambda context: [known.variant for known in _configurations(context)])
 complete_scales = _completes(_scales)
 
 
+_MOST_RUNS = 200
+
+
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     """Ids of the newest runs; their names where more than a little of one is typed."""
     from llmb_common.planning.workspace import Workspace
+    from llmb_common.runs.index.database import newest_runs
+
+    def known(context: click.Context) -> list[str]:
+        install = Workspace().install
+        rows = newest_runs(install, _MOST_RUNS) or _found_runs(install)
+        return [run_id for run_id, _ in rows] + ([name for _, name in rows] if len(incomplete) > 3 else [])
+
+    return _completes(known)(context, parameter, incomplete)
+
+
+def _found_runs(install: Path) -> list[tuple[str, str]]:
+    """The newest runs where there is no index yet."""
     from llmb_common.runs.index.runs import RunFilter
     from llmb_common.runs.index.search import find_runs
 
-    def known(context: click.Context) -> list[str]:
-        rows = find_runs(Workspace().install, RunFilter(limit=200))
-        return [row.run_id for row in rows] + ([row.name for row in rows] if len(incomplete) > 3 else [])
-
-    return _completes(known)(context, parameter, incomplete)
+    return [(row.run_id, row.name) for row in find_runs(install, RunFilter(limit=_MOST_RUNS))]
 
 
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -161,17 +172,17 @@ def _chosen(context: click.Context) -> list[Recipe]:
     has adopted."""
     from llmb_common.planning.workspace import Workspace
 
-    workspace, names = Workspace(), {*_said(context, "workload")}
-    recipes = [entry.recipe for entry in workspace.catalog]
-    chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & names] or recipes
+    workspace = Workspace()
+    named = [attempt(workspace.workload, name) for name in _said(context, "workload")]
+    entries = [entry for entry in named if not isinstance(entry, LLMBError)] or workspace.catalog
+    chosen = [entry.recipe for entry in entries]
     return [*chosen, *(own for recipe in chosen for own in workspace.adopted(recipe).values())]
 
 
-def _recipes() -> list[Recipe]:
-    """The recipes that are known here."""
+def _workloads() -> list[str]:
     from llmb_common.planning.workspace import Workspace
 
-    return [entry.recipe for entry in Workspace().catalog]
+    return Workspace().workload_names()
 
 
 _LIST = "; repeatable, or separated by commas"

@@ -21,7 +21,8 @@ import msgspec
 from llmb_common.nodes.facts import Adapter, GpuState, HostFacts, NodeFacts, Nodes, Snapshot
 from llmb_common.nodes.nccl import NcclLog
 from llmb_common.nodes.needs import needs_of_run
-from llmb_common.nodes.summary import EXPECTATION, held_against, setup_of, summarize
+from llmb_common.nodes.summarizing import summarize
+from llmb_common.nodes.summary import EXPECTATION, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from support.documented_jobs import documented_rows, plan_of
 

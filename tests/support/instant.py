@@ -21,7 +21,7 @@ from llmb_common.base import cluster_types
 from llmb_common.base.cluster_types import ClusterType, Traits
 from llmb_common.base.errors import EnvironmentLacks, SchedulerError
 from llmb_common.base.processes import is_alive
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record

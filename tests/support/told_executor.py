@@ -10,7 +10,7 @@ import pytest
 from llmb_common.base import cluster_types
 from llmb_common.base.cluster_types import ClusterType, Traits
 from llmb_common.base.errors import LLMBError
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import Finding

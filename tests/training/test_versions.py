@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from training_jobs import REPOSITORY, Engine, make_function_job, make_job
 
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_train.engine import DOCUMENTED, FUNCTIONS, RELEASES
 
 INFO = """\

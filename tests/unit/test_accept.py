@@ -17,8 +17,7 @@ import pytest
 
 from llmb_common.base.errors import Interrupted
 from llmb_common.measured.measure import measure
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary
+from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.submission.many import submit_many

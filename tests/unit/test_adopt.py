@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.processes import Answer
-from llmb_common.executors import Container, NodeRequest
+from llmb_common.executors.base import Container, NodeRequest
 from llmb_common.planning.request.values import is_mount
 from llmb_common.planning.site.cluster import FILE_NAME, SiteRelease, cluster_config, load_cluster_config
 from llmb_install.answers.answers import stored_answers

@@ -218,6 +218,12 @@ def test_words_for_the_shell(cli: Cli) -> None:
     assert options.complete_runs(some, some.command, run[:3]) == [run]
     assert options.complete_runs(some, some.command, "pret") == [record.paths.name]
     assert options.complete_runs(some, some.command, "pre") == [], "of a name, more than a little must be there"
+    cli.patch.setattr("llmb_common.runs.index.search.find_runs", None)
+    assert options.complete_runs(some, some.command, "") == [run], "of the index alone, once there is one"
+    (cli.install / "clone" / "mine").mkdir(parents=True)
+    (cli.install / "clone" / "mine" / "recipe.yaml").write_text("name: mine\nworkload: pretrain_mine\n")
+    (cli.install / "cluster_config.yaml").write_text(f"slurm: {{account: a}}\nrepo: {cli.install}/clone\n")
+    assert options.complete_workloads(some, some.command, "") == ["pretrain_mine"], "of the site's clone"
     cli.patch.setenv("LLMB_REPO", "/nonexistent")
     assert options.complete_workloads(some, some.command, "") == []
 
@@ -239,3 +245,15 @@ def test_what_commands_take_is_known_without_what_they_do() -> None:
         for name in loaded
         if name.startswith(("llmb_common.measured", "llmb_common.results", "llmb_common.runs.index"))
     } == set()
+    assert {"hashlib", "msgspec", "yaml"} & loaded == set()
+
+
+def test_workloads_are_completed_without_reading_recipes() -> None:
+    asks = (
+        "import sys; from llmb_common.planning.workspace import Workspace;"
+        " print(*Workspace().workload_names(), *sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True)
+    found = set(done.stdout.split())
+    assert "pretrain_grok1" in found
+    assert {"msgspec", "yaml"} & found == set()

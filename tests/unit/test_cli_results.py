@@ -13,7 +13,8 @@ import pytest
 from llmb_common.planning.published import published_result
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.verdict import Verdict, judge_result, window_of
+from llmb_common.results.steps import window_of
+from llmb_common.results.verdict import Verdict, judge_result
 from llmb_common.runs.record import RunRecord
 from llmb_common.runs.timing.log_files import find_runs
 from llmb_common.runs.timing.runs import analyse

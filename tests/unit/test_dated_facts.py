@@ -13,7 +13,8 @@ import pytest
 
 from llmb_common.base.engines import CONTAINERS, ENGINES, KNOWN_CONTAINERS, container_release, is_newer
 from llmb_common.planning import known_issues
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_train import engine
 from support.cli import Cli
 from support.repository import REPOSITORY

@@ -13,7 +13,8 @@ from llmb_common.base.errors import ConfigError, EnvironmentLacks, RecipeError
 from llmb_common.executors.engine import check_engine
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.site.cluster import load_cluster_config
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.job_files import job_document
 from llmb_install.installation import SiteConfig, engine_values

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 from llmb_common.nodes.facts import HostFacts, Nodes, Snapshot
-from llmb_common.nodes.findings import NodeFinding, find, find_on_nodes
+from llmb_common.nodes.findings import find, find_on_nodes
 from llmb_common.nodes.needs import needs_of_run
-from llmb_common.nodes.summary import NodeSummary
+from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.account import make_account
 from support.fleets import FAULTS, GB200, H100, SIZES, Cluster, Fault, trials

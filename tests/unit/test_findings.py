@@ -13,9 +13,8 @@ import msgspec
 import pytest
 
 from llmb_common.nodes.facts import Adapter, GpuState, HostFacts
-from llmb_common.nodes.findings import NodeFinding
 from llmb_common.nodes.rules import RULES
-from llmb_common.nodes.summary import EXPECTATION, NodeSummary
+from llmb_common.nodes.summary import EXPECTATION, NodeFinding, NodeSummary
 from llmb_common.runs.account import account_of, as_plain, make_account
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord

@@ -14,7 +14,8 @@ from llmb_common.planning.published import published_results
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.catalogue import read_validation
 from llmb_common.recipes.rows import read_published
-from llmb_common.results.verdict import figures, judge_result, window_of
+from llmb_common.results.steps import window_of
+from llmb_common.results.verdict import figures, judge_result
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.timing.log_files import find_runs
 from llmb_common.runs.timing.runs import analyse

@@ -11,7 +11,8 @@ import pytest
 from llmb_common.measured.measure import measure_run
 from llmb_common.measured.run import reference_lines
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.verdict import figures, judge_result, window_of
+from llmb_common.results.steps import window_of
+from llmb_common.results.verdict import figures, judge_result
 from llmb_common.runs.timing.log_files import find_runs
 from llmb_common.runs.timing.runs import analyse
 from llmb_run import columns

@@ -16,7 +16,7 @@ from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, networ
 
 from llmb_common.base.errors import SchedulerError
 from llmb_common.base.processes import Answer
-from llmb_common.executors import NodeRequest
+from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
 from llmb_common.executors.slurm.hold import allocation
 from llmb_common.executors.slurm.words import SlurmSettings

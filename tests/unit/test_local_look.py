@@ -20,7 +20,7 @@ import pytest
 
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, Interrupted, RecordError, RequestError
 from llmb_common.base.processes import ProcessId, identify
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, NodeRequest, executor_for
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, NodeRequest, executor_for
 from llmb_common.executors.local import executor
 from llmb_common.executors.local.executor import START_SECONDS, end_processes_of
 from llmb_common.planning.job_plan import JobPlan

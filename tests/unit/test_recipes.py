@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import RecipeError, RequestError
-from llmb_common.recipes import loading
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes import folders
+from llmb_common.recipes.folders import recipe_folders, recipes_root, workload_in
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.recipe import Flops, Recipe, RecipeDefaults, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, PublishedResult, Row, Variant
@@ -256,9 +257,15 @@ def test_recipes_are_folders_with_a_recipe_by_name(tmp_path: Path) -> None:
     assert list(recipe_folders(tmp_path)) == [tmp_path / "a", tmp_path / "b"]
 
 
+def test_a_recipe_names_its_workload_on_a_line_of_its_own(tmp_path: Path) -> None:
+    for folder in recipe_folders(ROOT):
+        assert workload_in(folder) == load_recipe(folder).workload
+    assert workload_in(tmp_path) == "", "no recipe"
+
+
 def test_an_installed_package_brings_its_recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LLMB_REPO", raising=False)
-    monkeypatch.setattr(loading, "__file__", str(tmp_path / "site-packages/llmb_common/recipes/loading.py"))
+    monkeypatch.setattr(folders, "__file__", str(tmp_path / "site-packages/llmb_common/recipes/folders.py"))
     assert recipes_root() == tmp_path / "site-packages/llmb_common/_recipes"
 
 

@@ -11,7 +11,8 @@ import pytest
 
 from llmb_common.base.errors import RecipeError
 from llmb_common.planning.request.variables import VARIABLES
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.model import achieved_tflops, model_flops
 from tools import readmes
 from tools.__main__ import main, update

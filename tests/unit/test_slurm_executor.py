@@ -12,7 +12,7 @@ import pytest
 
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, RecordError, RequestError, SchedulerError
 from llmb_common.base.processes import Answer
-from llmb_common.executors import Executor, executor_for
+from llmb_common.executors.base import Executor, executor_for
 from llmb_common.executors.slurm import cancel, own_jobs, submit
 from llmb_common.executors.slurm.query import JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmb_common.base.errors import SchedulerError
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, NodeRequest
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, NodeRequest
 from llmb_common.executors.slurm.hold import hold
 from llmb_common.executors.slurm.words import SlurmPlan
 

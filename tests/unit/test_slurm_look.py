@@ -331,7 +331,10 @@ def test_a_node_that_failed_before_a_requeue_is_named_at_once_and_kept(record: R
     running = record.with_state("RUNNING")
     say(record, START)
     slurm.queue = [job(record, "PENDING", nodes="", reason="BeginTime", started=None, ended=None)]
-    slurm.starts = [job(record, "NODE_FAIL", nodes="n1", exit_code="0:0"), replace(slurm.queue[0], reason="")]
+    slurm.starts = [
+        job(record, "NODE_FAIL", nodes="n1", exit_code="0:0"),
+        msgspec.structs.replace(slurm.queue[0], reason=""),
+    ]
     slurm.unfit = ["n2", "n7"]
     found = look(running)
     failed = Attempt("NODE_FAIL", "n[1-2]", "n2", 200.0, 300.0)

@@ -153,7 +153,7 @@ def test_many_ids_are_several_questions(record: RunRecord) -> None:
     asked: list[str] = []
     records = [replace(record, job_id=str(number)) for number in range(1000, 1401)]
     own_jobs._jobs_of(
-        [replace(one, paths=replace(one.paths, run_id=str(one.job_id))) for one in records],
+        [replace(one, paths=msgspec.structs.replace(one.paths, run_id=str(one.job_id))) for one in records],
         lambda which: asked.append(which) or [],
     )
     assert [which.count(",") + 1 for which in asked] == [400, 1]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from llmb_common.base.errors import ConfigError, RecipeError
-from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text
+from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text, value_on_line
 
 
 @given(st.text(max_size=60))
@@ -84,6 +84,14 @@ def test_a_flat_file_is_the_same_without_a_yaml_parser() -> None:
     assert data == full
     assert lines == {path: line for path, line in all_lines.items() if path in lines}
     assert set(lines) == {f"$.{key}" for key in full}
+
+
+def test_a_value_on_a_line_is_what_the_parser_reads() -> None:
+    data, _ = load_text(FLAT, "x")
+    alone = {key: value for key, value in data.items() if not isinstance(value, list)}
+    assert {key: value_on_line(FLAT, key) for key in alone} == alone
+    assert value_on_line("x: {a: 1}\n  a: 2\n# a: 3\nb: 'it''s'", "a") is None, "no key at the top"
+    assert value_on_line("b: 'it''s'", "b") is None, "for a parser"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.decision import decide
 from llmb_common.results.references import Reference
-from llmb_common.results.steps import MeasuredSteps, estimate, step_time, steps_of
-from llmb_common.results.verdict import Verdict, figures, judge_result, judge_runs, measured_seconds, window_of
+from llmb_common.results.steps import MeasuredSteps, estimate, step_time, steps_of, window_of
+from llmb_common.results.verdict import Verdict, figures, judge_result, judge_runs, measured_seconds
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming, State, Status

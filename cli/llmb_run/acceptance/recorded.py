@@ -76,8 +76,7 @@ def _refuse_unsafe(folder: Path) -> None:
         raise RecordError(f"{folder} is not an evidence pack: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
 
 
-@dataclass(frozen=True)
-class _PackedPaths(RunPaths):
+class _PackedPaths(RunPaths, frozen=True):
     """The files of a run whose folder lies directly in the pack."""
 
     @property

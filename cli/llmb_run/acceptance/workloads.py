@@ -29,8 +29,8 @@ from llmb_common.results.references import (
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
 from llmb_common.results.sequential import SequentialDecision, follow, tolerance_of
-from llmb_common.results.steps import StepTime
-from llmb_common.results.verdict import judge_runs, widened, window_of
+from llmb_common.results.steps import StepTime, window_of
+from llmb_common.results.verdict import judge_runs, widened
 from llmb_common.runs.record import CANCELLED
 from llmb_common.submission.preflight import check
 from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry

@@ -14,7 +14,7 @@ from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import read_text
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunFilter

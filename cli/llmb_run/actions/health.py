@@ -14,7 +14,7 @@ from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
-from llmb_common.executors import Executor, executor_for
+from llmb_common.executors.base import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.health.verdicts import NodeVerdict

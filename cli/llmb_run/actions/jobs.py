@@ -57,7 +57,8 @@ def jobs(
     count = limit or (None if everything or live else options.JOBS_LISTED)
     # States of live runs are known only after the question: they are filtered below.
     wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
-    lines = _ask(select_rows(workspace, runs, wanted))
+    rows = select_rows(workspace, runs, wanted)
+    lines = _ask(rows)
     if live:
         lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:
@@ -72,12 +73,28 @@ def jobs(
         )
         hint = next_command("list")
     _say_what_differs(lines)
-    return Result({"runs": lines}, lambda: _as_table(lines, workspace), hint=hint)
+    return Result(lambda: _as_json(lines, rows), lambda: _as_table(lines, rows, workspace), hint=hint)
 
 
-def _as_table(lines: list[dict[str, Any]], workspace: Workspace) -> str:
+def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
+    """The runs as JSON, with the last step of those that have ended, which no table shows."""
+    logs = {str(row.folder): row.log for row in rows}
+    for line in lines[:MOST_LOGS]:
+        if not line["live"]:
+            line.update(_last_step(logs[line["folder"]]))
+    return {"runs": lines}
+
+
+def _last_step(log: Path) -> dict[str, Any]:
+    progress = Progress(log, 0)
+    progress.look()
+    return {"step": progress.step or None, "step_seconds": progress.step_seconds}
+
+
+def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Workspace) -> str:
     """The runs as a table, with the step time of each."""
-    ended = [Path(line["folder"]) for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE]
+    asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
+    ended = [row for row in rows if str(row.folder) in asked]
     known = step_times(ended, workspace.install_or_none)
     shown = [
         {**line, "shown_seconds": line["step_seconds"] if line["live"] else known.get(Path(line["folder"]))}
@@ -104,19 +121,16 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
         asked = {run.record.paths.folder: run for run in look_at(alive)}
     badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
     why = reasons(Workspace().install_or_none, load_rows(badly)[0])
-    return [_line(row, asked.get(row.folder), why, look=number < MOST_LOGS) for number, row in enumerate(rows)]
+    return [_line(row, asked.get(row.folder), why) for row in rows]
 
 
-def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis], *, look: bool) -> dict[str, Any]:
+def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """A run as JSON values, with its progress where its log is looked at."""
-    cause = why[row.run_id].short if row.run_id in why else None
-    progress = Progress(row.log, 0)
-    if look or run is not None:
-        progress.look()
-    steps = {"step": progress.step or None, "step_seconds": progress.step_seconds}
     if run is None:
-        return {**run_as_json(row), "cause": cause, "live": False, **steps}
-    return {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live, **steps}
+        cause = why[row.run_id].short if row.run_id in why else None
+        return {**run_as_json(row), "cause": cause, "live": False, "step": None, "step_seconds": None}
+    line = {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live}
+    return line | _last_step(row.log)
 
 
 def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:

@@ -16,7 +16,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, step_seconds
 from llmb_common.planning.outlook_lines import ranged
 from llmb_common.planning.workspace import Workspace
-from llmb_run.results.one_line import with_figures
+from llmb_run.results.followed import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs, say_warnings
 from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned

@@ -1,24 +1,10 @@
-"""What runs came to that were followed to their end: one in a line, several as ``results`` has them, a sweep ranked."""
+"""What a run came to, in a line."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-from llmb_common.base.outcome import Result
-from llmb_common.base.printable import columns_of_terminal, printable
-from llmb_common.base.run_states import is_live
-from llmb_common.measured.measure import measure
+from llmb_common.base.printable import printable
 from llmb_common.measured.run import MeasuredRun
-from llmb_common.planning.workspace import Workspace
-from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.columns import seconds_of
-from llmb_run.results.groups import boards, group, ranking_text
-from llmb_run.results.short_runs import over_common_steps
-from llmb_run.results.summary import Summary
-from llmb_run.terminal import next_command
 
 
 def result_line(measured: MeasuredRun) -> str:
@@ -35,29 +21,3 @@ def result_line(measured: MeasuredRun) -> str:
         return said
     word = "not compared: " if measured.verdict.kind == "not judged" else ""
     return f"{said}; {word}{measured.verdict.text}"
-
-
-def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
-    """``started`` with what its runs came to, where all of them were followed to their end; else unchanged.
-
-    ``ranked``: several as a ranking, not each configuration for itself.
-    """
-    if callable(started.data):  # a dry run
-        return started
-    jobs: list[Mapping[str, Any]] = [job for job in started.data["jobs"] if not job["error"]]
-    if not jobs or any(is_live(job["state"]) for job in jobs):
-        return started
-    folders = [Path(job["folder"]) for job in jobs]
-    records: dict[Path | None, RunRecord] = {folder: load_record(folder) for folder in folders}
-    found = [run for run in measure(folders, workspace, known=records) if run.record is not None]
-    found = over_common_steps(found, workspace)
-    width = columns_of_terminal()
-    if ranked:
-        text = ranking_text(boards(found, workspace), width)
-    elif len(found) == 1:
-        text = f"  {result_line(found[0])}\n"
-        return replace(started, text=f"{started.text}{text}", hint=next_command("show", found[0].run_id))
-    else:
-        summary = Summary(found, group(found), found, width)
-        text = summary.text(everything=True, all_notes=False, below=())
-    return replace(started, text=f"{started.text}\n{text}")

@@ -10,7 +10,7 @@ from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.notices import notice
 from llmb_common.base.printable import counted
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.submission.bad_nodes import OUT_OF_SERVICE
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_common.submission.jobs import JobToSubmit

@@ -16,7 +16,7 @@ from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, Schedu
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.nodes.needs import needs_of

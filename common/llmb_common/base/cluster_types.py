@@ -59,8 +59,8 @@ class Variable:
 class Traits:
     """What a way of running jobs can do.
 
-    ``executor`` is ``module:class`` of a ``llmb_common.executors.Executor``. ``script`` is that of its ``JobScript``,
-    where that can be imported without the executor; empty: the executor.
+    ``executor`` is ``module:class`` of a ``llmb_common.executors.base.Executor``. ``script`` is that of its
+    ``JobScript``, where that can be imported without the executor; empty: the executor.
     """
 
     name: ClusterType

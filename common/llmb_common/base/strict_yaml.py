@@ -41,9 +41,10 @@ _MOST_VALUES = 200_000
 
 _FLATTER = f"at most {_DEEPEST} values inside each other"
 
+_UNTAGGED = "tag:yaml.org,2002:str"
 _QUOTED = ("'", '"', "|", ">")
-# Tags that the parser assigns to untagged values by YAML 1.1 rules; the scalar rules above replace those.
-_IMPLICIT_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
+# Tags that may be written out: they change nothing.
+_IDLE_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
 
 Lines = dict[str, int]
 
@@ -58,12 +59,19 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     """
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    known: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+    class Loader(known):  # type: ignore[misc]
+        """Does not guess what an untagged value is: ``_scalar`` says it."""
+
+        def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+            return _UNTAGGED
+
     brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
     if _LIST_MARKS.search(text) or max(itertools.accumulate(brackets), default=0) > _MOST_OPEN:
         raise error(f"{where}: nested too deeply", remedy=_FLATTER)
     try:
-        node = yaml.compose(text, Loader=loader)
+        node = yaml.compose(text, Loader=Loader)
     except yaml.MarkedYAMLError as problem:
         mark = problem.problem_mark
         location = f"{where}:{mark.line + 1}" if mark else where
@@ -124,6 +132,15 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     return result, lines
 
 
+def value_on_line(text: str, key: str) -> Any:
+    """The value of ``key`` at the top of a YAML file, where one line says it; else None. Nothing else is checked."""
+    found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
+    try:
+        return _flat_value(found[1].rstrip()) if found else None
+    except NotFlatError:
+        return None
+
+
 def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
     """The error that a key stands twice."""
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
@@ -142,16 +159,12 @@ def _flat_value(text: str) -> Any:
     return _scalar(found["plain"]) if quoted is None else quoted
 
 
-def _plain(
-    node: yaml.Node, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
-) -> Any:
+def _plain(node: Any, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]) -> Any:
     """A YAML node as plain values, with the line of each in ``lines`` by its path.
 
     Raises:
         LLMBError: as ``error``: duplicate keys, tags, merges, or what is too deep or too much
     """
-    import yaml
-
     line = node.start_mark.line + 1
     lines[path] = line
     if len(lines) > _MOST_VALUES:
@@ -160,20 +173,20 @@ def _plain(
         raise error(f"{where}:{line}: an alias that contains itself", remedy="write the value out")
     if len(parents) >= _DEEPEST:
         raise error(f"{where}:{line}: nested too deeply", remedy=_FLATTER)
-    if node.tag.removeprefix("tag:yaml.org,2002:") not in _IMPLICIT_TAGS:
+    if node.tag != _UNTAGGED and node.tag.removeprefix("tag:yaml.org,2002:") not in _IDLE_TAGS:
         raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
-    if isinstance(node, yaml.ScalarNode):
+    if node.id == "scalar":
         value = node.value if node.style in _QUOTED else _scalar(node.value)
         if isinstance(value, float) and not math.isfinite(value):
             raise error(f"{where}:{line}: the number {node.value[:40]} is too large")
         return value
     inside = parents | {id(node)}
-    if isinstance(node, yaml.SequenceNode):
+    if node.id == "sequence":
         return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key_line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
+        if key_node.id != "scalar":
             raise error(f"{where}:{key_line}: a key must be a plain word")
         key = key_node.value
         if key == "<<" and key_node.style not in _QUOTED:

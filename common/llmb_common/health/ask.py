@@ -19,7 +19,7 @@ from llmb_common.base.errors import CheckFailed, RequestError, SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import expand
 from llmb_common.base.processes import Answer
-from llmb_common.executors import Executor, Held, NodeRequest
+from llmb_common.executors.base import Executor, Held, NodeRequest
 from llmb_common.health.verdicts import Fabric, NodeVerdict, judge
 from llmb_common.nodes.compare import drift
 from llmb_common.nodes.facts import NodeFacts

@@ -12,7 +12,7 @@ import msgspec
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.structs import from_plain
-from llmb_common.executors import Executor, Held
+from llmb_common.executors.base import Executor, Held
 from llmb_common.health.ask import Health, look
 from llmb_common.health.verdicts import Fabric, with_remarks
 from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, at_work, ranks_of
@@ -27,7 +27,7 @@ from llmb_common.nodes.findings import Remark, remarks
 from llmb_common.nodes.nccl import parse_nccl_log
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.rule import Fleet
-from llmb_common.nodes.summary import summarize
+from llmb_common.nodes.summarizing import summarize
 from llmb_common.planning.site.cluster import HealthSettings, load_cluster_config
 from llmb_common.results.references import baselines, unlike_site
 

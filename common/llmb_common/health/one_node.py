@@ -13,7 +13,7 @@ from pathlib import Path
 from llmb_common.base.errors import SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.words import assigned
-from llmb_common.executors import Container, Executor, Held, NodeRequest
+from llmb_common.executors.base import Container, Executor, Held, NodeRequest
 from llmb_common.health.ask import PYTHONS, command, parse_frames
 from llmb_common.nodes.facts import Folder, NodeFacts
 from llmb_common.nodes.needs import Needs

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from llmb_common.base.errors import SchedulerError
 from llmb_common.base.talking import Conversation
-from llmb_common.executors import MOST_GROUPS, Container, Held
+from llmb_common.executors.base import MOST_GROUPS, Container, Held
 from llmb_common.health.answers import readable
 from llmb_common.health.ask import PYTHONS, Frames, command
 from llmb_common.nodes.fabric.measurement import GroupMeasurement

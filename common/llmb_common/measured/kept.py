@@ -26,9 +26,8 @@ from llmb_common.base.run_states import is_live
 from llmb_common.base.structs import from_json
 from llmb_common.results.configuration import RunImage, configuration_of, image_of, memory_key
 from llmb_common.results.scatter import PastRun
-from llmb_common.results.steps import MeasuredSteps, steps_of
+from llmb_common.results.steps import MeasuredSteps, steps_of, window_of
 from llmb_common.results.training import training_sense
-from llmb_common.results.verdict import window_of
 from llmb_common.runs import timing
 from llmb_common.runs.account import account_of
 from llmb_common.runs.index.database import (
@@ -40,7 +39,7 @@ from llmb_common.runs.index.database import (
     kept_reasons,
     past_figures,
 )
-from llmb_common.runs.index.runs import RunRow, row_of
+from llmb_common.runs.index.runs import RunRow
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.runs.timing.iterations import IterationsOnDisk
 from llmb_common.runs.timing.log_files import RunFiles, find_runs
@@ -182,22 +181,25 @@ class KeptFigures:
         self._new = []
 
 
-def step_times(folders: Sequence[Path], install: Path | None) -> dict[Path, float]:
+def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
     """The mean step time of each run that has ended and was measured, by its folder, from the index or its log."""
-    kept, found = KeptFigures(install, folders), dict[Path, float]()
-    for folder in folders:
-        record = attempt(load_record, folder)
-        if isinstance(record, LLMBError):
-            continue
-        log = kept.unchanged(row_of(record))
-        if log is None:
-            logs = find_runs(folder)
-            own = next((files for files in logs if files.log == record.paths.log), None)
-            log = kept.read(own, record, None, alone=len(logs) == 1) if own else None
+    kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
+    for row in rows:
+        log = kept.unchanged(row) or _read_log(kept, row.folder)
         if log and log.summary.status.measured and log.summary.steps.time:
-            found[folder] = log.summary.steps.time.mean
+            found[row.folder] = log.summary.steps.time.mean
     kept.close()
     return found
+
+
+def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
+    """The log of the run in ``folder``; None where it has none, or no record."""
+    record = attempt(load_record, folder)
+    if isinstance(record, LLMBError):
+        return None
+    logs = find_runs(folder)
+    own = next((files for files in logs if files.log == record.paths.log), None)
+    return kept.read(own, record, None, alone=len(logs) == 1) if own else None
 
 
 def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:

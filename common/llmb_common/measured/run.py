@@ -14,8 +14,7 @@ from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.notices import notice
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import LogSummary, reasons, timing_of
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary
+from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.level import CONFIDENCE

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -284,8 +283,7 @@ def plain_look(facts: NodeFacts | None) -> dict[str, Any] | None:
     return {"node": facts.host, "begun": facts.begun, **looks, **rest}
 
 
-@dataclass(frozen=True)
-class Nodes:
+class Nodes(msgspec.Struct, frozen=True):
     """The nodes of a run. ``unreadable``: names of files that are not what they should be."""
 
     nodes: tuple[NodeFacts, ...] = ()

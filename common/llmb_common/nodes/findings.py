@@ -9,19 +9,12 @@ import msgspec
 from llmb_common.base.printable import first_few, printable
 from llmb_common.nodes.facts import NodeFacts, Nodes
 from llmb_common.nodes.needs import Needs
-from llmb_common.nodes.rule import Fleet, Found, Rule, Severity, Weight
+from llmb_common.nodes.rule import Fleet, Found, Rule, Weight
 from llmb_common.nodes.rules import ANYWHERE, RULES
+from llmb_common.nodes.summary import NodeFinding, Severity
 
 _MOST = 4
 """Things that one sentence names."""
-
-
-class NodeFinding(msgspec.Struct, frozen=True):
-    """Something found in a run; ``kind`` is the rule's name."""
-
-    kind: str
-    severity: Severity
-    text: str
 
 
 class Remark(msgspec.Struct, frozen=True):

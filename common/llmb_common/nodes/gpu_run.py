@@ -6,8 +6,9 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
+
+import msgspec
 
 from llmb_common.nodes.facts import GpuState, NodeFacts, Snapshot
 
@@ -39,8 +40,7 @@ _NEAR = 0.97
 """A clock of at least this share of the boost clock is that clock."""
 
 
-@dataclass(frozen=True)
-class GpuRun:
+class GpuRun(msgspec.Struct, frozen=True, dict=True):
     """``gpu`` is as at the start; ``samples`` are the looks under load."""
 
     host: str

@@ -13,7 +13,8 @@ from llmb_common.base.gpus import GPUS, per_node
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.site.cluster import ClusterConfig
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import load_recipe
 
 
 @dataclass(frozen=True, kw_only=True)

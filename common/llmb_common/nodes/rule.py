@@ -5,22 +5,21 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from llmb_common.nodes.facts import NodeFacts
 from llmb_common.nodes.gpu_run import GpuRun, runs_of
 from llmb_common.nodes.needs import Needs
+from llmb_common.nodes.summary import Severity
 
 T = TypeVar("T")
 
 Weight = Literal["fail", "warn", "unknown"]
 """Before a job. ``fail``: it would stop there, or its result be wrong. ``warn``: worth a look. ``unknown``: it was not
 to be found out, which is not the same as healthy."""
-
-Severity = Literal["problem", "note"]
-"""Of a run. ``problem``: the result is not what these machines can do. ``note``: worth knowing."""
 
 
 class Level(NamedTuple):
@@ -31,8 +30,7 @@ class Level(NamedTuple):
     evidence: Severity | None = None
 
 
-@dataclass(frozen=True)
-class Fleet:
+class Fleet(msgspec.Struct, frozen=True, dict=True):
     """What rules look at: nodes, and what is needed of them. ``together``: how many nodes worked with each other."""
 
     needs: Needs

@@ -1,24 +1,28 @@
 """The nodes of a run in short, as its record keeps them and commands show them; and where they are unlike an accepted
-run's: a fault that all nodes share.
+run's: a fault that all nodes share. ``summarizing`` makes it, of what the nodes recorded.
 """
 
 from __future__ import annotations
 
-import statistics
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Literal
 
 import msgspec
 
 from llmb_common.base.printable import counted, printable
-from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
-from llmb_common.nodes.findings import NodeFinding, find
-from llmb_common.nodes.gpu_run import GpuRun, held_clock, runs_of
-from llmb_common.nodes.needs import Needs
-from llmb_common.nodes.rule import Severity
+
+Severity = Literal["problem", "note"]
+"""Of a run. ``problem``: the result is not what these machines can do. ``note``: worth knowing."""
 
 _MOST_DOMAINS = 4
+
+
+class NodeFinding(msgspec.Struct, frozen=True):
+    """Something found in a run; ``kind`` is the rule's name."""
+
+    kind: str
+    severity: Severity
+    text: str
 
 
 class NodeSummary(msgspec.Struct, frozen=True):
@@ -83,99 +87,8 @@ class NodeSummary(msgspec.Struct, frozen=True):
         return [printable(line) for line in lines if line]
 
 
-def summarize(needs: Needs, found: Nodes) -> NodeSummary:
-    """A summary of what the nodes recorded, with what in it speaks against the run's result."""
-    nodes = found.nodes
-    power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
-    runs = [run for node in nodes for run in runs_of(node)]
-    clocks = [run.clock for run in runs if run.clock]
-    transports: Counter[str] = Counter()
-    for node in nodes:
-        transports.update(node.nccl.transports if node.nccl else {})
-    return NodeSummary(
-        nodes=len(nodes),
-        hosts=tuple(node.host for node in nodes),
-        gpus=_usual(_gpus_of(node) for node in nodes),
-        driver=_usual(node.driver for node in nodes),
-        cuda=_usual(node.before.cuda for node in nodes),
-        kernel=_usual(node.machine.kernel for node in nodes),
-        cpu=_usual(node.machine.cpu for node in nodes),
-        nccl=_usual(node.nccl.version if node.nccl else None for node in nodes),
-        network=_usual(node.nccl.network if node.nccl else None for node in nodes),
-        transports=dict(transports),
-        channels=", ".join(sorted(transports)),
-        adapters=_usual(_adapters_of(node) for node in nodes),
-        gpudirect=_usual(_yes_no(node.nccl.direct) if node.nccl else None for node in nodes),
-        nvlink=_usual(f"{node.nccl.clique} GPUs" if node.nccl and node.nccl.clique else None for node in nodes),
-        domains=dict(domains_of(nodes)),
-        fabric=_usual(run.gpu.fabric for run in runs),
-        pcie=_usual(_pcie_of(run) for run in runs),
-        power_limit=_usual(_limit_of(run) for run in runs),
-        clocks=_usual(_clocks_of(run) for run in runs),
-        clock_mhz=statistics.median(clocks) if clocks else None,
-        power_w=sum(power) / len(power) if power else None,
-        **_memory(nodes),
-        findings=find(needs, found),
-    )
-
-
-def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
-    """The fields that say how much memory of the GPUs was in use; none where no rank said."""
-    peaks = [peak for node in nodes for peak in node.peaks]
-    if not peaks:
-        return {}
-    return {
-        "memory_gib": max(peak.allocated for peak in peaks) / GIB,
-        "memory_reserved_gib": max(peak.reserved for peak in peaks) / GIB,
-        "memory_device_gib": min(peak.device for peak in peaks) / GIB,
-        "memory_ranks": len(peaks),
-    }
-
-
-def _gpus_of(node: NodeFacts) -> str | None:
-    products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
-    return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
-
-
-def _adapters_of(node: NodeFacts) -> str | None:
-    used = used_adapters(node)
-    rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
-    rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
-    return f"{len(used)}{rate}" if used else None
-
-
-def _pcie_of(run: GpuRun) -> str | None:
-    look = next(iter(run.busy), None)
-    known = look and look.pcie_width and look.pcie_generation
-    return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
-
-
-def _limit_of(run: GpuRun) -> str | None:
-    limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
-    of = f" of {default:g}" if default and limit != default else ""
-    return f"{limit:g}{of} W" if limit else None
-
-
-def _clocks_of(run: GpuRun) -> str | None:
-    highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
-    held = held_clock(run)
-    return (f"up to {highest:g} MHz" + (f" ({held})" if held else "")) if highest else None
-
-
-def _yes_no(value: bool | None) -> str | None:
-    return None if value is None else "yes" if value else "no"
-
-
 def _known(parts: Iterable[tuple[str, str]]) -> list[str]:
     return [f"{name} {value}" for name, value in parts if value]
-
-
-def _usual(values: Iterable[str | None]) -> str:
-    """The value of all; where they differ, each with its count, the commonest first."""
-    counts = Counter(value for value in values if value)
-    if len(counts) < 2:
-        return next(iter(counts), "")
-    return " / ".join(f"{value} ({count})" for value, count in counts.most_common(4))
 
 
 EXPECTATION = "expectation"

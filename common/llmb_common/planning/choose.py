@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,8 +21,7 @@ if TYPE_CHECKING:
     from llmb_common.recipes.catalogue import Function, FunctionName
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlanningInput:
+class PlanningInput(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that planning starts from: the recipe, the site's configuration, the user's request and the
     machine.
     """
@@ -39,8 +37,7 @@ class PlanningInput:
         return self.machine.traits.containers and bool(self.cluster.scheduler(self.machine.cluster_type).containers)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Case(PlanningInput):
+class Case(PlanningInput, frozen=True, kw_only=True):
     """A request with its meaning in the recipe: the row that is meant, its model, variant, dtype and number of GPUs.
 
     ``model`` has as many layers as ``row`` says.
@@ -54,7 +51,7 @@ class Case(PlanningInput):
     gpus: int
     function: Function | None
     """What the row's function gives; None where the recipe itself lists the architecture."""
-    notices: list[str] = field(default_factory=list)
+    notices: list[str] = msgspec.field(default_factory=list)
     """What was decided for the user, or has no effect: whoever finds it says it here, in the front end's words."""
 
     def note(self, *notices: str) -> None:
@@ -237,7 +234,7 @@ def choose(given: PlanningInput) -> Case:
     if row.sequence_length and model.reduced is None:
         model = msgspec.structs.replace(model, sequence_length=row.sequence_length)
     case = Case(
-        **vars(given),
+        **msgspec.structs.asdict(given),
         gpu_type=gpu_type,
         model=model,
         row=row,

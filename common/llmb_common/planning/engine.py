@@ -4,8 +4,9 @@ site's, of which LLMB need not know anything."""
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from shlex import quote
+
+import msgspec
 
 from llmb_common.base.engines import (
     ENGINES,
@@ -62,7 +63,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
                 f'releases."{name}" in {FILE_NAME}, is of Megatron-Bridge {written}',
                 f"set {request.say('LLMB_ENGINE', written)}, or enter the other release under its own number",
             )
-        return replace(given, recipe=recipe)
+        return msgspec.structs.replace(given, recipe=recipe)
     _refuse_later_image(given)
     if not recipe.releases:
         return given
@@ -85,7 +86,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
             + (f"; {_adopting(image)} makes those of {release} known" if is_newer(release) else ""),
             field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
         )
-    return replace(given, recipe=recipe.of_release(release))
+    return msgspec.structs.replace(given, recipe=recipe.of_release(release))
 
 
 def _held_by(image: str | None) -> str | None:
@@ -172,7 +173,7 @@ def choose_in_release(given: PlanningInput) -> Case:
             if recipe is chosen.recipe:
                 continue
             try:
-                case = choose(replace(given, recipe=recipe))
+                case = choose(msgspec.structs.replace(given, recipe=recipe))
             except (RequestError, RecipeError):
                 continue
             raise _elsewhere(chosen, case, release) from None

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal, NamedTuple
 
 from msgspec import structs
@@ -269,8 +268,8 @@ def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
         if not layout.dp:
             continue
         try:  # only what divides everything
-            asked = replace(case.request, columns={**case.request.columns, **change})
-            check_columns(replace(case, request=asked), layout)
+            asked = structs.replace(case.request, columns={**case.request.columns, **change})
+            check_columns(structs.replace(case, request=asked), layout)
         except RequestError:
             continue
         changed = structs.replace(job, layout=layout, counts=_placed(case, layout) or job.counts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from llmb_common.planning.job_plan import JobPlan
 
@@ -18,8 +19,7 @@ class OwnTime(NamedTuple):
     runs: int
 
 
-@dataclass(frozen=True)
-class OwnRuns:
+class OwnRuns(msgspec.Struct, frozen=True):
     """What this site's own runs say of a planned job: how long a step takes, and how much memory such jobs need."""
 
     time: OwnTime | None = None

@@ -10,7 +10,6 @@ import hashlib
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -49,7 +48,7 @@ from llmb_common.planning.switches import (
 from llmb_common.planning.tensor_overlap import check_bootstrap, overlaps_tensors
 from llmb_common.planning.time_limit import check_time_limit
 from llmb_common.recipes.columns import Columns
-from llmb_common.recipes.loading import recipes_root
+from llmb_common.recipes.folders import recipes_root
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe
 
@@ -252,7 +251,7 @@ def _four_digits(value: float) -> float:
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
     """``, such as 96 (fits) and 192``: the numbers of GPUs nearest to the one asked for that FORCE takes."""
     asked, found = request.gpus or 0, list[str]()
-    forced = replace(request, force=True, preflight="warn")
+    forced = msgspec.structs.replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _of_row(case, **{"gbs": 0, **request.columns})
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
@@ -262,7 +261,7 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
     others = [gpus for gpus in multiples if gpus not in documented]
     for gpus in sorted(others, key=lambda gpus: abs(gpus - asked))[:_TRIED]:
         try:
-            memory = make_plan(recipe, cluster, replace(forced, gpus=gpus), machine).preflight.memory
+            memory = make_plan(recipe, cluster, msgspec.structs.replace(forced, gpus=gpus), machine).preflight.memory
         except RequestError:
             continue
         found.append(str(gpus) if memory is None else f"{gpus} ({memory.verdict})")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
+
+import msgspec
 
 from llmb_common.base.printable import as_written
 from llmb_common.planning.choose import PlanningInput, choose
@@ -32,7 +33,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     ``plan`` must have been made of the other arguments.
     """
     names = ("gpu_type", "model_size", "dtype", "fp8_recipe", "variant", "gpus")
-    resolved = replace(request, **{name: getattr(plan, name) for name in names}, force=True)
+    resolved = msgspec.structs.replace(request, **{name: getattr(plan, name) for name in names}, force=True)
     machine = Machine(cluster_type=plan.cluster_type)
     row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
     default, variant = f"default of {recipe.name}", f"variant {plan.variant}"

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
-from llmb_common.base.files import user_path
+from llmb_common.base.files import require_trusted, user_path
 from llmb_common.base.notices import notice
+from llmb_common.base.strict_yaml import read_text, value_on_line
 from llmb_common.base.words import check_argument
 from llmb_common.planning.site import FILE_NAME
-from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root
-from llmb_common.recipes.recipe import Recipe
+from llmb_common.recipes.folders import recipe_folders, recipes_root, workload_in
 
 if TYPE_CHECKING:  # imported where they are needed
     from llmb_common.planning.site.cluster import ClusterConfig
+    from llmb_common.recipes.recipe import Recipe
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
@@ -49,6 +50,8 @@ class CatalogEntry(NamedTuple):
 
 def _entry(folder: Path) -> CatalogEntry | None:
     """The recipe in a folder; None, after a notice, where it cannot be read."""
+    from llmb_common.recipes.loading import load_recipe
+
     try:
         return CatalogEntry(folder, load_recipe(folder))
     except RecipeError as error:
@@ -112,17 +115,30 @@ class Workspace:
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
         """All recipes that can be read, by name. One that cannot be read is reported in a notice."""
-        entries = (_entry(folder) for folder in recipe_folders(self._recipes_root()))
+        entries = (_entry(folder) for folder in self._folders(self.cluster.repo))
         return tuple(entry for entry in entries if entry is not None)
 
-    def _recipes_root(self) -> Path:
-        """The folder with the recipes: the installation's clone, else those of this package."""
-        if not os.environ.get("LLMB_REPO") and self.cluster.repo:
-            clone = Path(self.cluster.repo)
+    def workload_names(self) -> list[str]:
+        """The workloads of all recipes, for completion: of each file one line is read, and nothing else is checked.
+
+        Raises:
+            ConfigError: ``cluster_config.yaml`` comes from somebody who has no say here, or cannot be read
+        """
+        repo = None
+        path = self.install_or_none and self.install_or_none / FILE_NAME
+        if path and path.exists():
+            require_trusted(path, path.parent)
+            repo = value_on_line(read_text(path), "repo")
+        return [name for name in map(workload_in, self._folders(repo)) if name]
+
+    def _folders(self, repo: str | None) -> Iterator[Path]:
+        """The folders of the recipes, where the site's clone is ``repo``."""
+        if not os.environ.get("LLMB_REPO") and repo:
+            clone = Path(repo)
             if next(recipe_folders(clone), None) is not None:
-                return clone
+                return recipe_folders(clone)
             notice(f"{FILE_NAME}: repo: {clone} has no recipe; the recipes of this package are used instead")
-        return recipes_root()
+        return recipe_folders(recipes_root())
 
     def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
         """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
@@ -140,8 +156,14 @@ class Workspace:
         Raises:
             RequestError: no recipe has that name
         """
+        wanted = name.lower()
+        folders = self._folders(self.cluster.repo)
+        likely = [folder for folder in folders if wanted in (folder.name, workload_in(folder))]
+        for entry in filter(None, map(_entry, likely)):  # to read all recipes takes longer than most commands
+            if wanted in (entry.recipe.workload, entry.recipe.name):
+                return entry
         for entry in self.catalog:
-            if name.lower() in (entry.recipe.workload, entry.recipe.name):
+            if wanted in (entry.recipe.workload, entry.recipe.name):
                 return entry
         known = [entry.recipe.workload for entry in self.catalog]
         near = did_you_mean(name.lower(), known, cutoff=0.5)

@@ -1,8 +1,7 @@
-"""Where recipes are, and reading them: types by ``recipe``, and here what types cannot say."""
+"""Reading recipes: types by ``recipe``, and here what types cannot say."""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -13,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from llmb_common.base.engines import ENGINES, is_newer
-from llmb_common.base.errors import RecipeError, RequestError, did_you_mean
+from llmb_common.base.errors import RecipeError, did_you_mean
 from llmb_common.base.gpus import gpu_types, rows_of
 from llmb_common.base.strict_yaml import convert, load_text, read_text
 from llmb_common.recipes.model import count_parameters
@@ -45,29 +44,6 @@ def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
     for problem, remedy in _problems(recipe):
         raise RecipeError(f"{path}: {problem}", remedy=remedy)
     return recipe
-
-
-def recipe_folders(root: Path) -> Iterator[Path]:
-    """Folders under ``root`` that hold a recipe.yaml, by name."""
-    return (path.parent for path in sorted(root.glob("*/recipe.yaml")))
-
-
-def recipes_root() -> Path:
-    """Where the recipes are: ``LLMB_REPO``, else the clone that holds this library, else the copy in the package.
-
-    Raises:
-        RequestError: ``LLMB_REPO`` is set and contains no recipe.
-    """
-    if repo := os.environ.get("LLMB_REPO"):
-        if next(recipe_folders(Path(repo)), None) is None:
-            raise RequestError(
-                f"LLMB_REPO={repo} contains no recipe", remedy="set it to the clone of the repository, or unset it"
-            )
-        return Path(repo)
-    clone = Path(__file__).resolve().parents[3]
-    if next(recipe_folders(clone), None) is not None:
-        return clone
-    return Path(__file__).resolve().parents[1] / "_recipes"
 
 
 Problems: TypeAlias = Iterator[tuple[str, str]]

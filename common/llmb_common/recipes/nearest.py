@@ -12,10 +12,11 @@ import math
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from llmb_common.base.gpus import row_types
 from llmb_common.recipes.model import AnyShape
@@ -28,8 +29,7 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 """Words at the end of a name that say how it was trained."""
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """A model as its name describes it; ``parameters`` is None where neither the name nor a list says how many it
     has.
     """
@@ -50,8 +50,7 @@ class Model:
         return bool({"vl", "omni", "vision", "audio", "45v"} & {*_words(self.name)})
 
 
-@dataclass(frozen=True)
-class Nearest:
+class Nearest(msgspec.Struct, frozen=True):
     """A model of a recipe that is near to one that no recipe has."""
 
     recipe: Recipe

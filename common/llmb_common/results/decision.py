@@ -14,8 +14,10 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from llmb_common.base.statistics import t_quantile
 from llmb_common.results.level import ERROR_RATE, SETTLED, TRUST, Level, Source, level
@@ -31,8 +33,7 @@ LOOKS = (1, 3, 5, 10, 20, 40)
 Answer: TypeAlias = Literal["pass", "fail", "open"]
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Whether a configuration is within the tolerance of its reference, and what would decide where that is open.
 
     Ratios are of step times: 1.02 is 2 % slower than the reference.

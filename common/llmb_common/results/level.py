@@ -17,8 +17,10 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple, TypeAlias
+
+import msgspec
 
 from llmb_common.base.statistics import f_tail, summed_degrees, t_quantile
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares, batches, squares
@@ -71,8 +73,7 @@ class Spread(NamedTuple):
         return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
 
 
-@dataclass(frozen=True)
-class Level:
+class Level(msgspec.Struct, frozen=True):
     """The step time of a configuration and its interval, as natural logarithms: of seconds for ``steady``, else of
     factors.
 

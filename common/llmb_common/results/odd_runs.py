@@ -12,7 +12,8 @@ import math
 import random
 import statistics
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from llmb_common.base.printable import counted
 from llmb_common.results.steps import StepTime
@@ -33,8 +34,7 @@ _WORK = 1_000_000
 """Runs times their nodes times trials that are worth a word: half a second."""
 
 
-@dataclass(frozen=True)
-class SlowNode:
+class SlowNode(msgspec.Struct, frozen=True):
     """A node with which runs are slower than without it, where chance would hardly show as much.
 
     ``nodes`` are several where all of the slow runs had all of them: which one it is, these runs do not tell.

@@ -27,8 +27,7 @@ from llmb_common.base.engines import container_release, release_order, same_rele
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.printable import counted
 from llmb_common.base.structs import change_list, read_list
-from llmb_common.nodes.findings import NodeFinding
-from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
+from llmb_common.nodes.summary import NodeFinding, NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.recipes.columns import Columns
@@ -42,8 +41,7 @@ from llmb_common.runs.account import account_of
 from llmb_common.runs.record import RunRecord
 
 
-@dataclass(frozen=True)
-class Spread:
+class Spread(msgspec.Struct, frozen=True):
     """Relative changes of a step time from one release to the next: newer over older, less 1; of so many pairs."""
 
     fastest: float

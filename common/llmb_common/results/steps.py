@@ -27,9 +27,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb_common.base.printable import counted, first_few
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.training import NOTHING, Training, odd_course, training_of
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming
+from llmb_common.runs.timing.window import Window
 
 SPIKE_DEVIATIONS = 5.0
 SPIKE_SHARE = 0.05
@@ -385,6 +387,13 @@ def whole_time(timing: RunTiming) -> StepTime | None:
     steady = after_warm_up(timing)
     upto = [item.seconds for item in steady if item.index <= timing.window.last]
     return estimate(upto) if step_time(timing) is not None else None
+
+
+def window_of(plan: JobPlan) -> Window:
+    """The iterations over which a run of ``plan`` is measured, as the source of the recipe's published results has
+    them.
+    """
+    return Window(plan.measurement.first, plan.measurement.last)
 
 
 def steps_of(timing: RunTiming) -> MeasuredSteps:

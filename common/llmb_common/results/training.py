@@ -17,8 +17,9 @@ import operator
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from llmb_common.base.printable import first_few
 from llmb_common.planning.job_plan import JobPlan
@@ -72,8 +73,7 @@ NOTHING = Training()
 """The result for a log without losses."""
 
 
-@dataclass(frozen=True)
-class _Course:
+class _Course(msgspec.Struct, frozen=True):
     """How a loss went from the first step to the last, in levels (medians) of its stretches."""
 
     start: float
@@ -143,8 +143,7 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     return [_unlike(run, usual[kind]) if kind in usual else () for run, kind in zip(runs, kinds, strict=True)]
 
 
-@dataclass(frozen=True)
-class _Usual:
+class _Usual(msgspec.Struct, frozen=True):
     """What repeats of a run have in common."""
 
     end: float

@@ -22,6 +22,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
+import msgspec
+
 from llmb_common.base.gpus import peak_tflops
 from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import JobPlan
@@ -32,10 +34,9 @@ from llmb_common.results.level import ERROR_RATE
 from llmb_common.results.odd_runs import slow_node, unlike
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
-from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of
+from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of, window_of
 from llmb_common.results.training import training_of, training_sense
 from llmb_common.runs.timing.runs import RunTiming
-from llmb_common.runs.timing.window import Window
 
 
 def remarks_on(
@@ -81,8 +82,7 @@ _STALLS_SHOWN = 0.001
 Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(msgspec.Struct, frozen=True):
     """Speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOPS per GPU, MFU.
 
     ``step_seconds`` is the step time that all of them follow from. FLOPs are counted as the recipe's source counts
@@ -120,13 +120,6 @@ class Verdict:
     def difference(self) -> float | None:
         """The step time over the reference's, less 1: 0.02 is 2 % slower. None where nothing was compared."""
         return self.decision.ratio - 1 if self.decision else None
-
-
-def window_of(plan: JobPlan) -> Window:
-    """The iterations over which a run of ``plan`` is measured, as the source of the recipe's published results has
-    them.
-    """
-    return Window(plan.measurement.first, plan.measurement.last)
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:

@@ -10,9 +10,7 @@ import msgspec
 
 from llmb_common.base.run_states import is_live
 from llmb_common.base.structs import from_plain
-from llmb_common.nodes.needs import needs_of_run
-from llmb_common.nodes.reading import read_nodes
-from llmb_common.nodes.summary import NodeSummary, summarize
+from llmb_common.nodes.summary import NodeSummary
 from llmb_common.runs.record import RunRecord
 
 KEY = "evidence"
@@ -21,6 +19,11 @@ KEY = "evidence"
 
 def make_account(record: RunRecord) -> NodeSummary:
     """A summary of what the nodes of a run recorded in its folder ``nodes/``; empty where they recorded nothing."""
+    # Here: records of runs that have ended keep it, and all that look at runs would wait for the rules about nodes.
+    from llmb_common.nodes.needs import needs_of_run
+    from llmb_common.nodes.reading import read_nodes
+    from llmb_common.nodes.summarizing import summarize
+
     return summarize(needs_of_run(record.plan), read_nodes(record.paths.folder))
 
 

@@ -16,9 +16,10 @@ import shutil
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
+
+import msgspec
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.files import me, try_lock, user_name
@@ -222,7 +223,7 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
     last, used = _newest_stamp.get(parent, (0, 0))
     first = used + 1 if last == second else 1
     for number in range(first, _MOST_IN_A_SECOND):
-        paths = replace(probe, stamp=numbered(second, number))
+        paths = msgspec.structs.replace(probe, stamp=numbered(second, number))
         making = parent / f"{_MAKING}{paths.name}"
         if paths.folder.exists():
             continue

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import msgspec
 
 DRY_RUN_STAMP = "TIMESTAMP"
 DRY_RUN_ID = "RUNID"
 SHARED_PREFIXES = (".array-", ".series-")
 
 
-@dataclass(frozen=True)
-class RunPaths:
+class RunPaths(msgspec.Struct, frozen=True):
     """The files and folders of one run. ``stamp`` is ``numbered``: unique within the experiment."""
 
     experiments: Path
@@ -102,8 +102,7 @@ class RunPaths:
         return SharedPaths(self.experiments, "llmb", "series", series_id)
 
 
-@dataclass(frozen=True)
-class SharedPaths:
+class SharedPaths(msgspec.Struct, frozen=True):
     """A job of several runs: a hidden folder in ``parent``, where a link leads to each run by its number.
 
     It is in none of the runs' own folders: removing a run must not harm the others.

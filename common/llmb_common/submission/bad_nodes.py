@@ -18,7 +18,7 @@ from llmb_common.base.printable import counted
 from llmb_common.base.run_states import is_live
 from llmb_common.causes.blame import proves_node_bad
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.nodes.findings import find_on_nodes
 from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.reading import read_nodes

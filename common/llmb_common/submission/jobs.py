@@ -16,7 +16,7 @@ from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.base.hostlist import expand
 from llmb_common.base.processes import is_alive
 from llmb_common.base.run_states import is_live
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import is_ours
 from llmb_common.runs.index.runs import RunFilter, RunRow

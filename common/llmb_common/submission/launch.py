@@ -9,10 +9,9 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace
 
 from llmb_common import __version__
 from llmb_common.base.cluster_types import SLURM
@@ -79,11 +78,11 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    cluster = replaced(cluster, cluster_type=SLURM, gpu_type=None)
+    cluster = replace(cluster, cluster_type=SLURM, gpu_type=None)
     machine = look_at_machine(cluster, request)
     plan = make_plan(recipe, cluster, request, machine, measured_here(request.install))
     said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
-    return replaced(plan, preflight=replaced(plan.preflight, warnings=(said, *plan.preflight.warnings)))
+    return replace(plan, preflight=replace(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 
 
 def _note(text: str) -> None:

@@ -14,7 +14,7 @@ from functools import partial
 import msgspec
 
 from llmb_common.base.errors import AnswerLost, LLMBError, SchedulerError, attempt
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.runs.folders import remove_run
 from llmb_common.runs.index.search import note
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, Turn, update_record

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from llmb_common.base.cluster_types import ClusterType
 from llmb_common.base.errors import AnswerLost, CheckFailed, LLMBError, RecordError, SchedulerError, attempt
 from llmb_common.base.run_states import is_live
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.folders import refusal as ownership_refusal
 from llmb_common.runs.index.search import note

@@ -12,7 +12,7 @@ from pathlib import Path
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import status_of
 from llmb_common.base.words import limit_seconds
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.model import CHECKPOINT_BYTES_PER_PARAMETER
 

@@ -15,7 +15,7 @@ from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import shell_part
 from llmb_common.base.words import limit_seconds, line_problem
-from llmb_common.executors import Ranks, script_for
+from llmb_common.executors.base import Ranks, script_for
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.planning.outlook import START_SECONDS
 from llmb_common.runs.paths import RunPaths

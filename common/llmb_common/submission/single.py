@@ -18,7 +18,7 @@ from llmb_common.base.errors import AnswerLost, RecordError, RequestError, Sched
 from llmb_common.base.files import fsync_folder
 from llmb_common.base.processes import identify
 from llmb_common.base.structs import json_text
-from llmb_common.executors import executor_for
+from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.folders import remove_run, reserve, write_new

@@ -10,7 +10,7 @@ import hashlib
 
 from llmb_common.base.cluster_types import ClusterType
 from llmb_common.base.files import shell_part
-from llmb_common.executors import WAIT, script_for
+from llmb_common.executors.base import WAIT, script_for
 
 
 def render_supervisor(cluster_type: ClusterType) -> bytes:

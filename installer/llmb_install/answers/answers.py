@@ -14,7 +14,8 @@ from llmb_common.base.errors import ConfigError, EnvironmentLacks, RequestError
 from llmb_common.base.files import require_trusted, user_path
 from llmb_common.base.strict_yaml import Lines, convert
 from llmb_common.base.words import Secret
-from llmb_common.recipes.loading import load_recipe, recipe_folders
+from llmb_common.recipes.folders import recipe_folders
+from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
 from llmb_install.answers.detect import has_rows

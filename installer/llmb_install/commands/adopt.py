@@ -24,7 +24,7 @@ from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_common.base.files import user_path, write_atomic
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, first_few
-from llmb_common.executors import Container, Held, NodeRequest, executor_for
+from llmb_common.executors.base import Container, Held, NodeRequest, executor_for
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, SiteRelease, load_cluster_config
 from llmb_common.recipes.catalogue import Catalogue, Function
 from llmb_common.recipes.recipe import Recipe

@@ -13,7 +13,7 @@ from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.files import me, user_name
 from llmb_common.base.hostlist import expand
 from llmb_common.base.words import assignments, limit_seconds
-from llmb_common.executors import Container, executor_for
+from llmb_common.executors.base import Container, executor_for
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.executors.slurm.words import SlurmSettings

@@ -14,7 +14,7 @@ from llmb_common.base.errors import AnswerLost, EnvironmentLacks, LLMBError, Req
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import compress
 from llmb_common.base.processes import ask, identify, is_alive
-from llmb_common.executors import PORT_BASE, PORT_COUNT, Executor, Ranks
+from llmb_common.executors.base import PORT_BASE, PORT_COUNT, Executor, Ranks
 from llmb_common.executors.engine import check_engine
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record

@@ -37,7 +37,7 @@ from llmb_common.base.processes import (
 )
 from llmb_common.base.sessions import noted
 from llmb_common.base.talking import Conversation, talk
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan

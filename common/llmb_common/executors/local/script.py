@@ -5,7 +5,7 @@ from __future__ import annotations
 from shlex import quote
 
 from llmb_common.base.files import shell_part
-from llmb_common.executors import JobScript
+from llmb_common.executors.base import JobScript
 from llmb_common.planning.job_plan import JobPlan
 
 

@@ -19,7 +19,7 @@ from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import counted
 from llmb_common.base.processes import ask
 from llmb_common.base.words import clock, limit_seconds
-from llmb_common.executors import Executor
+from llmb_common.executors.base import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
 from llmb_common.executors.slurm.hold import hold

@@ -18,7 +18,7 @@ from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.processes import Answer, ask, clean_environment
 from llmb_common.base.sessions import end_session
 from llmb_common.base.talking import Conversation, talk
-from llmb_common.executors import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
+from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan

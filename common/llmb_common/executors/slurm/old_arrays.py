@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from llmb_common.base.run_states import is_live
 from llmb_common.executors.slurm.query import JobInfo
@@ -27,4 +28,4 @@ def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
         return own
     # Of tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
     whole = [job for job in jobs if "_" not in job.job_id and not is_live(job.state)]
-    return [replace(job, job_id=f"{job.job_id}_{index}") for job in whole] or own
+    return [msgspec.structs.replace(job, job_id=f"{job.job_id}_{index}") for job in whole] or own

@@ -10,8 +10,9 @@ import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
@@ -62,8 +63,7 @@ _EARLIER = CLOCKS_SECONDS + 3600
 autumn comes twice."""
 
 
-@dataclass(frozen=True)
-class JobInfo:
+class JobInfo(msgspec.Struct, frozen=True):
     """One job as Slurm reports it. Times are Unix seconds, or None if not known yet. ``exit_code`` (``code:signal``)
     comes from accounting and ``reason`` from the queue; each is empty if the other one answered, but for ``reason`` of
     what accounting has written off."""

@@ -20,7 +20,7 @@ from shlex import quote
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import shell_part
 from llmb_common.base.words import SECRET_VARIABLES, mount_problem
-from llmb_common.executors import PORT_BASE, PORT_COUNT, JobScript, Ranks
+from llmb_common.executors.base import PORT_BASE, PORT_COUNT, JobScript, Ranks
 from llmb_common.executors.slurm.options import output_pattern, sbatch_line
 from llmb_common.executors.slurm.words import SlurmPlan, slurm_of
 from llmb_common.planning.job_plan import JobPlan

@@ -23,7 +23,7 @@ from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.base.files import shell_part, write_atomic
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.words import clock, limit_seconds
-from llmb_common.executors import WAIT
+from llmb_common.executors.base import WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm, unknown_nodes
 from llmb_common.executors.slurm.script import directives

@@ -13,9 +13,10 @@ import difflib
 import functools
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from llmb_common.base.cluster_types import ClusterType
 from llmb_common.base.errors import RequestError
@@ -125,8 +126,7 @@ _TUNING = re.compile(
 _HONOURED = {name for name in VARIABLES if name.startswith("SBATCH_")}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
     """One job as asked for. None: not said, the recipe or the site decides."""
 
     gpus: int | None = None
@@ -138,10 +138,10 @@ class Request:
     gpus_per_node: int | None = None
     max_steps: int | None = None
     time_limit: str | None = None
-    columns: Mapping[str, int | bool | None] = field(default_factory=dict)
-    megatron: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, int | bool | None] = msgspec.field(default_factory=dict)
+    megatron: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Settings of the framework, by section and field."""
-    scheduler: Mapping[str, str] = field(default_factory=dict)
+    scheduler: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What variables that only schedulers read say."""
     engine: str | None = None
     image: str | None = None
@@ -168,11 +168,11 @@ class Request:
     dry_run: str | None = None
     install: Path | None = None
     workload: Path | None = None
-    tuning: Mapping[str, str] = field(default_factory=dict)
+    tuning: Mapping[str, str] = msgspec.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     """``SBATCH_*`` variables that were set for other jobs: sbatch never sees them, because they would override the
     script."""
-    unread: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    unread: Mapping[str, tuple[str, str]] = msgspec.field(default_factory=dict)
     """Documented variables that are not set, and the near-miss (``PROFILE``, ``true``) that was set instead."""
     say: FieldNames = VARIABLE_NAMES
     """How messages call the fields."""

@@ -255,6 +255,12 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
     return True
 
 
+def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
+    """Ids and names of the newest runs that the index knows, whether or not it agrees with the run folders."""
+    query = "SELECT run_id, name FROM runs ORDER BY created DESC, folder DESC LIMIT ?"
+    return _ask(install, query, (most,), lambda run_id, name: (run_id, name))
+
+
 def past_times(install: Path, configuration: str) -> list[PastTime]:
     """Of the newest runs whose configuration begins so; the newest first."""
     query = (

@@ -10,7 +10,7 @@ from llmb_common.base.outcome import Result
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import row_of
 from llmb_run.columns import run_as_json
-from llmb_run.results.one_line import with_figures
+from llmb_run.results.followed import with_figures
 from support.cli import Cli
 from support.iteration_logs import mbridge_log
 from support.runs import PUBLISHED, make_run, steady_log
