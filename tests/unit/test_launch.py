@@ -216,7 +216,9 @@ def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that
     status, out, err = start(JOB_TOTAL_GPUS="1024")
     assert (status, out) == (2, "")
     assert "JOB_TOTAL_GPUS=1024: no configuration of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
-    assert "; for a cluster: llmb-run plan -w pretrain_llama3.1 -s 405b --gpu-type h100 --dtype fp8 --scale 1024\n" in err
+    assert (
+        "; for a cluster: llmb-run plan -w pretrain_llama3.1 -s 405b --gpu-type h100 --dtype fp8 --scale 1024\n" in err
+    )
     assert "cluster: " not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
     jobs = (("1024", {}, "h100"), ("128", {}, "gb200"), ("128", {"GPU_TYPE": "gb300"}, "gb300"))
     for number, said, gpu_type in jobs:

@@ -56,7 +56,9 @@ class Outlook:
         }
 
     def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
-        """Whether it fits, how long it takes and what that costs; the grounds, and which job it is; then what was asked for.
+        """Whether it fits, how long it takes and what that costs; its grounds, and which job it is.
+
+        Then what was asked for.
 
         ``memory``: the parts of each pipeline stage. ``origin``: where each value comes from. ``ranks``: which ranks
         are on which node.

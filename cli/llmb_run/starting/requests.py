@@ -88,8 +88,9 @@ def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | 
     for option, value in {"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale}.items():
         if value and "," in value:
             raise RequestError(
-                f"{option} {value}: single starts one job",
-                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
+                f"{option} {value}: this is about one job",
+                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them, and with "
+                "--dry-run both only show them",
             )
     return job_spec(workload=workload, size=size, dtype=dtype, scale=scale, **settings)
 

@@ -144,8 +144,15 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
         RequestError: one is not NAME=VALUE,VALUE, or no dimension
     """
     found: dict[str, list[str]] = {}
-    for word, values in pairs(words, option, f"{option} tp=1,2", form="NAME=VALUE,VALUE"):
-        name = dimension(word)
+    one = option == "--change"  # of one job; the others name several
+    example = f"{option} tp={2 if one else '1,2'}"
+    for word, values in pairs(words, option, example, form="NAME=VALUE" if one else "NAME=VALUE,VALUE"):
+        try:
+            name = dimension(word)
+        except RequestError as error:
+            if option == "--where":
+                error.message = error.message.replace("cannot be varied", "is nothing that runs are known by")
+            raise
         if name in found:
             raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
         found[name] = values_of(values, f"{option} {name}")

@@ -432,7 +432,9 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         meant = request.say("JOB_TOTAL_GPUS", (written or "").partition("=")[2])
         instead = f" ({written} is: did you mean {meant}?)" if written else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
-        raise RequestError(missing, remedy=f"the recipe has {_scales(rows)}", field="JOB_TOTAL_GPUS")
+        least = min(scale for row in rows for scale in row.scales)
+        remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales(rows)}"
+        raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.

@@ -152,7 +152,7 @@ def plan_command(
 def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> str | None:
     """The GPU type to plan a job for where nobody says one; None where no GPU runs ``size``.
 
-    The recipe's default if it has such a job, else the first type that has, those with a published result before others;
+    The recipe's default if it has such a job, else the first type that has, one with a published result before others.
     ``dtype`` decides before ``gpus``.
     """
     known = [one for one in _accepted(recipe) if one.size == size and one.gpu != "any"]
