@@ -280,12 +280,32 @@ def _shell() -> str:
     return name
 
 
+_BASH_WORDS = (
+    """    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD""",
+    """    # bash takes tp=4 for three words, and replaces only the last of them.
+    local line="${COMP_LINE:0:$COMP_POINT}" last before=""
+    last="${line##*[[:space:]]}"
+    [[ $last == *=* && $last != -* && $COMP_WORDBREAKS == *=* ]] && before="${last%%=*}="
+    local count
+    count=$(printf '%s.' "$line" | wc -w)
+    response=$(env COMP_WORDS="$line" COMP_CWORD=$((count - 1))""",
+)
+_BASH_VALUE = (
+    "            COMPREPLY+=($value)",
+    """            COMPREPLY+=("${value#"$before"}")
+            [[ $value == *= ]] && compopt -o nospace""",
+)
+"""Parts of click's script for bash, and what stands there instead."""
+
+
 def _script(context: click.Context, shell: str) -> str:
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(context.find_root().command, {}, "llmb-run", COMPLETION_VARIABLE).source()
+    if shell == "bash":
+        return script.replace(*_BASH_WORDS).replace(*_BASH_VALUE)
     return script.replace('(string split "," ', '(string split -m 1 "," ')  # fish: what a word means has commas, too
 
 

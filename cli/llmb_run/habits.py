@@ -121,10 +121,13 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 
     Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
     """
+    from llmb_common.command.removed import OPTIONS
     from llmb_common.executors.slurm.options import is_option, option_name
     from llmb_common.request.variables import COLUMNS, VARIABLES
 
     short = option.lstrip("-")
+    if option in OPTIONS.get(command, {}):
+        return OPTIONS[command][option]
     name = option_name(option).lower()
     if not command:
         return _EVERYWHERE.get(short, "")

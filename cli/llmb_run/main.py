@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from llmb_common.command.outcome import guarded
-from llmb_common.errors import RequestError
+from llmb_common.errors import LLMBError, RequestError, attempt
 from llmb_run import terminal
 
 if TYPE_CHECKING:
@@ -49,14 +49,14 @@ def _run(arguments: list[str]) -> int:
         print(error.format_message())
         return 0
     except click.UsageError as error:
-        raise _as_meant(_usage(error, arguments), arguments) from error
+        raise _as_meant(attempt(_usage, error, arguments), arguments) from error
     except RequestError as error:
         raise _as_meant(error, arguments) from error
 
 
-def _as_meant(error: RequestError, arguments: list[str]) -> RequestError:
+def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
     """``error`` with the whole line that was meant, where that is known."""
-    if error.code in ("usage", "no-run", "unknown-workload"):
+    if error.code in ("usage", "no-run", "unknown-workload", "removed"):
         from llmb_run.meant import meant
 
         line = meant(arguments)

@@ -16,7 +16,7 @@ import msgspec
 
 from llmb_common.errors import RequestError, did_you_mean
 from llmb_common.request.values import is_setting, pairs
-from llmb_common.request.variables import COLUMNS, VARIABLES, column_of
+from llmb_common.request.variables import COLUMNS, NAMED, VARIABLES, column_of
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused
@@ -26,9 +26,6 @@ MOST = 1000
 
 Dimensions = Mapping[str, Sequence[str]]
 """Name of each dimension, and its values."""
-
-NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
-"""Dimensions that have options of their own."""
 
 
 def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:

@@ -53,11 +53,12 @@ import msgspec
 from llmb_common.decoding.strict_yaml import convert, load_text, read_text
 from llmb_common.errors import ConfigError, located
 from llmb_common.request.values import settings_of
+from llmb_common.request.variables import NAMED
 from llmb_common.site.cluster import NVIDIAS_KEYS
 from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
 from llmb_run.starting.planner import combined
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.sweeps import NAMED, changed, dimension
+from llmb_run.starting.sweeps import changed, dimension
 from llmb_run.workspace import Workspace
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
