@@ -36,6 +36,7 @@ from llmb_run.reporting.charts_library import charts_library
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
+from llmb_run.results.measured import WITHOUT_RESULT
 from llmb_run.results.run_columns import RUN, remarks_of
 from llmb_run.results.series import history_view, scaling_view
 
@@ -246,10 +247,10 @@ def _cases(report: Report) -> Iterator[_Case]:
             yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
     for run in report.runs:
         if (found := run.result)["status"] not in MEASURED:
-            kind = "error" if found["outcome"] == "failed" else "skipped"
+            kind = "error" if found["outcome"] in WITHOUT_RESULT else "skipped"
             said = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
             yield _Case(found["name"], run.software or "unknown software", kind, said)
-    shown = sum(run.result["outcome"] == "failed" for run in report.runs)
+    shown = sum(run.result["outcome"] in WITHOUT_RESULT for run in report.runs)
     if rest := report.counts.failed - shown:
         yield _Case("further runs", "not listed", "error", f"{rest} more runs failed")
     if "groups" in report.left_out:
