@@ -56,6 +56,9 @@ def test_the_dry_run_prints_only_the_script_and_needs_neither_slurm_nor_the_fold
     assert done.returncode == 0
     in_short = r"note: memory: .*\nnote: time: .* s a step was .*\nnote: cost: .* GPU-hours\n"
     assert re.fullmatch(in_short, done.stderr), "the job in short"
+    by_hand = subprocess.run(["bash", "-c", done.stdout], capture_output=True, text=True, check=False)
+    assert by_hand.returncode == 3
+    assert by_hand.stderr.startswith("error: "), "it says at once what it lacks, and does not wait for a folder"
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=32"} <= set(lines)
