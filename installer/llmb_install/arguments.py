@@ -95,6 +95,8 @@ def command_in(argv: Sequence[str]) -> str:
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """The arguments as a namespace. ``--help`` prints and raises SystemExit(0); mistakes are RequestError."""
     words = list(argv)
+    if words[:1] == ["help"]:
+        words = [*words[1:2], "--help"]
     command = command_in(words)
     if words[:1] == [command]:
         words.pop(0)

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.executors import Executor, executor_for
@@ -26,7 +26,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
 from llmb_common.runs.timing.job_events import read_events
-from llmb_run.actions.fabric_text import fabric_text
+from llmb_run.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
@@ -41,13 +41,13 @@ def health(
     sizes: bool,
     exclude_failed: bool,
     days: float,
-    wait: str,
+    timeout: str,
     **settings: Any,
 ) -> Result:
     """``llmb-run health``."""
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
-    workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
+    workspace, patience = Workspace(), round(seconds_of(timeout, "--timeout"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)
     avoided = needs.scheduler.excluded if needs.scheduler else None
@@ -77,7 +77,7 @@ def _meant(
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
         # Whether the job itself would be sensible is not asked: nothing of it is started.
-        spec = job_spec(workload=workload, **job, megatron=(), force=True, preflight="off")
+        spec = job_spec(workload=workload, **job, nodelist=None, megatron=(), force=True, preflight="off")
         plan = plan_job(spec, workspace).plan
         told = plan.scheduler or SchedulerPart()
         return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue

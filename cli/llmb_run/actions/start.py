@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.planning.outlook_lines import ranged
-
 from llmb_common.base.errors import RequestError
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, first_few
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, step_seconds
+from llmb_common.planning.outlook_lines import ranged
 from llmb_common.planning.workspace import Workspace
 from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options
@@ -108,7 +107,11 @@ def _reasons(refused: Sequence[Refused]) -> str:
     together: dict[str, dict[str, None]] = {}
     for item in refused:
         together.setdefault(item.error.message, {})[item.spec.combination] = None
-    return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())
+    lines = []
+    for why, who in together.items():
+        named = [name for name in who if name]
+        lines.append(": ".join(filter(None, ("not run", first_few(named, between="; "), why))))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def sweep(**settings: Any) -> Result:

@@ -8,12 +8,14 @@ from llmb_common.measured.run import Outcome
 from llmb_common.results.verdict import Verdict
 
 WITHOUT_A_TIME: tuple[Outcome, ...] = (
-    *("running", "waiting", "not training", "failed", "too short", "stopped early", "incomplete", "nothing left"),
+    *("running", "waiting", "not training", "failed", "preempted", "cancelled", "not submitted"),
+    *("too short", "stopped early", "incomplete", "nothing left"),
 )
 """What is said of a configuration without a step time: of its runs' outcomes the first of these."""
 
 WORST_FIRST = (
-    *("not training", "fail", "failed", "open", "running", "waiting", "incomplete", "stopped early", "too short"),
+    *("not training", "fail", "failed", "preempted", "cancelled", "not submitted", "open"),
+    *("running", "waiting", "incomplete", "stopped early", "too short"),
     *("nothing left", "not compared", "no reference", "baseline", "pass"),
 )
 """Every word, in the order in which a reader wants to know of them."""

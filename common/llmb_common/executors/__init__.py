@@ -202,7 +202,7 @@ class Executor(JobScript):
             SchedulerError: the scheduler does not say
         """
         raise RequestError(
-            "there is no scheduler here to say which nodes failed", remedy="name the nodes with --without HOSTS"
+            "there is no scheduler here to say which nodes failed", remedy="name the nodes with --exclude HOSTS"
         )
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import LogSummary, reasons, timing_of
 from llmb_common.nodes.findings import NodeFinding
@@ -60,6 +60,9 @@ Outcome: TypeAlias = Literal[
     "stopped early",
     "nothing left",
     "incomplete",
+    "cancelled",
+    "preempted",
+    "not submitted",
     "failed",
 ]
 """What became of a run: each state has a word of its own.
@@ -67,6 +70,16 @@ Outcome: TypeAlias = Literal[
 Too short: it ended as planned, before the last iteration that is measured. Stopped early: it saved and ended because it
 was told to. Nothing left: an earlier job of its chain had trained the last step. Incomplete: its log lacks iterations.
 """
+
+_OF_STATE: dict[str, Outcome] = {
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "NOT_SUBMITTED": "not submitted",
+}
+"""What ended a run without its doing, by the state on record."""
+
+WITHOUT_RESULT: tuple[Outcome, ...] = ("failed", *_OF_STATE.values())
+"""Ended, and not as planned."""
 
 _INCOMPLETE: dict[str, Outcome] = {
     "window_not_reached": "too short",
@@ -227,7 +240,7 @@ class MeasuredRun:
         if status.state == "Running":
             return "waiting" if status.reason == "waiting" else "running"
         if status.state == "Failed":
-            return "failed"
+            return _OF_STATE.get(self.row.state, "failed") if self.row else "failed"
         if status.state == "Incomplete":
             return _INCOMPLETE.get(status.reason, "incomplete")
         if self.not_training:
@@ -237,7 +250,7 @@ class MeasuredRun:
     @property
     def failed(self) -> bool:
         """Whether it has ended, and failed: what is too short to be measured has not."""
-        return self.outcome == "failed" and not (self.row and is_live(self.row.state))
+        return self.outcome in WITHOUT_RESULT and not (self.row and is_live(self.row.state))
 
     @property
     def step_seconds(self) -> float | None:

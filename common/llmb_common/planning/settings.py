@@ -23,7 +23,7 @@ from llmb_common.planning.functions import check_settings
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.columns import Columns
 
-_COLUMNS = {
+COLUMNS_OF = {
     "model.tensor_model_parallel_size": "tp",
     "model.sequence_parallel": "tp",
     "model.pipeline_model_parallel_size": "pp",
@@ -128,7 +128,7 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _refuse_planned(name: str, said: str) -> None:
-    if column := _COLUMNS.get(name):
+    if column := COLUMNS_OF.get(name):
         raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
     for pattern, instead in _PLANNED.items():
         if re.fullmatch(pattern, name):
