@@ -149,8 +149,10 @@ class Command(click.Command):
         refuse_verb(str(ctx.info_name), args)
         # Refuse what is empty or not UTF-8, before a type makes something of it, such as ``.`` of nothing.
         given, stray, _ = self.make_parser(ctx).parse_args(list(args))
+        if {"-h", "--help"} & {*args}:
+            return super().parse_args(ctx, args)
         if stray and not given.get("workload") and "--zip" not in args:
-            self._refuse_workload(str(ctx.info_name), stray, args)
+            self._refuse_workload(str(ctx.info_name), stray)
         for parameter in self.get_params(ctx):
             is_option = isinstance(parameter, click.Option)
             name = parameter.opts[0] if is_option else parameter.human_readable_name.strip("[].")
@@ -160,14 +162,15 @@ class Command(click.Command):
                     check_argument(name, text)
         return super().parse_args(ctx, args)
 
-    def _refuse_workload(self, name: str, words: list[str], args: list[str]) -> None:
-        """Refuse ``plan llama3.1``: of a command that takes no words, but a workload, with the line that was meant."""
-        from llmb_run.habits import workload_instead
+    def _refuse_workload(self, name: str, words: list[str]) -> None:
+        """Refuse ``plan llama3.1``: of a command that takes no words, but a workload."""
+        takes = {parameter.name for parameter in self.params}
+        if "workload" in takes and not any(isinstance(parameter, click.Argument) for parameter in self.params):
+            from llmb_run.habits import model_instead
 
-        if any(parameter.name == "workload" for parameter in self.params):
             raise RequestError(
                 f"{name} takes its workload with -w, not as {' '.join(words)!r}",
-                remedy=workload_instead(name, words, args),
+                remedy=model_instead(words[0]) or f"llmb-run list shows the workloads; llmb-run {name} --help",
                 code="usage",
             )
 
@@ -282,6 +285,24 @@ def _shell() -> str:
     return name
 
 
+_BASH_WORDS = (
+    """    response=$(env COMP_WORDS="${COMP_WORDS[*]}" COMP_CWORD=$COMP_CWORD""",
+    """    # bash takes tp=4 for three words, and replaces only the last of them.
+    local line="${COMP_LINE:0:$COMP_POINT}" last before=""
+    last="${line##*[[:space:]]}"
+    [[ $last == *=* && $last != -* && $COMP_WORDBREAKS == *=* ]] && before="${last%%=*}="
+    local count
+    count=$(printf '%s.' "$line" | wc -w)
+    response=$(env COMP_WORDS="$line" COMP_CWORD=$((count - 1))""",
+)
+_BASH_VALUE = (
+    "            COMPREPLY+=($value)",
+    """            COMPREPLY+=("${value#"$before"}")
+            [[ $value == *= ]] && compopt -o nospace""",
+)
+"""Parts of click's script for bash, and what stands there instead."""
+
+
 def _script(context: click.Context, shell: str) -> str:
     """The completion script for a shell."""
     from click.shell_completion import get_completion_class
@@ -289,6 +310,8 @@ def _script(context: click.Context, shell: str) -> str:
     kind = get_completion_class(shell)
     assert kind is not None
     script = kind(context.find_root().command, {}, "llmb-run", COMPLETION_VARIABLE).source()
+    if shell == "bash":
+        return script.replace(*_BASH_WORDS).replace(*_BASH_VALUE)
     return script.replace('(string split "," ', '(string split -m 1 "," ')  # fish: what a word means has commas, too
 
 

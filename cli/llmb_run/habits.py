@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Collection, Sequence
 
 COMMANDS: dict[str, str] = {
     **dict.fromkeys(("run", "start", "launch", "train", "sbatch", "srun"), "llmb-run single -w WORKLOAD -s SIZE"),
+    **dict.fromkeys(("submit-all", "submit_all"), "llmb-run submit -w WORKLOAD --scale all"),
     **dict.fromkeys(("benchmark", "bench"), "llmb-run submit -w WORKLOAD, or llmb-run accept smoke"),
     "exemplar": "llmb-run accept exemplar-h100; the others: llmb-run accept suites",
     **dict.fromkeys(("status", "ps", "ls", "history", "sacct"), "llmb-run jobs; one run: llmb-run show RUN"),
@@ -25,6 +25,13 @@ COMMANDS: dict[str, str] = {
     **dict.fromkeys(("check", "validate", "preflight", "nodes"), "llmb-run health; one job: llmb-run plan -w WORKLOAD"),
     **dict.fromkeys(("doctor", "install", "update", "uninstall", "verify", "images"), "llmb-install {name}"),
     **dict.fromkeys(("setup", "config", "configure"), "llmb-install install"),
+    **dict.fromkeys(("upgrade", "init"), "llmb-install update; a new installation: ./installer.py"),
+    **dict.fromkeys(("rm", "remove", "clean"), "llmb-run cancel RUN; the folder of an ended run is yours to remove"),
+    "get": "llmb-run jobs",
+    "sinfo": "llmb-run health",
+    "export": "llmb-run results --format csv; everything of runs: llmb-run archive",
+    "profile": "llmb-run single -w WORKLOAD -s SIZE --profile",
+    "test": "llmb-run accept smoke",
     "version": "llmb-run --version",
 }
 """A command that llmb-run does not have -> the line that does its work; ``{name}`` is the command itself."""
@@ -38,14 +45,22 @@ VERBS: dict[str, str] = {
     "jobs cancel": "llmb-run cancel RUN",
     "jobs results": "llmb-run results",
     "results list": "llmb-run results",
+    "jobs watch": "llmb-run watch",
     "accept list": "llmb-run accept suites",
+    "accept exemplar": "llmb-run accept exemplar-h100; the others: llmb-run accept suites",
+    **dict.fromkeys(("baseline show", "baseline ls"), "llmb-run baseline list"),
+    "baseline add": "llmb-run baseline set RUN...",
+    **dict.fromkeys(("baseline rm", "baseline delete"), "llmb-run baseline remove KEY"),
+    **dict.fromkeys(("exclude show", "exclude ls"), "llmb-run exclude list"),
+    **dict.fromkeys(("exclude rm", "exclude delete"), "llmb-run exclude remove HOSTS"),
     "watch list": "llmb-run watch",
 }
 """A command and a first word that names no run -> the line that does what it asks for."""
 
 _SCALE = "--scale GPUS: tasks and nodes follow from it"
 _JOB = {
-    **dict.fromkeys(("nodes", "ntasks", "gpus", "num-gpus", "num-nodes", "ntasks-per-node", "n", "N"), _SCALE),
+    **dict.fromkeys(("gpus", "num-gpus"), "--scale GPUS"),
+    **dict.fromkeys(("nodes", "ntasks", "num-nodes", "ntasks-per-node", "n", "N"), _SCALE),
     **dict.fromkeys(("container-image", "container"), "--image IMAGE"),
     **dict.fromkeys(("mounts", "container-mounts"), "--env RUN_CONF_MOUNTS=/SOURCE:/TARGET"),
     **dict.fromkeys(("steps", "num-steps", "iterations", "train-iters"), "--max-steps N"),
@@ -54,20 +69,32 @@ _JOB = {
     **dict.fromkeys(("precision", "compute-dtype"), "--dtype DTYPE"),
     **dict.fromkeys(("gpu", "gpu-model", "g"), "--gpu-type TYPE"),
     **dict.fromkeys(("file", "f"), "llmb-run bulk FILE"),
-    "r": "llmb-run submit --repeats N",
-    "array": "llmb-run submit --repeats N",
+    **dict.fromkeys(("r", "repeats", "repeat", "array"), "llmb-run submit --repeats N"),
 }
 """An option of another program, without its dashes -> what does that for a job; with dashes first, only in a command
 that has such an option."""
 _SHOWN: dict[str, tuple[str, ...]] = {
     "csv": ("--format csv", "--json"),
-    **dict.fromkeys(("output", "o", "out", "file"), ("what follows the command on its line: ... > FILE",)),
-    **dict.fromkeys(("tail", "lines", "n", "head"), ("--lines N", "--limit N")),
+    "format": ("--html FILE", "--json"),
+    "pdf": ("--html FILE, a page to print from a browser",),
+    **dict.fromkeys(("output", "o", "out", "file"), ("--html FILE", "what follows the command: ... > FILE")),
+    **dict.fromkeys(("tail", "lines", "n", "head", "last", "top"), ("--lines N", "--limit N")),
+    **dict.fromkeys(("latest", "newest", "recent"), ("--limit 1",)),
     **dict.fromkeys(("running", "active"), ("--live", "--state RUNNING")),
+    "failed": ("--state FAILED", "llmb-run jobs --state FAILED, then llmb-run {command} RUN..."),
+    **dict.fromkeys(("a", "all"), ("--all", "--gpu-type TYPE: all for that type", "leave it out: everything is shown")),
+    **dict.fromkeys(("user", "u", "mine", "me"), ("leave it out; cancel --all ends only your own runs",)),
+    **dict.fromkeys(("gpu", "gpu-model", "g"), ("--gpu-type TYPE",)),
+    **dict.fromkeys(("model", "recipe", "m"), ("-w WORKLOAD -s SIZE",)),
     **dict.fromkeys(("run", "job", "job-id", "id", "j"), ("the run as a word of its own: llmb-run {command} RUN",)),
     **dict.fromkeys(("interval", "refresh"), ("leave it out: the screen renews itself",)),
 }
 """The same for commands that show something: the first whose option the command has."""
+_EVERYWHERE = {
+    **dict.fromkeys(("V", "v"), "llmb-run --version"),
+    **dict.fromkeys(("install", "install-path", "config", "c"), "export LLMB_INSTALL=/path/to/installation"),
+}
+"""The same before any command."""
 _STARTING = "--slurm-arg"
 """The commands that have this option take jobs, and so most of the options of jobs in some form."""
 
@@ -82,21 +109,11 @@ def verb_instead(verb: str) -> str:
     return VERBS.get(verb.lower(), "")
 
 
-def workload_instead(command: str, stray: Sequence[str], arguments: Sequence[str]) -> str:
-    """The command line ``arguments`` of ``command`` with the first of its ``stray`` words as the workload, and without
-    the others; where that word is a model, what plans it."""
+def model_instead(word: str) -> str:
+    """What to do about a model that no workload is called; empty where nothing comes near."""
     from llmb_common.planning.workspace import Workspace
 
-    workspace = Workspace()
-    known = {name for entry in workspace.catalog for name in (entry.recipe.workload, entry.recipe.name)}
-    if stray[0].lower() not in known:
-        model = workspace.nearest_model(stray[0])
-        if model:
-            return model
-    options = list(arguments)
-    for word in stray:
-        options.remove(word)
-    return shlex.join(["llmb-run", command, "-w", stray[0], *options])
+    return Workspace().nearest_model(word) if any(letter.isdigit() for letter in word) else ""
 
 
 def option_instead(command: str, option: str, known: Collection[str], arguments: Sequence[str]) -> str:
@@ -104,11 +121,16 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 
     Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
     """
+    from llmb_common.base.removed import OPTIONS
     from llmb_common.executors.slurm.options import is_option, option_name
     from llmb_common.planning.request.variables import COLUMNS, VARIABLES
 
     short = option.lstrip("-")
+    if option in OPTIONS.get(command, {}):
+        return OPTIONS[command][option]
     name = option_name(option).lower()
+    if not command:
+        return _EVERYWHERE.get(short, "")
     if short in ("v", "verbose", "debug", "quiet"):
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
@@ -116,11 +138,14 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     if _STARTING not in known:
         lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
         possible = [line for line in lines if _if_known(line, known)]
+        if not possible and short == "n" and command == "watch":
+            return "leave it out: the screen renews itself"
         return possible[0].format(command=command) if possible else ""
     for key in (short, name):
         if key in _JOB:
             return _if_known(_JOB[key], known)
     value = _value(option, arguments)
+    name = column_named(name) or name
     if name in COLUMNS.values():
         if "," not in value:
             return f"--set {name}={value}"
@@ -134,9 +159,17 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     return ""
 
 
+def column_named(name: str) -> str | None:
+    """The column that Megatron calls ``name`` (``tensor_model_parallel_size``, with dashes too); None: it has none."""
+    from llmb_common.planning.settings import COLUMNS_OF
+
+    plain = name.lower().replace("-", "_")
+    return next((column for field, column in COLUMNS_OF.items() if field.rpartition(".")[2] == plain), None)
+
+
 def _if_known(said: str, known: Collection[str]) -> str:
     """``said`` unless it begins with an option that the command does not have."""
-    option = said.partition(" ")[0].rstrip(":")
+    option = said.partition(" ")[0].rstrip(":,")
     return "" if option.startswith("--") and option not in known else said
 
 

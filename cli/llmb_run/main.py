@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from llmb_common.base import notices
-from llmb_common.base.errors import RequestError
+from llmb_common.base.errors import LLMBError, RequestError, attempt
 from llmb_common.base.outcome import guarded
 
 if TYPE_CHECKING:
@@ -62,7 +62,21 @@ def _command(arguments: list[str]) -> int:
         print(error.format_message())
         return 0
     except click.UsageError as error:
-        raise _usage(error, arguments) from error
+        raise _as_meant(attempt(_usage, error, arguments), arguments) from error
+    except RequestError as error:
+        raise _as_meant(error, arguments) from error
+
+
+def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
+    """``error`` with the whole line that was meant, where that is known."""
+    if error.code in ("usage", "no-run", "unknown-workload", "removed"):
+        from llmb_run.meant import meant
+
+        line = meant(arguments)
+        if line:
+            error.remedy = line
+            error.message = error.message.partition(" (did you mean")[0]
+    return error
 
 
 def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
@@ -75,7 +89,7 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
 
     message, context, instead = error.format_message(), error.ctx, ""
     if isinstance(error, click.NoSuchOption) and context:
-        command = context.command_path.removeprefix(f"{PROGRAM} ")
+        command = context.command_path.removeprefix(PROGRAM).lstrip()
         refuse_option(command, error.option_name)
         known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
         instead = habits.option_instead(command, error.option_name, known, arguments)
@@ -84,11 +98,20 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
         refuse_command(error.command_name)
         known = context.command.list_commands(context)
-        instead = habits.command_instead(error.command_name)
-        near = "" if instead else did_you_mean(error.command_name, known)
+        group = context.command_path.removeprefix(PROGRAM).lstrip()
+        instead = habits.verb_instead(f"{group} {error.command_name}") if group else ""
+        if group == "exclude" and not instead and not did_you_mean(error.command_name, known):
+            instead = f"{PROGRAM} exclude add {error.command_name} --reason TEXT"
+        instead = instead or ("" if group else habits.command_instead(error.command_name))
+        near = "" if instead else did_you_mean(error.command_name, known, cutoff=0.7)
         message = f"no such command: {error.command_name}{near}"
     elif isinstance(error, click.MissingParameter) and error.param and error.param.name == "workload":
         instead = f"{PROGRAM} list shows the workloads"
+    elif isinstance(error, click.MissingParameter) and context:
+        instead = _example(context.command)
+    elif isinstance(error, click.BadOptionUsage) and context:
+        named = (item for item in context.command.params if error.option_name in item.opts)
+        instead = "".join(f"{error.option_name} {item.metavar}" for item in named if item.metavar)
     elif "--zip" in arguments and "unexpected extra argument" in message:
         instead = "what changes together is one argument: --zip 'tp=1,2 pp=4,2'"
     page = PROGRAM
@@ -98,3 +121,9 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         page += f" {arguments[0]}"  # the parser's own complaints know no command
     remedy = instead or f"{page} --help shows what it takes"
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
+
+
+def _example(command: click.Command) -> str:
+    """``for example: llmb-run compare a1b2c3d4 e5f6a7b8``, as its help has it; empty where that has none."""
+    lines = (line.strip() for line in (command.help or "").splitlines())
+    return next((f"for example: {line}" for line in lines if line.startswith(f"{PROGRAM} ")), "")

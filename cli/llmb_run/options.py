@@ -17,7 +17,7 @@ from llmb_common.base import gpus
 from llmb_common.base.engines import ENGINES
 from llmb_common.base.errors import LLMBError, attempt
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
-from llmb_common.planning.request.variables import COLUMNS, VARIABLES
+from llmb_common.planning.request.variables import COLUMNS, NAMED, VARIABLES
 from llmb_run.app import JOB, NODES, F, SectionedOption
 
 if TYPE_CHECKING:
@@ -161,6 +161,51 @@ def complete_suites(context: click.Context, parameter: click.Parameter, incomple
     return found or [CompletionItem(incomplete, type="file")]
 
 
+_TYPICAL = {
+    "fsdp": ("true", "false"),
+    "cuda_graph": ("true", "false"),
+    "mbs": ("1", "2", "4"),
+    **dict.fromkeys(("tp", "pp", "cp", "ep", "etp", "vp"), ("1", "2", "4", "8")),
+}
+"""Values of columns that a shell offers, whether a model divides by them or not."""
+
+
+_CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and not known.option)
+"""Variables of a job with few values."""
+
+
+def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
+    """What ``name`` of ``name=value`` may be, as far as there are few of it."""
+    configurations = _configurations(context)
+    variable = VARIABLES.get(name.upper())
+    known: dict[str, Iterable[str]] = {
+        "workload": _workloads(),
+        "size": (one.size for one in configurations),
+        "dtype": sorted({one.dtype for one in configurations}),
+        "scale": _scales(context),
+        "gpu_type": gpus.gpu_types(),
+        "variant": (one.variant for one in configurations),
+        "engine": ENGINES,
+        **_TYPICAL,
+    }
+    return known.get(name.lower(), variable.choices if variable else ())
+
+
+def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Names of settings with their ``=``; behind that, and behind each comma, values."""
+    name, equals, values = incomplete.partition("=")
+    columns = [column.lower() for column in COLUMNS]
+    if not equals:
+        named = [] if parameter.name == "columns" else [*NAMED, *_CHOSEN]
+        return [f"{known}=" for known in [*columns, *named] if known.lower().startswith(name.lower())]
+    before, comma, last = values.rpartition(",")
+    with contextlib.suppress(LLMBError):
+        found = dict.fromkeys(_values_of_setting(context, name))
+        given = before.split(",")
+        return [f"{name}={before}{comma}{value}" for value in found if value.startswith(last) and value not in given]
+    return []
+
+
 def _said(context: click.Context, name: str) -> list[str]:
     """What the command line says so far in an option that may be repeated."""
     value = context.params.get(name) or ()
@@ -186,7 +231,7 @@ def _workloads() -> list[str]:
 
 
 _LIST = "; repeatable, or separated by commas"
-_SIZE = ("MODEL_SIZE", "--size", "--model-size", "size")
+_SIZE = ("MODEL_SIZE", "--size", "size")
 
 runs = click.argument(
     "runs", metavar="[RUN]...", nargs=-1, help="Run ids, names, job ids or folders.", shell_complete=complete_runs
@@ -250,6 +295,7 @@ filters = under(
         "--where",
         metavar="NAME=VALUE",
         help="A column, variable, Megatron setting, image or engine of the job, such as tp=4; repeatable.",
+        shell_complete=complete_settings,
     ),
     shared("--since", metavar="SPAN", help="Only runs from the last SPAN: 90m, 2h, 7d."),
     shared("--limit", metavar="N", type=click.IntRange(min=1), help="At most the N newest runs."),
@@ -274,11 +320,12 @@ _values = under(
         "columns",
         metavar="COLUMN=VALUE",
         help=f"{_COLUMN.in_help}, such as tp=4 or seq_length=4096; repeatable.",
+        shell_complete=complete_settings,
     ),
 )
+_nodelist = under(NODES, shared("--nodelist", metavar="HOSTS", help="Run on these nodes."))
 _place = under(
     NODES,
-    shared("--nodelist", metavar="HOSTS", help="Run on these nodes."),
     shared("--exclude", metavar="HOSTS", help="Avoid these nodes."),
     shared("--reservation", metavar="NAME", help="Slurm reservation."),
     several("--slurm-arg", metavar="KEY=VALUE", help="Another sbatch option, such as qos=high; repeatable."),
@@ -295,11 +342,12 @@ job_settings = together(
         setting("FORCE", is_flag=True),
         setting("PREFLIGHT"),
     ),
+    _nodelist,
     _place,
 )
 """What a job may be given: the keyword arguments of ``starting.requests.job_spec``."""
 node_settings = together(_software, _values, _place)
-"""Those that decide which nodes a job gets, and what it needs of them."""
+"""Those that decide which nodes a job may get, and what it needs of them."""
 
 after = several("--after", metavar="JOB", help="Start when this run or Slurm job has ended; repeatable.")
 dry_run = flag("--dry-run", help="Start nothing; print the batch script of one job, or a table of several.")
@@ -327,6 +375,7 @@ planned_jobs = together(
         "--vary",
         metavar="NAME=VALUE,VALUE",
         help="A column, a variable of the job, or size, dtype, scale (GPUs), engine, image, variant; repeatable.",
+        shell_complete=complete_settings,
     ),
     several("--zip", "zipped", metavar="'NAME=V,V NAME=V,V'", help="Settings that change together; repeatable."),
     click.option(

@@ -88,6 +88,13 @@ def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
     return f"no {noun} matches{in_words(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
 
+_SHORT = {
+    **{"PD": "PENDING", "R": "RUNNING", "CF": "CONFIGURING", "CG": "COMPLETING", "S": "SUSPENDED", "CD": "COMPLETED"},
+    **{"F": "FAILED", "TO": "TIMEOUT", "CA": "CANCELLED", "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PR": "PREEMPTED"},
+}
+"""Slurm's short forms of its states, as ``squeue`` prints them."""
+
+
 def states_of(values: Sequence[str]) -> list[str]:
     """The values of ``--state`` as Slurm's names of states.
 
@@ -95,7 +102,7 @@ def states_of(values: Sequence[str]) -> list[str]:
         RequestError: Slurm has no such state
     """
     known = sorted(LIVE_STATES | ENDED_STATES)
-    names = split(values)
+    names = [_SHORT.get(name.upper(), name) for name in split(values)]
     for name in names:
         if name.upper() not in known:
             raise RequestError(

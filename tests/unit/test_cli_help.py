@@ -160,11 +160,17 @@ def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         ("bash", "llmb-run report --html ./", "file", "plain"),
         ("bash", "llmb-run exclude re", "remove", "add"),
         ("bash", "llmb-run results --full", "--full-names", "--format"),
+        ("bash", "llmb-run sweep -w grok1 --vary t", "tp=", "fsdp="),
+        ("bash", "llmb-run ab -w grok1 --change s", "size=", "tp="),
+        ("bash", "llmb-run jobs --where FP8", "FP8_RECIPE=", "size="),
+        ("bash", "llmb-run sweep -w pretrain_grok1 --vary size=", "size=314b", "size=405b"),
+        ("bash", "llmb-run sweep -w grok1 --vary tp=1,", "tp=1,2", "tp=1,1"),
+        ("bash", "llmb-run single --set ", "seq_length=", "size="),
     ],
 )
 def test_completion_knows_commands_options_and_values(shell: str, words: str, known: str, unknown: str) -> None:
     last = words.split()[-1]
-    count = str(len(words.split()) - 1)
+    count = str(len(words.split(" ")) - 1)
     variables = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else count}
     done = run_llmb(_LLMB_RUN_COMPLETE=f"{shell}_complete", **variables)
     assert known in done.stdout, done.stderr
@@ -195,6 +201,24 @@ def test_bash_loads_the_installed_completion(tmp_path: Path) -> None:
     ask = "source ~/.bashrc; complete -p llmb-run"
     done = subprocess.run(["bash", "-c", ask], env={**os.environ, **variables}, capture_output=True, text=True)
     assert "_llmb_run_completion" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(("typed", "offered"), [("tp=", "1 2 4 8"), ("tp=1,", "1,2 1,4 1,8"), ("fs", "fsdp=")])
+def test_bash_replaces_only_what_stands_behind_the_equals_sign(tmp_path: Path, typed: str, offered: str) -> None:
+    """It takes ``tp=4`` for three words, and click would see the last alone."""
+    bin_folder = tmp_path / "bin"
+    bin_folder.mkdir()
+    program = bin_folder / "llmb-run"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m llmb_run "$@"\n')
+    program.chmod(0o755)
+    line = f"llmb-run sweep -w grok1 --vary {typed}"
+    ask = (
+        "source <(llmb-run --show-completion); compopt() { :; }\n"
+        f"COMP_LINE='{line}'; COMP_POINT={len(line)}; _llmb_run_completion llmb-run; echo \"${{COMPREPLY[*]}}\""
+    )
+    variables = {**os.environ, "SHELL": "/bin/bash", "PATH": f"{bin_folder}:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-c", ask], env=variables, capture_output=True, text=True)
+    assert done.stdout == f"{offered}\n", done.stderr
 
 
 def test_no_completion_for_a_shell_that_nothing_is_known_of() -> None:

@@ -347,7 +347,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
         return make_run(cli.install, state="SUBMITTED")
 
     monkeypatch.setattr("llmb_run.starting.submitting.submit", submit)
-    assert cli("retry", run, "--without-failed", "--without", "x7").status == 0
+    assert cli("retry", run, "--without-failed", "--exclude", "x7").status == 0
     assert started == [("x7", {"gpu3": "down or drained", "gpu4": "down or drained"})]
     assert "--nodes=gpu[1-8] --states=down,drain,fail,no_respond" in slurm.asked.read_text()
 
@@ -355,7 +355,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
 @pytest.mark.parametrize(
     ("nodes", "text", "status", "message", "remedy"),
     [
-        ("", "", 0, "the nodes it ran on are unknown", "name the nodes with --without HOSTS"),
+        ("", "", 0, "the nodes it ran on are unknown", "name the nodes with --exclude HOSTS"),
         (
             "gpu1",
             "",
@@ -363,7 +363,7 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
             "its log names no bad node, and the scheduler shows none of its nodes (gpu1) as down or drained",
             "or retry without the option",
         ),
-        ("gpu1", "", 1, "sinfo: ", "name the nodes with --without HOSTS"),
+        ("gpu1", "", 1, "sinfo: ", "name the nodes with --exclude HOSTS"),
     ],
 )
 def test_a_retry_that_does_not_know_what_to_avoid(

@@ -193,7 +193,7 @@ def test_a_check_of_a_live_run_only_compares(here: Cli) -> None:
     here("cancel", run)
 
 
-@pytest.mark.parametrize("words", [("--without", "n1"), ("--spread", "2"), ("--without-failed",), ("--resume",)])
+@pytest.mark.parametrize("words", [("--exclude", "n1"), ("--spread", "2"), ("--without-failed",), ("--resume",)])
 @pytest.mark.parametrize("option", ["--exact", "--check"])
 def test_what_would_change_a_run_is_not_exact(cli: Cli, option: str, words: tuple[str, ...]) -> None:
     run = make_run(cli.install).paths.run_id

@@ -26,25 +26,68 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("run", "llmb-run single -w WORKLOAD"),
         ("plan llama3.1", "llmb-run plan -w llama3.1"),
         ("plan llama3.1 -s 70b --dtype fp8", "llmb-run plan -w llama3.1 -s 70b --dtype fp8"),
-        ("single 'my model' 8", "llmb-run single -w 'my model'"),
+        ("single 'my model' 8", "llmb-run list"),
+        ("list models", "llmb-run list"),
         ("list llama3.1", "llmb-run list -w llama3.1"),
         ("plan -s 70b", "llmb-run list"),
         ("results --csv", "--format csv"),
         ("jobs --csv", "--json"),
         ("results --output x.csv", "... > FILE"),
-        ("results --tail 3", "--limit N"),
-        ("logs x --tail 3", "--lines N"),
+        ("results --tail 3", "llmb-run results --limit 3"),
+        ("logs x --tail 3", "llmb-run logs x --lines 3"),
         ("jobs --running", "--live"),
         ("show --run x", "llmb-run show RUN"),
         ("submit -f tasks.txt", "llmb-run bulk FILE"),
-        ("single -w grok1 --walltime 60", "--time-limit TIME"),
+        ("single -w grok1 --walltime 60", "llmb-run single -w grok1 --time-limit 60"),
         ("jobs -v", "leave it out"),
+        ("plan llama3.1 405b fp8 128", "llmb-run plan -w llama3.1 -s 405b --dtype fp8 --scale 128"),
+        ("plan llama3.1_405b", "llmb-run plan -w pretrain_llama3.1 -s 405b"),
+        ("plan -w llama-3.1-70b --scale 64", "llmb-run plan -w pretrain_llama3.1 -s 70b --scale 64"),
+        ("plan -w deepseek-v3 --gpu-type gb200", "llmb-run plan -w pretrain_mbridge -s deepseek_v3 --gpu-type gb200"),
+        ("plan -w grok --scale 512", "llmb-run plan -w pretrain_grok1 --scale 512"),
+        ("plan –w grok1 —scale 512", "llmb-run plan -w grok1 --scale 512"),
+        ("plan -w=grok1 -scale=512 --max_steps 9", "llmb-run plan -w grok1 --scale 512 --max-steps 9"),
+        ("plan workload=grok1 scale=512", "llmb-run plan --workload grok1 --scale 512"),
+        ("plan -w grok1 --set tp 4", "llmb-run plan -w grok1 --set tp=4"),
+        ("plan -w grok1 --gpus 512 --tp 4 -g h100", "llmb-run plan -w grok1 --scale 512 --set tp=4 --gpu-type h100"),
+        ("plan -w grok1 --global-batch-size 64", "llmb-run plan -w grok1 --set gbs=64"),
+        ("sweep -w grok1 --vary tp 4 8", "llmb-run sweep -w grok1 --vary tp=4,8"),
+        ("sweep -w grok1 --zip tp=4,8 pp=8,4", "llmb-run sweep -w grok1 --zip 'tp=4,8 pp=8,4'"),
+        ("ab -w grok1 --vary tp=4", "llmb-run ab -w grok1 --change tp=4"),
+        ("ab x y", "llmb-run compare x y"),
+        ("single -w grok1 -p batch", "llmb-run single -w grok1 --slurm-arg partition=batch"),
+        ("single -w grok1 -p false", "llmb-run single -w grok1\n"),
+        ("--dry-run single -w grok1", "llmb-run single --dry-run -w grok1"),
+        ("llama3.1 70b", "llmb-run plan -w llama3.1 -s 70b"),
+        ("-w llama3.1 -s 70b", "llmb-run plan -w llama3.1 -s 70b"),
+        ("'plan -w grok1'", "llmb-run plan -w grok1"),
+        ("run llama3.1 70b", "llmb-run single -w llama3.1 -s 70b"),
+        ("kill 123", "llmb-run cancel 123"),
+        ("why slow", "llmb-run why --slow"),
+        ("cancel all", "llmb-run cancel --all"),
+        ("show latest", "llmb-run show\n"),
+        ("jobs failed", "llmb-run jobs --state FAILED"),
+        ("results grok1_314b", "llmb-run results -w pretrain_grok1 -s 314b"),
+        ("report day.html", "llmb-run report --html day.html"),
+        ("report -o day.html", "llmb-run report --html day.html"),
+        ("exclude n1", "llmb-run exclude add n1 --reason TEXT"),
+        ("baseline show", "llmb-run baseline list"),
+        ("compare", "llmb-run compare "),
+        ("single -w grok1 --set tp=4,8", "llmb-run sweep"),
     ],
 )
 def test_a_habit_is_answered_with_the_line_that_works(cli: Cli, line: str, remedy: str) -> None:
     done = cli(*shlex.split(line))
     assert (done.status, done.out) == (2, "")
     assert remedy in done.err.partition("\n  -> ")[2]
+
+
+def test_slurms_short_states_are_understood(cli: Cli) -> None:
+    assert cli("jobs", "--state", "r,PD").status == 0
+
+
+def test_no_answer_repeats_a_secret(cli: Cli) -> None:
+    assert "abc" not in cli("single", "-w", "grok1", "--env", "HF_TOKEN=abc", "--max_steps", "3").err
 
 
 def test_nvidias_short_options_are_understood(cli: Cli) -> None:
@@ -86,3 +129,7 @@ def test_nvidias_configuration_is_called_that(cli: Cli) -> None:
     error = cli("list", "--json").envelope["error"]
     assert error["code"] == "nvidias-config"
     assert "--install-path" in error["remedy"]
+    task_file = cli.install / "tasks.yaml"
+    task_file.write_text("launcher: {type: slurm}\nworkloads: {}\n")
+    (cli.install / "cluster_config.yaml").unlink()
+    assert cli("bulk", str(task_file), "--json").envelope["error"]["code"] == "nvidias-config"

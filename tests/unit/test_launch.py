@@ -54,8 +54,11 @@ def test_the_dry_run_prints_only_the_script_and_needs_neither_slurm_nor_the_fold
         GPU_TYPE="b200",
     )
     assert done.returncode == 0
-    in_short = r"note: memory: .*\nnote: time: .* s a step was .*\nnote: cost: .* GPU-hours \(.*\)\n"
+    in_short = r"note: memory: .*\nnote: time: .* s a step was .*\nnote: cost: .* GPU-hours\n"
     assert re.fullmatch(in_short, done.stderr), "the job in short"
+    by_hand = subprocess.run(["bash", "-c", done.stdout], capture_output=True, text=True, check=False)
+    assert by_hand.returncode == 3
+    assert by_hand.stderr.startswith("error: "), "it says at once what it lacks, and does not wait for a folder"
     lines = done.stdout.splitlines()
     assert lines[0] == "#!/bin/bash"
     assert {"#SBATCH --account=a", "#SBATCH --partition=p", "#SBATCH --nodes=32"} <= set(lines)
@@ -216,13 +219,19 @@ def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that
     status, out, err = start(JOB_TOTAL_GPUS="1024")
     assert (status, out) == (2, "")
     assert "JOB_TOTAL_GPUS=1024: no configuration of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
-    assert "; DRY_RUN=true (llmb-run: --dry-run) plans it for h100 on a cluster\n" in err
-    assert "DRY_RUN" not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
-    for number, said, gpu_type in (("1024", {}, "h100"), ("128", {"GPU_TYPE": "gb200"}, "gb200")):
+    assert (
+        "; for a cluster: llmb-run plan -w pretrain_llama3.1 -s 405b --gpu-type h100 --dtype fp8 --scale 1024\n" in err
+    )
+    assert "cluster: " not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
+    jobs = (("1024", {}, "h100"), ("128", {}, "gb200"), ("128", {"GPU_TYPE": "gb300"}, "gb300"))
+    for number, said, gpu_type in jobs:
         status, out, err = start(JOB_TOTAL_GPUS=number, DRY_RUN="json", **said)
         plan = json.loads(out)
         assert (status, plan["gpu_type"], plan["cluster_type"], plan["model_size"]) == (0, gpu_type, "slurm", "405b")
         assert f"note: there are no GPUs here: planned for {gpu_type} on a Slurm cluster\n" in err
+        assert err.count("planned for") == 1, "said once"
+        assert "is not set" not in err
+        assert "--segment" not in err, "there is no Slurm here, of whatever release"
     assert json.loads(start(JOB_TOTAL_GPUS="2", DRY_RUN="json")[1])["model_size"] == "smoke", (
         "what it can run, it plans"
     )

@@ -59,15 +59,15 @@ def test_one_screen_says_where_values_come_from_and_what_the_job_takes(cli: Cli)
     assert "llama3.1-nemo2.md:12-17: TP 4, PP 4, CP 2, VP 5, MBS 1" in origin
     assert "set: GBS 256" in origin
     assert "MAX_STEPS: steps 100" in origin
-    assert "GiB of one rank, of 79" in section(done.out, "memory")[0]
-    assert section(done.out, "memory")[1].startswith("PP 0 ")
-    assert [line.partition(" ")[0] for line in done.out.splitlines()[:2]] == ["fits", "time"], "the answers come first"
-    assert section(done.out, "fits")[0].startswith("yes (")
+    assert "GiB of one rank, of 79" in section(done.out, "stages")[0]
+    assert section(done.out, "stages")[1].startswith("PP 0 ")
+    first = done.out.splitlines()[0].split("; ")
+    assert first[0].startswith("fits: "), "the answers come first"
+    assert first[1:] == ["no estimate of the time", "at most 32.0 GPU-hours (time limit 00:30:00)"]
     assert section(done.out, "time") == [
         "no estimate: nothing like it has been measured",
         "nearest published result: 14.7 s a step on 64 H100 (NeMo 2, nemo:25.02.01): GBS 128 (here 256)",
     ]
-    assert section(done.out, "cost") == ["at most 32.0 GPU-hours (time limit 00:30:00)"]
     assert section(done.out, "ranks")[-1] == "node 7: ranks 56-63, TP 0-3, CP 0-1, DP 1, PP 3"
     alone = cli(
         "plan", "-w", "llama3.1", "-s", "smoke", "--gpu-type", "cpu", "--dtype", "bf16", "--scale", "1", "--ranks"
@@ -95,6 +95,24 @@ def test_switches_of_a_layout_are_named_too(cli: Cli) -> None:
         *LLAMA, "--scale", "64", "--set", "vp=NA", "--set", "fsdp=false", "--set", "tp=8", "--sources", **SLURM
     ).out
     assert "set: TP 8, VP NA, FSDP no" in section(out, "from")
+
+
+def test_without_gpus_one_command_decides_once_what_it_plans_for_and_the_source_says_so(cli: Cli) -> None:
+    (cli.install / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
+    said = cli("plan", "-w", "grok1", "--scale", "512", "--sources")
+    assert (said.status, said.err.count("gb200"), "Slurm has no" in said.err) == (0, 1, False)
+    types = [line for line in section(said.out, "from") if "GPU type gb200" in line]
+    assert types
+    assert "cluster_config.yaml" not in types[0], "that has cpu"
+    here = section(cli("plan", "-w", "grok1", "--sources").out, "from")
+    assert "cluster_config.yaml: GPU type cpu" in here
+    assert not any(line.startswith("default of") for line in here), "the recipe's defaults are for GPUs"
+    # The second job alone would be planned for a cluster with containers; the run refuses it, and so does a dry run.
+    smoke = ("ab", "-w", "llama3.1", "-s", "smoke", "--scale", "2", "--change", "image=x")
+    codes = [cli(*smoke, *more).status for more in ((), ("--dry-run",))]
+    assert codes == [2, 2]
+    tuned = cli("tune", "-w", "llama3.1", "-s", "8b", "--scale", "8", "--dry-run")
+    assert "cpu" not in tuned.out, "the candidates are for the same machine as the base"
 
 
 def test_a_time_limit_that_is_long_enough_only_for_a_quick_job_is_doubted(cli: Cli) -> None:
@@ -140,7 +158,7 @@ def test_without_a_measured_time_the_limit_bounds_the_gpu_hours(cli: Cli) -> Non
 def test_a_job_that_does_not_fit_is_shown_and_refused(cli: Cli) -> None:
     done = cli(*NEMOTRON, "--force", "--memory", **SLURM)
     assert done.status == 2
-    assert section(done.out, "memory")
+    assert section(done.out, "stages")
     assert "does not fit" in done.err
 
 

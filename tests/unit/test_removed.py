@@ -43,7 +43,9 @@ def test_a_removed_option_names_its_replacement(cli: Cli, command: str, option: 
         return
     done = cli(*command.split(), f"{option}=x", "--json")
     error = done.envelope["error"]
-    assert (done.status, error["code"], error["remedy"]) == (2, "removed", instead)
+    assert (done.status, error["code"]) == (2, "removed")
+    whole = f"llmb-run {command} {instead.split()[0]} x"  # what is only called otherwise is the whole line
+    assert error["remedy"] in (instead, f"{whole} --json")
 
 
 @pytest.mark.parametrize(("name", "remedy"), REMEDIES, ids=[name for name, _ in REMEDIES])

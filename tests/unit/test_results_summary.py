@@ -119,6 +119,10 @@ def test_the_report_says_the_same_of_a_site(cli: Cli, make: Callable[[Path], obj
     [
         ({"log": steady_log(100.0, steps=20), "variables": PUBLISHED | {"MAX_STEPS": "20"}}, "TOO SHORT", 0),
         ({"log": cut_log(5741.0), "state": "FAILED"}, "FAILED", 1),
+        ({"log": cut_log(5741.0), "state": "CANCELLED"}, "CANCELLED", 1),
+        ({"state": "CANCELLED"}, "CANCELLED", 1),
+        ({"log": cut_log(5741.0), "state": "PREEMPTED"}, "PREEMPTED", 1),
+        ({"state": "NOT_SUBMITTED", "job_id": None}, "NOT SUBMITTED", 1),
         ({"state": "PENDING"}, "WAITING", 0),
         ({"log": cut_log(5741.0), "state": "RUNNING"}, "RUNNING", 0),
         ({"log": steady_log(100.0, tflops=0.0), "variables": SMOKE, "job_id": None}, "NOT COMPARED", 0),
@@ -138,4 +142,6 @@ def test_each_state_has_one_word_and_one_exit_status(cli: Cli, made: dict[str, A
     assert of_run["result"]["outcome"] == (word.lower() if word not in ("NOT COMPARED", "NO REFERENCE") else "measured")
     assert told.data["report"]["answer"]["word"] == ("FAIL" if word == "FAILED" else "OPEN")
     junit = cli("report", run, "--junit", "-").out
-    assert ("<error" in junit) is (word == "FAILED")
+    assert ("<error" in junit) is (status == 1)
+    said = cli("why", run)
+    assert (said.status, f"{run}  {word}" in said.out) == (0, word not in ("NOT COMPARED", "NO REFERENCE"))

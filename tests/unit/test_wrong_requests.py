@@ -131,7 +131,7 @@ def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: 
         (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
         (["show"], "no run has been recorded yet", "llmb-run single starts one"),
         (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows the keys"),
-        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: single starts one job", "llmb-run submit"),
+        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: this is about one job", "llmb-run submit"),
         (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
         (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
         (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),

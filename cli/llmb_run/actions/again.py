@@ -147,7 +147,7 @@ def differ(compared: Sequence[Compared]) -> CheckFailed:
 
 def retry(
     runs: tuple[str, ...],
-    without: str | None,
+    exclude: str | None,
     repeats: int,
     spread: int | None,
     without_failed: bool,
@@ -164,7 +164,7 @@ def retry(
         _require_unchanged(
             "--check" if check else "--exact",
             {
-                "--without": without,
+                "--exclude": exclude,
                 "--spread": spread,
                 "--spread-nodes": how.apart,
                 "--without-failed": without_failed,
@@ -190,7 +190,7 @@ def retry(
     left_out = _failed_nodes(records, bad) if without_failed else {}
     jobs: list[JobToSubmit] = []
     for record in records:
-        each = Options(exclude=without or "", detach=how.detach, left_out=tuple(left_out.items()))
+        each = Options(exclude=exclude or "", detach=how.detach, left_out=tuple(left_out.items()))
         plan = resuming(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             if repeats > 1:
@@ -266,14 +266,14 @@ def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[
         shown_bad = any(item.run_id == record.paths.run_id for item in bad)
         if not nodes and not shown_bad:
             raise RequestError(
-                f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --without HOSTS"
+                f"{record.paths.run_id}: the nodes it ran on are unknown", remedy="name the nodes with --exclude HOSTS"
             )
         out = executor_for(record.plan.cluster_type).failed_nodes(nodes) if nodes else []
         if not out and not shown_bad:
             raise RequestError(
                 f"{record.paths.run_id}: its log names no bad node, and the scheduler shows none of its nodes ({nodes})"
                 " as down or drained",
-                remedy="name the nodes with --without HOSTS, or retry without the option",
+                remedy="name the nodes with --exclude HOSTS, or retry without the option",
             )
         found |= dict.fromkeys(out, "down or drained")
     return found

@@ -41,13 +41,13 @@ def health(
     sizes: bool,
     exclude_failed: bool,
     days: float,
-    wait: str,
+    timeout: str,
     **settings: Any,
 ) -> Result:
     """``llmb-run health``."""
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
-    workspace, patience = Workspace(), round(seconds_of(wait, "--wait"))
+    workspace, patience = Workspace(), round(seconds_of(timeout, "--timeout"))
     install = workspace.require_install()
     executor, needs, nodes, partition = _meant(workspace, runs, **settings)
     avoided = needs.scheduler.excluded if needs.scheduler else None
@@ -77,7 +77,7 @@ def _meant(
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
         # Whether the job itself would be sensible is not asked: nothing of it is started.
-        spec = job_spec(workload=workload, **job, megatron=(), force=True, preflight="off")
+        spec = job_spec(workload=workload, **job, nodelist=None, megatron=(), force=True, preflight="off")
         plan = plan_job(spec, workspace).plan
         told = plan.scheduler or SchedulerPart()
         return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import columns, counted, wrapped
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import gpu_hours, job_seconds, known_from, most_gpu_hours
-from llmb_common.planning.outlook_lines import cost_line, fits_line, time_lines
+from llmb_common.planning.outlook_lines import answer, memory_line, time_lines
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources
@@ -48,30 +49,30 @@ class Outlook:
         }
 
     def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
-        """Whether it fits, how long it takes and what that costs, and which job it is; then what was asked for.
+        """Whether it fits, how long it takes and what that costs; its grounds, and which job it is.
+
+        Then what was asked for.
 
         ``memory``: the parts of each pipeline stage. ``origin``: where each value comes from. ``ranks``: which ranks
         are on which node.
         """
-        parts = {"fits": self._fits, "time": self._time, "cost": self._cost, "job": self._job}
+        parts = {"memory": self._memory, "time": self._time, "job": self._job}
         if memory:
-            parts["memory"] = self._memory
+            parts["stages"] = self._stages
         if origin:
             parts["from"] = self._sources
         if ranks:
             parts["ranks"] = self._ranks
-        text = "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+        first = "".join(f"{line}\n" for line in wrapped(answer(self.plan), columns(sys.stdout)))
+        text = first + "".join(labelled(name, [*lines()]) for name, lines in parts.items())
         if memory or origin or ranks:
             return text
         return f"{text}more: --memory --sources --ranks --json\n"
 
-    def _fits(self) -> Iterator[str]:
-        """Yields whether the job fits in memory."""
+    def _memory(self) -> Iterator[str]:
+        """Yields what the fullest rank needs, and how well that is known."""
         memory = self.plan.preflight.memory
-        if memory is None:
-            yield "not known: its memory is not estimated"
-            return
-        yield fits_line(memory)
+        yield "not estimated" if memory is None else memory_line(memory)
 
     def _job(self) -> Iterator[str]:
         """Yields what the job is: its model and scale, then its layout."""
@@ -88,13 +89,13 @@ class Outlook:
             together.setdefault(source, []).append(f"{name} {value}")
         yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
-    def _memory(self) -> Iterator[str]:
+    def _stages(self) -> Iterator[str]:
         """Yields the memory of each pipeline stage as a bar, and the parts of the fullest one."""
         memory = self.plan.preflight.memory
         if memory is None:
             yield "not estimated"
             return
-        yield f"GiB of one rank, of {memory.limit:.0f} ({memory.kind}: {memory.knowledge})"
+        yield f"GiB of one rank, of {memory.limit:.0f}"
         for stage in memory.stages:
             yield _bar(stage, memory)
         parts = [f"{name[0].upper()} {name.replace('_', ' ')} {gib:.1f}" for name, gib in memory.fullest.parts.items()]
@@ -103,12 +104,6 @@ class Outlook:
     def _time(self) -> Iterator[str]:
         """Yields how long the job takes, and by what that is known."""
         yield from time_lines(self.plan)
-
-    def _cost(self) -> Iterator[str]:
-        """Yields the GPU-hours, where they are known."""
-        cost = cost_line(self.plan)
-        if cost:
-            yield cost
 
     def _ranks(self) -> Iterator[str]:
         """Yields the groups of ranks, and which ranks each node has."""

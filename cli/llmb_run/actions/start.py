@@ -109,7 +109,11 @@ def _reasons(refused: Sequence[Refused]) -> str:
     together: dict[str, dict[str, None]] = {}
     for item in refused:
         together.setdefault(item.error.message, {})[item.spec.combination] = None
-    return "".join(f"not run: {first_few([*who], between='; ')}: {why}\n" for why, who in together.items())
+    lines = []
+    for why, who in together.items():
+        named = [name for name in who if name]
+        lines.append(": ".join(filter(None, ("not run", first_few(named, between="; "), why))))
+    return "".join(f"{line}\n" for line in lines)
 
 
 def sweep(**settings: Any) -> Result:

@@ -92,6 +92,8 @@ class _Explained(msgspec.Struct):
     run: str
     status: str
     why: Diagnosis | None
+    outcome: str = ""
+    """As ``results`` has it; empty of logs that LLMB did not write."""
 
 
 def _of_logs(path: Path) -> _Explained:
@@ -121,17 +123,24 @@ def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]
             item.record.paths.run_id if item.record else item.timing.files.name,
             ": ".join(filter(None, (item.timing.status.state, item.timing.status.message))),
             item.why,
+            item.outcome,
         )
         for item in measured
     ]
+
+
+_SOUND = {"not training": "it did not fail: llmb-run show says what of its work is not as planned"}
+"""Of a run without a diagnosis, by its outcome."""
 
 
 def _each(found: Sequence[_Explained]) -> Result:
     """What the command shows of a few runs: each with everything that was found."""
     text = ""
     for item in found:
-        said = [f"{printable(item.run)}  {printable(item.status)}".rstrip()]
-        lines = all_lines(item.why) if item.why else [("why", ["it has not failed"])]
+        state, _, message = item.status.partition(": ")
+        word = state if item.outcome == "measured" else item.outcome.upper() or state
+        said = [f"{printable(item.run)}  {printable(': '.join(filter(None, (word, message))))}".rstrip()]
+        lines = all_lines(item.why) if item.why else [("why", [_SOUND.get(item.outcome, "it has not failed")])]
         text += "".join(labelled(name, part) for name, part in [("run", said), *lines])
     return Result({"runs": msgspec.to_builtins(found)}, text)
 

@@ -20,7 +20,7 @@ from llmb_run.app import Command
     help="Run ids, names, job ids or folders.",
     shell_complete=options.complete_runs,
 )
-@click.option("--without", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
+@click.option("--exclude", metavar="HOSTS", help="Avoid these nodes, such as n[3-5],x7.")
 @click.option("--repeats", metavar="N", type=click.IntRange(1, 10000), default=1, help="Runs of each.")
 @click.option(
     "--spread", metavar="DAYS", type=click.IntRange(1, 365), help="Spread them over this many days after the run's own."

@@ -89,7 +89,13 @@ def accept_command(**settings: Any) -> Result:
     "-w", "--workload", metavar="NAME", help="Or a job, named as in single.", shell_complete=options.complete_workloads
 )
 @options.size_dtype_scale
-@click.option("--change", metavar="NAME=VALUE", multiple=True, help="How side B differs; repeatable.")
+@click.option(
+    "--change",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="How side B differs; repeatable.",
+    shell_complete=options.complete_settings,
+)
 @click.option("--unset", metavar="NAME", multiple=True, help="What side A sets and side B does not; repeatable.")
 @options.until_clear
 @options.job_settings
@@ -122,6 +128,7 @@ def ab_command(**settings: Any) -> Result:
     "--vary",
     metavar="NAME=VALUE,VALUE",
     help="Values to try for a setting, instead of those that tune finds; a single value fixes it; repeatable.",
+    shell_complete=options.complete_settings,
 )
 @options.flag("--only", help="Vary only what --vary names, in all combinations.")
 @options.budget

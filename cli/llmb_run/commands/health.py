@@ -38,7 +38,7 @@ from llmb_run.app import Command
     help="How long nodes are excluded.",
     show_default=True,
 )
-@click.option("--wait", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
+@click.option("--timeout", metavar="SPAN", default="60s", help="How long to wait for the nodes.", show_default=True)
 def health_command(**settings: Any) -> Result:
     """Check nodes before a job runs there: drivers, GPUs, NVLink, network, kernel, limits, folders.
 

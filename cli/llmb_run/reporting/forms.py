@@ -28,6 +28,7 @@ from xml.etree import ElementTree
 import msgspec
 
 from llmb_common.base.printable import counted, printable
+from llmb_common.measured.run import WITHOUT_RESULT
 from llmb_common.runs.timing.runs import MEASURED
 from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
@@ -286,10 +287,10 @@ def _cases(report: Report) -> Iterator[_Case]:
             yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
     for run in report.runs:
         if (found := run.result)["status"] not in MEASURED:
-            kind = "error" if found["outcome"] == "failed" else "skipped"
+            kind = "error" if found["outcome"] in WITHOUT_RESULT else "skipped"
             said = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
             yield _Case(found["name"], run.software or "unknown software", kind, said)
-    shown = sum(run.result["outcome"] == "failed" for run in report.runs)
+    shown = sum(run.result["outcome"] in WITHOUT_RESULT for run in report.runs)
     if rest := report.counts.failed - shown:
         yield _Case("further runs", "not listed", "error", f"{rest} more runs failed")
     if "groups" in report.left_out:

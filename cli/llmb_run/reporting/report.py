@@ -125,8 +125,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         return self.counts.failed == 0
 
 
-_DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software"}
-"""What configurations differ in that nobody varied."""
+_DOCUMENTED = {"gpus", "gbs", "dtype", "fp8_recipe", "software", "image", "engine"}
+"""What configurations differ in that is no sweep: documented ones, and a job in two containers."""
 
 
 class _Choice:

@@ -103,6 +103,9 @@ def _step(item: Group) -> Step:
         return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps all have.")
     if unfit and not (passed and item.members[0].good):
         first = unfit[0]
+        if first.outcome in ("cancelled", "preempted"):
+            again = f"Start run {first.run_id} again, which was {first.outcome}."
+            return Step(1, ("retry", *_ids([first])), f"{item.title}: {first.unfit}", again)
         todo = f"Find out why run {first.run_id} has no result, {first.outcome} as it is."
         return Step(1, ("show", *_ids([first])), f"{item.title}: {first.unfit}", todo)
     if verdict is None or verdict.kind == "not judged":

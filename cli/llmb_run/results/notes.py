@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from llmb_common.base.printable import counted, first_few, printable
-from llmb_common.measured.run import MeasuredRun, Outcome, explain, reference_lines
+from llmb_common.measured.run import WITHOUT_RESULT, MeasuredRun, Outcome, explain, reference_lines
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import Group
 from llmb_run.results.lines import Line, any_of, names_one
@@ -87,7 +87,7 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
         for run in line.runs:
             if id(run) in known and run.outcome in _WITH_A_REASON:
                 together.setdefault((run.outcome, _why(run)), []).append((line, run))
-    weights = {"failed": _FAILURE, "not training": _NOT_TRAINING}
+    weights = {**dict.fromkeys(WITHOUT_RESULT, _FAILURE), "not training": _NOT_TRAINING}
     for (outcome, why), those in together.items():
         ids = first_few([run.run_id for _, run in those if run.run_id], 2)
         whose = {line.name: line for line, _ in those}
@@ -96,17 +96,18 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
             who = f"{len(those)} of {counted(len(line.runs), 'run')} of {name}"
         else:
             who = f"{counted(len(those), 'run')} of {counted(len(whose), 'configuration')}"
-        verb = "failed" if outcome == "failed" else f"{'is' if len(those) == 1 else 'are'} {outcome}"
+        were = ("was", "were") if outcome in WITHOUT_RESULT else ("is", "are")
+        verb = "failed" if outcome == "failed" else f"{were[len(those) > 1]} {outcome}"
         named = f" ({ids})" if ids else ""
         yield Note(weights.get(outcome, _SHORT), f"{who} {verb}{named}: {printable(why)}")
 
 
-_WITH_A_REASON = ("failed", "too short", "stopped early", "incomplete", "nothing left", "not training")
+_WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "nothing left", "not training")
 
 
 def _why(run: MeasuredRun) -> str:
     """Why a run has no result that counts, in words."""
-    if run.outcome == "failed" and run.why and run.why.short:
+    if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
     return run.unfit
 

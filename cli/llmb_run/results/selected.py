@@ -35,5 +35,6 @@ def selected(
         raise RequestError(
             f"{said}: no run and no log" if wanted else none_matches(filters),
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
+            code="no-run" if wanted else "",
         )
     return found

@@ -17,6 +17,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.request.values import pairs, refuse_twice
 from llmb_common.planning.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.recipes.recipe import Recipe
+from llmb_run.habits import column_named
 
 FIELDS = {
     variable: "size" if known.option == "-s" else known.option.removeprefix("--").replace("-", "_")
@@ -73,10 +74,16 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     for name, value in pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
         column = column_of(name)
         if column is None:
-            is_variable = name.upper() in VARIABLES
+            remedy = f"one of {', '.join(known)}"
+            if name.upper() in VARIABLES:
+                remedy = f"--env {name}={value}"
+            elif called := column_named(name):
+                remedy = f"--set {called}={value}"
+            raise RequestError(f"--set: no column {name!r}{did_you_mean(name.lower(), known)}", remedy=remedy)
+        if "," in value:
             raise RequestError(
-                f"--set: no column {name!r}{did_you_mean(name.lower(), known)}",
-                remedy=f"--env {name}={value}" if is_variable else f"one of {', '.join(known)}",
+                f"--set {name}={value} is one value",
+                remedy=f"llmb-run sweep ... --vary {name}={value.strip('[]()')} tries each",
             )
         refuse_twice(column, value, result, "--set")
         result[column] = value

@@ -18,7 +18,7 @@ from llmb_common.planning.request.values import is_setting, settings_in, setting
 from llmb_common.planning.request.variables import VARIABLES, FieldNames
 from llmb_common.planning.workspace import CatalogEntry, Workspace
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.submission.launch import plan_from_variables
+from llmb_common.submission.launch import plan_from_variables, without_gpus
 from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
 
 
@@ -90,8 +90,9 @@ def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | 
     for option, value in {"-w": workload, "-s": size, "--dtype": dtype, "--scale": scale}.items():
         if value and "," in value:
             raise RequestError(
-                f"{option} {value}: single starts one job",
-                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them",
+                f"{option} {value}: this is about one job",
+                remedy=f"llmb-run submit ... {option} {value} starts several, llmb-run sweep compares them, and with "
+                "--dry-run both only show them",
             )
     return job_spec(workload=workload, size=size, dtype=dtype, scale=scale, **settings)
 
@@ -229,9 +230,12 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     """
     entry = workspace.workload(spec.workload)
     job_variables = {name: value for name, value in spec.environment.items() if name not in VARIABLES}
-    request, plan = plan_from_variables(
-        entry.folder, variables_for(spec, workspace), job_variables, names_for(spec), notice
-    )
+    variables = variables_for(spec, workspace)
+    if workspace.planned_for is not None and not variables.get("GPU_TYPE"):
+        variables["GPU_TYPE"] = workspace.planned_for
+    request, plan = plan_from_variables(entry.folder, variables, job_variables, names_for(spec), notice)
+    if request.dry_run and request.gpu_type is None and without_gpus(workspace.cluster, request):
+        workspace.planned_for = plan.gpu_type
     recipe = recipe_of(plan.function, entry.recipe, workspace.cluster)
     return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan, recipe)
 

@@ -16,7 +16,7 @@ import msgspec
 
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.planning.request.values import is_setting, pairs
-from llmb_common.planning.request.variables import COLUMNS, VARIABLES, column_of
+from llmb_common.planning.request.variables import COLUMNS, NAMED, VARIABLES, column_of
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused
@@ -26,9 +26,6 @@ MOST = 1000
 
 Dimensions = Mapping[str, Sequence[str]]
 """Name of each dimension, and its values."""
-
-NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
-"""Dimensions that have options of their own."""
 
 
 def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
@@ -154,8 +151,15 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
         RequestError: one is not NAME=VALUE,VALUE, or no dimension
     """
     found: dict[str, list[str]] = {}
-    for word, values in pairs(words, option, f"{option} tp=1,2", form="NAME=VALUE,VALUE"):
-        name = dimension(word)
+    one = option == "--change"  # of one job; the others name several
+    example = f"{option} tp={2 if one else '1,2'}"
+    for word, values in pairs(words, option, example, form="NAME=VALUE" if one else "NAME=VALUE,VALUE"):
+        try:
+            name = dimension(word)
+        except RequestError as error:
+            if option == "--where":
+                error.message = error.message.replace("cannot be varied", "is nothing that runs are known by")
+            raise
         if name in found:
             raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
         found[name] = values_of(values, f"{option} {name}")

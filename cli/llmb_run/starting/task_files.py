@@ -53,11 +53,13 @@ import msgspec
 from llmb_common.base.errors import ConfigError, located
 from llmb_common.base.strict_yaml import convert, load_text, read_text
 from llmb_common.planning.request.values import settings_of
+from llmb_common.planning.request.variables import NAMED
+from llmb_common.planning.site.cluster import NVIDIAS_KEYS
 from llmb_common.planning.workspace import Workspace
 from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
 from llmb_run.starting.planner import combined
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.sweeps import NAMED, changed, dimension
+from llmb_run.starting.sweeps import changed, dimension
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
 _WORD = r"""(?:'[^']*'|"[^"]*"|[\w.+-]+)"""
@@ -318,6 +320,13 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
     """
     text = read_text(path)
     # The short form has a task in one of its first two lines; YAML has "key: value" there.
+    if {line.partition(":")[0] for line in text.splitlines()} & {*NVIDIAS_KEYS}:
+        raise ConfigError(
+            f"{path} is a configuration of NVIDIA's own llmb-run, and no task file",
+            remedy="cli/README.md shows both forms of a task file; the smallest: one line pretrain_llama3.1_8b: and "
+            "below it (fp8, 8, 1)",
+            code="nvidias-config",
+        )
     begins = [line for line in map(_strip, text.splitlines()) if line][:2]
     if any(line.startswith("(") for line in begins):
         specs = parse_text(text, str(path), workspace)

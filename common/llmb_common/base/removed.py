@@ -22,14 +22,25 @@ COMMANDS: dict[str, str] = {
 _ALONE = "leave it out: each run is a job of its own"
 _AB_LINES = "llmb-run why --slow RUN; beside each difference it prints the ab command that measures it"
 
+_SIZE = {"--model-size": "-s SIZE"}
+
 OPTIONS: dict[str, dict[str, str]] = {
+    **dict.fromkeys(("list", "plan", "single", "ab", "jobs", "results", "report", "archive"), _SIZE),
+    "baseline set": _SIZE,
+    "retry": {"--without": "--exclude HOSTS"},
     "install": {"--mpi": "leave it out: each job gets what it needs; slurm.mpi in cluster_config.yaml decides for all"},
-    "submit": {"--no-array": _ALONE},
-    "sweep": {"--no-array": _ALONE},
+    "submit": {"--no-array": _ALONE, **_SIZE},
+    "sweep": {"--no-array": _ALONE, **_SIZE},
     "bulk": {"--no-array": _ALONE},
     "accept": {"--sign": "when the campaign is over: ssh-keygen -Y sign -n llmb-accept -f KEY PACK"},
-    "why": dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
+    "why": {
+        **dict.fromkeys(("--test", "--resolution", "--pairs", "--budget", "--again", "--folder"), _AB_LINES),
+        **_SIZE,
+    },
     "health": {
+        "--nodelist": "--nodes HOSTS",
+        "--wait": "--timeout SPAN",
+        **_SIZE,
         **dict.fromkeys(
             ("--profile", "--max-steps", "--time-limit", "--megatron"), "leave it out: no check of nodes depends on it"
         ),
@@ -37,7 +48,10 @@ OPTIONS: dict[str, dict[str, str]] = {
         "--stress": "llmb-run health --fabric; it also says which node, switch or path is slower than others",
     },
     "watch": {"--once": "llmb-run jobs RUN; every live run: llmb-run jobs --live"},
-    "tune": {"--within": "leave it out: llmb-run tune ends when its last two candidates have been compared"},
+    "tune": {
+        **_SIZE,
+        "--within": "leave it out: llmb-run tune ends when its last two candidates have been compared",
+    },
 }
 """Command -> its removed options -> what to write instead. The commands of both programs: their names differ."""
 

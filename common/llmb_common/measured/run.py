@@ -59,6 +59,9 @@ Outcome: TypeAlias = Literal[
     "stopped early",
     "nothing left",
     "incomplete",
+    "cancelled",
+    "preempted",
+    "not submitted",
     "failed",
 ]
 """What became of a run: each state has a word of its own.
@@ -66,6 +69,16 @@ Outcome: TypeAlias = Literal[
 Too short: it ended as planned, before the last iteration that is measured. Stopped early: it saved and ended because it
 was told to. Nothing left: an earlier job of its chain had trained the last step. Incomplete: its log lacks iterations.
 """
+
+_OF_STATE: dict[str, Outcome] = {
+    "CANCELLED": "cancelled",
+    "PREEMPTED": "preempted",
+    "NOT_SUBMITTED": "not submitted",
+}
+"""What ended a run without its doing, by the state on record."""
+
+WITHOUT_RESULT: tuple[Outcome, ...] = ("failed", *_OF_STATE.values())
+"""Ended, and not as planned."""
 
 _INCOMPLETE: dict[str, Outcome] = {
     "window_not_reached": "too short",
@@ -226,7 +239,7 @@ class MeasuredRun:
         if status.state == "Running":
             return "waiting" if status.reason == "waiting" else "running"
         if status.state == "Failed":
-            return "failed"
+            return _OF_STATE.get(self.row.state, "failed") if self.row else "failed"
         if status.state == "Incomplete":
             return _INCOMPLETE.get(status.reason, "incomplete")
         if self.not_training:
@@ -236,7 +249,7 @@ class MeasuredRun:
     @property
     def failed(self) -> bool:
         """Whether it has ended, and failed: what is too short to be measured has not."""
-        return self.outcome == "failed" and not (self.row and is_live(self.row.state))
+        return self.outcome in WITHOUT_RESULT and not (self.row and is_live(self.row.state))
 
     @property
     def step_seconds(self) -> float | None:

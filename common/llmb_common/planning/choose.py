@@ -150,19 +150,17 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         said = gpu_said(given, gpu_type)
         if request.gpu_type:
             said = say("GPU_TYPE", said)
-        types = _gpu_types(recipe, model.size)
-        named = ", ".join(types)
         if gpu_type != CPU:
-            remedy = f"it has configurations for {named}"
+            remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
             near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
             if near is not None:
                 apart = differences(gpu_type, near)
                 remedy += f"; the nearest is {near}" + (f", where {gpu_type} has {apart}" if apart else "")
                 remedy += f": {plan_command(recipe, model.size, **_asked(given, near))}"
         else:
-            remedy = f"to plan it for other machines: {say('GPU_TYPE', types[0])} ({named})"
             small = recipe.smoke_of(model.size)
-            remedy += f"; {say('MODEL_SIZE', small)} runs here" if small else f"; {NO_COPY.format(model.size)}"
+            remedy = f"{say('MODEL_SIZE', small)} runs here" if small else NO_COPY.format(model.size)
+            remedy += f"; for a cluster: {plan_command(recipe, model.size, **_asked(given, None))}"
         message = f"{recipe.name} {model.size} has no configuration for {said}"
         raise RequestError(message, remedy=remedy, field="GPU_TYPE")
     if request.variant:
@@ -307,7 +305,7 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
             f"{recipe.name} has no configurations for {case.gpu_type}: it runs those of {relative}, and there is no "
             f"published result to compare with; {case.gpu_type} has {differences(case.gpu_type, relative)}"
         )
-    if request.dtype is None and case.dtype != recipe.defaults.dtype:
+    if request.dtype is None and case.dtype != recipe.defaults.dtype and not case.on_cpu:
         what, instead = f"{case.model.size} on {case.gpu_type}", say("DTYPE", case.dtype)
         notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
@@ -449,7 +447,9 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         meant = request.say("JOB_TOTAL_GPUS", value)
         instead = f" ({name}={value} is: did you mean {meant}?)" if name else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
-        raise RequestError(missing, remedy=f"the recipe has {_scales(rows)}", field="JOB_TOTAL_GPUS")
+        least = min(scale for row in rows for scale in row.scales)
+        remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales(rows)}"
+        raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.

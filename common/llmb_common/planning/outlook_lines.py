@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 from llmb_common.base.printable import counted
 from llmb_common.base.words import limit_seconds
@@ -12,6 +13,7 @@ from llmb_common.planning.outlook import (
     by_own_runs,
     gpu_hours,
     job_seconds,
+    known_from,
     likely_seconds,
     most_gpu_hours,
     step_seconds,
@@ -74,8 +76,7 @@ def cost_line(plan: JobPlan) -> str:
     """GPU-hours: by the time that is known, else at most; empty where neither can be said."""
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
-        source = "runs here" if by_own_runs(plan) else "the published step time"
-        return f"{ranged(hours)} GPU-hours (by {source})"
+        return f"{ranged(hours)} GPU-hours"
     if most is not None:
         return f"at most {alike(most)[0]} GPU-hours (time limit {plan.time_limit})"
     return ""
@@ -85,18 +86,46 @@ _APART = 0.01
 """Share by which a measured peak differs from the predicted one where both are shown."""
 
 
-def fits_line(memory: MemoryEstimate) -> str:
-    """Whether a job fits, with what it needs: as predicted, and as such jobs were measured where that is known."""
-    answers = {"fits": "yes", "may fit": "maybe", "may not fit": "maybe not", "does not fit": "no"}
-    needs = f"{memory.peak + memory.reserve:.1f}" if _as_predicted(memory) else _peaks(memory, unit="")
-    joint = "" if _as_predicted(memory) else ","
-    return f"{answers[memory.verdict]} ({needs}{joint} of {memory.limit:.0f} GiB a GPU; {memory_known(memory)})"
+def answer(plan: JobPlan) -> str:
+    """Whether the job fits, how long a step and the job take and what that costs: one line, without its grounds."""
+    memory, whole, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
+    parts = []
+    if memory is not None:
+        needs = memory.likely + memory.reserve
+        parts.append(f"{memory.verdict}: {needs:.1f} of {memory.limit:.0f} GiB ({memory.knowledge})")
+    parts.append(_step_known(plan))
+    if whole is not None:
+        parts.append(f"about {_minutes(whole)}")
+    if cost:
+        parts.append(cost)
+    return "; ".join(parts)
 
 
-def _peaks(memory: MemoryEstimate, unit: str = " GiB") -> str:
+def _step_known(plan: JobPlan) -> str:
+    """``5.74 s a step (published, another container)``."""
+    likely, published = likely_seconds(plan), plan.preflight.published
+    if likely is None:
+        return "no estimate of the time"
+    if by_own_runs(plan) or published is None:
+        source = f"{counted(plan.preflight.own_runs or 1, 'run')} here"
+    else:
+        source = known_from(plan)
+        # nemo:25.09.00 is nvidia+nemo+25.09.00.sqsh, or nvcr.io#nvidia/nemo:25.09.00
+        tag = (published.container or "").rpartition(":")[2]
+        if plan.image is not None and not re.search(rf"[:+]{re.escape(tag)}(\.sqsh)?\Z", plan.image):
+            source += ", another container"
+    return f"{alike(likely)[0]} s a step ({source})"
+
+
+def memory_line(memory: MemoryEstimate) -> str:
+    """What the fullest rank needs, as predicted and as such jobs were measured, and how well that is known."""
+    return f"{_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
+
+
+def _peaks(memory: MemoryEstimate) -> str:
     """The predicted peak with its reserve, and what such jobs were measured to need where that differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
-    return f"{memory.peak:.1f}{unit}{measured} and {memory.reserve:.0f} in reserve"
+    return f"{memory.peak:.1f} GiB{measured} and {memory.reserve:.0f} in reserve"
 
 
 def _as_predicted(memory: MemoryEstimate) -> bool:
@@ -116,7 +145,7 @@ def in_short(plan: JobPlan) -> list[str]:
     """Up to three lines on the plan: memory, time and GPU-hours, each where something is known of it."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
-        lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
+        lines.append(f"memory: {memory_line(memory)}")
     if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
         lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)

@@ -23,7 +23,7 @@ from llmb_common.planning.functions import check_settings
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.columns import Columns
 
-_COLUMNS = {
+COLUMNS_OF = {
     "model.tensor_model_parallel_size": "tp",
     "model.sequence_parallel": "tp",
     "model.pipeline_model_parallel_size": "pp",
@@ -133,7 +133,7 @@ def _refuse_planned(name: str, said: str) -> None:
     Raises:
         RequestError: ``name`` is one; the remedy names the variable that changes it
     """
-    if column := _COLUMNS.get(name):
+    if column := COLUMNS_OF.get(name):
         raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
     for pattern, instead in _PLANNED.items():
         if re.fullmatch(pattern, name):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from llmb_common.base.gpus import CPU
 from llmb_common.base.printable import as_written
 from llmb_common.planning.choose import PlanningInput, choose
 from llmb_common.planning.job_plan import JobPlan
@@ -16,6 +17,9 @@ from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.recipe import Recipe
+
+NO_GPUS = "no GPUs here"
+"""Why a job is a tiny one, or planned for a GPU type that nobody named."""
 
 
 class Source(NamedTuple):
@@ -37,9 +41,16 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     machine = Machine(cluster_type=plan.cluster_type)
     row = choose(PlanningInput(recipe=recipe, cluster=cluster, request=resolved, machine=machine)).row
     default, variant = f"default of {recipe.name}", f"variant {plan.variant}"
+    size_from = default if plan.model_size == recipe.defaults.model_size else NO_GPUS
+    dtype_from = default if plan.dtype == recipe.defaults.dtype else f"what {plan.model_size} has on {plan.gpu_type}"
     document = f"{plan.function.name} ({row.source})" if plan.function is not None else row.source
-    site = FILE_NAME if cluster.gpu_type is not None else default
-    here = "this machine" if machine.traits.this_machine else site
+    type_from = default
+    if plan.gpu_type == cluster.gpu_type:
+        type_from = FILE_NAME
+    elif machine.traits.this_machine:
+        type_from = "this machine"
+    elif cluster.gpu_type == CPU or plan.gpu_type != recipe.defaults.gpu_type:
+        type_from = f"{NO_GPUS}: the first that has this job"
     limit = cluster.scheduler(plan.cluster_type).time_limit(request)
     limit_from = ("TIME_LIMIT", None, document if row.time_limit else variant)
     if limit is not None:
@@ -49,10 +60,10 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
     gpus = "GPUs" if plan.device == "cuda" else "ranks"
     known = [
-        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, here),
-        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine"),
-        ("size", plan.model_size, "MODEL_SIZE", request.model_size, default),
-        ("dtype", plan.precision, "DTYPE", request.dtype, default),
+        ("GPU type", plan.gpu_type, "GPU_TYPE", request.gpu_type, type_from),
+        (gpus, plan.gpus, "JOB_TOTAL_GPUS", request.gpus, "this machine" if plan.device == "cuda" else document),
+        ("size", plan.model_size, "MODEL_SIZE", request.model_size, size_from),
+        ("dtype", plan.precision, "DTYPE", request.dtype, dtype_from),
         ("variant", plan.variant, "CONFIG_VARIANT", request.variant, "the recipe's newest"),
         *((name, value, "set", asked or None, document) for name, value, asked in _columns(plan)),
         ("sequence length", plan.seq_len if "seq_len" in plan.overridden else None, "set", True, ""),

@@ -73,6 +73,8 @@ class Workspace:
 
     def __init__(self, install: Path | None = None) -> None:
         self.install_or_none = install or find_install()
+        self.planned_for: str | None = None
+        """The GPU type that a dry run chose for its first job, where there are no GPUs; its others are for the same."""
 
     @property
     def install(self) -> Path:

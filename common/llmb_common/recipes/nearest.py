@@ -141,7 +141,7 @@ def plan_command(
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
     here = _whose_rows(recipe, gpu_type)
     if not any(one.gpu in here for one in known):
-        gpu_type = known[0].gpu
+        gpu_type = _type_among(known, recipe, dtype, gpus)
         here = (gpu_type,)
     known = [one for one in known if one.gpu in here]
     known = [one for one in known if one.dtype == (dtype or "bf16")] or known
@@ -152,6 +152,29 @@ def plan_command(
     if recipe.variant(one.variant).by_name:
         words += ["--variant", one.variant]
     return shlex.join([*words, "--scale", str(scale)])
+
+
+def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> str | None:
+    """The GPU type to plan a job for where nobody says one; None where no GPU runs ``size``.
+
+    The recipe's default if it has such a job, else the first type that has, one with a published result before others.
+    ``dtype`` decides before ``gpus``.
+    """
+    known = [one for one in _accepted(recipe) if one.size == size and one.gpu != "any"]
+    return _type_among(known, recipe, dtype, gpus) if known else None
+
+
+def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | None, gpus: int | None) -> str:
+    """The GPU type of those of ``known``, all of one size, that have ``dtype`` and, if some do, so many ``gpus``."""
+    alike = [one for one in known if dtype in (None, one.dtype)] or list(known)
+    alike = [one for one in alike if gpus is None or gpus in one.scales] or alike
+    types = [one.gpu for one in alike]
+    if recipe.defaults.gpu_type in types:
+        return str(recipe.defaults.gpu_type)
+    size = alike[0].size
+    wanted = [result for result in recipe.results if result.size == size and dtype in (None, result.dtype)]
+    published = {result.gpu for result in wanted if gpus in (None, result.gpus)}
+    return next((gpu_type for gpu_type in types if gpu_type in published), types[0])
 
 
 def _accepted(recipe: Recipe) -> Iterator[Configuration]:

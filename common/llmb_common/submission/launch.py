@@ -25,8 +25,9 @@ from llmb_common.planning.plan import make_plan
 from llmb_common.planning.request.read import Request, read_request
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.planning.site.machine import look_at_machine
+from llmb_common.planning.site.machine import Machine, look_at_machine
 from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.nearest import plan_command, type_for
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.own_runs import measured_here
 from llmb_common.runs.paths import dry_run_paths
@@ -55,32 +56,45 @@ def plan_from_variables(
     return request, _plan(load_recipe(recipe_folder), load_cluster_config(request.install, note), request)
 
 
+def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
+    """Whether jobs run on a machine without GPUs, and nobody asks for a CPU or for another way of running jobs."""
+    if request.cluster_type or request.gpu_type == CPU:
+        return False
+    return look_at_machine(cluster, request).gpu_type == CPU
+
+
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
-    machine, measured = look_at_machine(cluster, request), measured_here(request.install)
-    if machine.gpu_type != CPU or request.cluster_type or request.gpu_type == CPU:
-        return make_plan(recipe, cluster, request, machine, measured)
-    if request.gpu_type and request.dry_run:
+    if request.gpu_type and request.dry_run and without_gpus(cluster, request):
         return _plan_elsewhere(recipe, cluster, request)
     try:
-        return make_plan(recipe, cluster, request, machine, measured)
+        return make_plan(recipe, cluster, request, look_at_machine(cluster, request), measured_here(request.install))
     except RequestError as error:
-        if request.gpu_type:
+        if request.gpu_type or not without_gpus(cluster, request):
+            raise
+        size = request.model_size or recipe.defaults.model_size
+        gpu_type = type_for(recipe, size, request.dtype, request.gpus)
+        if gpu_type is None:
             raise
         try:
-            plan = _plan_elsewhere(recipe, cluster, request)
-        except RequestError:
-            raise error from None
+            plan = _plan_elsewhere(recipe, cluster, replace(request, gpu_type=gpu_type))
+        except RequestError as there:
+            if not request.dry_run or error.field not in ("GPU_TYPE", "DTYPE"):
+                raise error from None
+            there.message += f" (there are no GPUs here: planned for {gpu_type})"
+            raise there from None
         if request.dry_run:
             return plan
-        error.remedy += f"; DRY_RUN=true (llmb-run: --dry-run) plans it for {plan.gpu_type} on a cluster"
+        if "llmb-run plan" not in error.remedy:
+            command = plan_command(recipe, size, gpu_type=gpu_type, dtype=plan.dtype, gpus=plan.gpus)
+            error.remedy += f"; for a cluster: {command}"
         raise
 
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
+    """The plan for a Slurm cluster that has everything, whatever is on this machine."""
     cluster = replace(cluster, cluster_type=SLURM, gpu_type=None)
-    machine = look_at_machine(cluster, request)
-    plan = make_plan(recipe, cluster, request, machine, measured_here(request.install))
+    plan = make_plan(recipe, cluster, request, Machine(cluster_type=SLURM), measured_here(request.install))
     said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
     return replace(plan, preflight=replace(plan.preflight, warnings=(said, *plan.preflight.warnings)))
 

@@ -2,7 +2,7 @@
 supervisor=$LLMB_RUN_DIR/supervisor.sh
 is_ours() { [[ $({ sha256sum < "$supervisor"; } 2> /dev/null) == "$sha256 "* ]]; }
 for ((waited = 0; waited < 60; waited++)); do  # a node may see a new file on shared storage late, or half of it
-  if is_ours; then break; fi
+  if is_ours || [[ $LLMB_RUN_DIR == *_TIMESTAMP ]]; then break; fi  # the folder of a dry run never comes
   ((waited > 0)) || echo "waiting up to 60 s for $supervisor" >&2
   sleep 1
 done

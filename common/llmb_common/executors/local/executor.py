@@ -250,7 +250,8 @@ class LocalExecutor(TorchrunScript, Executor):
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
             raise EnvironmentLacks(
                 f"{plan.gpus} GPUs requested, but this machine has {present}",
-                remedy="lower JOB_TOTAL_GPUS, run where sbatch is available, or try GPU_TYPE=cpu with a smoke size",
+                remedy=f"llmb-run single -w {plan.workload} -s smoke --gpu-type cpu trains here; with DRY_RUN=true "
+                "(llmb-run: --dry-run) you see what a cluster would get",
             )
         check_engine(plan)
         if problem := loopback_problem():

@@ -195,7 +195,7 @@ def unfit_nodes(nodes: str) -> list[str]:
         SchedulerError: the scheduler does not say.
     """
     options = "--Node", f"--nodes={nodes}", "--states=down,drain,fail,no_respond"
-    rows = _sinfo("%N", *options, remedy="name the nodes with --without HOSTS")
+    rows = _sinfo("%N", *options, remedy="name the nodes with --exclude HOSTS")
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 

@@ -92,5 +92,8 @@ class FieldNames:
         return option if value in (None, "true") else f"{option} {value}"
 
 
+NAMED = ("workload", "size", "dtype", "scale", "gpu_type", "variant", "engine", "image")
+"""What differs between jobs of one command besides columns and variables, as options call it."""
+
 VARIABLE_NAMES = FieldNames()
 """The columns by the names that ``launch.sh`` uses."""

@@ -1,0 +1,286 @@
+"""The command line that somebody meant who typed another one: dashes, order, a model or a flag as a bare word."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import click
+
+from llmb_common.base import gpus
+from llmb_common.base.errors import LLMBError
+from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
+from llmb_common.base.words import is_secret_name
+from llmb_common.planning.request.variables import VARIABLES, column_of
+from llmb_common.recipes.recipe import Recipe
+from llmb_run import habits
+from llmb_run.app import COMMANDS, load_command
+
+_DASHES = re.compile("^[-\u2010-\u2015\u2212]*[\u2010-\u2015\u2212][-\u2010-\u2015\u2212]*")
+"""Dashes at the start of a word of which a text processor has made others."""
+
+_PAIRS = ("--vary", "--change", "--set", "--env", "--megatron", "--where", "--slurm-arg")
+"""Options that take NAME=VALUE."""
+
+_SETTING = ("--vary", "--change", "--set")
+"""The options that set a column, the one to prefer first."""
+
+_NEWEST = ("latest", "last", "newest", "recent")
+_ARCHIVES = (".tar.gz", ".tgz", ".tar.zst")
+_CLOSE = 0.75
+"""How near a word must be to a command to be taken for it."""
+
+
+def meant(arguments: Sequence[str]) -> str:
+    """The whole line that was meant by ``arguments``; empty where none is known, or only the order is another.
+
+    The line is one that its command can read: whether the job in it can run, that says.
+    """
+    words = list(arguments)
+    if any(is_secret_name(word.partition("=")[0]) for word in words):
+        return ""
+    if len(words) == 1 and " " in words[0].strip():
+        words = words[0].split()
+    try:
+        words = _corrected(_with_command(words))
+    except LLMBError:
+        return ""
+    same = words[:1] == list(arguments[:1]) and sorted(words) == sorted(arguments)
+    if not words or same or not _parses(words):
+        return ""
+    return shlex.join(["llmb-run", *words])
+
+
+def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
+    """The workload that ``word`` means, and the size; ``""``: it says none. None: it means no workload, or several.
+
+    A workload, a recipe, a size that says its model, or a recipe and a size together, however they are joined.
+    """
+    models = {size: recipe.workload for recipe in recipes for size in recipe.sizes if "_" in size}
+    if word.lower() in models:
+        return models[word.lower()], word.lower()
+    known = {_plain(size): (workload, size) for size, workload in models.items()}
+    for recipe in recipes:
+        known |= {_plain(recipe.name + size): (recipe.workload, size) for size in recipe.sizes}
+    known |= {_plain(recipe.name): (recipe.workload, "") for recipe in recipes}
+    plain = _plain(word)
+    if plain in known:
+        return known[plain]
+    begin = [recipe for recipe in recipes if len(plain) > 3 and _plain(recipe.name).startswith(plain)]
+    return (begin[0].workload, "") if len(begin) == 1 else None
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
+
+
+def _names() -> list[str]:
+    return [name for section in COMMANDS.values() for name in section]
+
+
+def _with_command(words: list[str]) -> list[str]:
+    """``words`` with the command first: it may stand behind options, be another tool's, or be missing."""
+    known = _names()
+    if not words or words[0] in known:
+        return words
+    first = next((word for word in words if word in known), None)
+    if words[0].startswith("-") and first is not None:
+        at = words.index(first)
+        return [first, *words[:at], *words[at + 1 :]]
+    if words[0].startswith("-"):
+        return ["plan", *words] if {"-w", "--workload"} & {*words} else []
+    instead = habits.command_instead(words[0])
+    called = re.match(r"llmb-run ([a-z]+)", instead)
+    if called is not None:
+        takes_words = len(words) > 1 and ("RUN" in instead or "WORKLOAD" in instead)
+        profiled = ["--profile"] if instead.endswith("--profile") else []
+        return [called[1], *words[1:], *profiled] if takes_words else []
+    if workload_named(words[0], _recipes()) is not None:
+        return ["plan", *words]
+    near = difflib.get_close_matches(words[0].lower(), known, n=1, cutoff=_CLOSE)
+    return [near[0], *words[1:]] if near else []
+
+
+def _corrected(words: list[str]) -> list[str]:
+    """A command line with options as its command writes them and bare words where they belong; empty: not known."""
+    if not words:
+        return []
+    command = load_command(words[0])
+    options = {name: parameter for parameter in command.params for name in parameter.opts}
+    done, bare = [words[0]], list[str]()
+    rest = list(words[1:])
+    while rest:
+        word = _DASHES.sub(lambda found: "-" if len(found[0]) == 1 else "--", rest.pop(0))
+        name, equals, value = word.partition("=")
+        option = _option(name, options)
+        if option is None and name.startswith("-"):
+            done += _as_here(words, name, equals + value, rest, options)
+        elif option is None:
+            setting = _setting_of(name, options) if equals else None
+            if setting is None:
+                bare.append(word)
+            else:
+                done += [setting, word]
+        elif isinstance(options[option], click.Option) and getattr(options[option], "is_flag", False):
+            done += _flag(option, rest, options)
+        else:
+            done += [option, _value(option, value if equals else rest.pop(0) if rest else "", rest)]
+    return _named(done, words[0], bare, options)
+
+
+def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
+    """What the command calls the option ``name``: of ``--max_steps``, ``-max-steps`` or a bare ``workload``."""
+    if name in options:
+        return name
+    dashed = "--" + name.lstrip("-").replace("_", "-")
+    if dashed in options and (name.startswith("-") or dashed in ("--workload", "--size", "--dtype", "--scale")):
+        return dashed
+    if name.startswith("--") and "--" + name[2:] not in options:
+        for setting in _SETTING:
+            if name in _SETTING and setting in options:
+                return setting
+    return None
+
+
+def _as_here(
+    words: Sequence[str], name: str, value: str, rest: list[str], options: Mapping[str, click.Parameter]
+) -> list[str]:
+    """What the option ``name`` of another program is called here, with its value; else itself: no command reads that.
+
+    ``value``: what follows it in the same word. ``rest``: the words behind it.
+    """
+    instead = habits.option_instead(words[0], name, options, words)
+    same = re.fullmatch(r"(--?[a-z-]+) [A-Z]+( -s SIZE)?", instead)
+    setting = re.fullmatch(r"(--(?:set|vary|env|slurm-arg)) ([^ =]+=[^ ]+)", instead)
+    if (same is None and setting is None) or not (value or rest):
+        return [name + value]
+    given = value[1:] if value else rest.pop(0)
+    if setting is not None:
+        return [setting[1], setting[2]]
+    assert same is not None
+    if same[1] == "--html" and not given.endswith((".html", ".htm")):
+        return [name, given]
+    return [same[1], given]
+
+
+def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None:
+    """The option that takes ``tp=4``, a bare word."""
+    if column_of(name) is None and name not in VARIABLES:
+        return None
+    return next((setting for setting in _SETTING if setting in options), None)
+
+
+def _value(option: str, value: str, rest: list[str]) -> str:
+    """The value of an option; of one that takes NAME=VALUE, with what stands behind it as its values."""
+    if option == "--zip":
+        while rest and not rest[0].startswith("-"):
+            value += f" {rest.pop(0)}"
+    if option not in _PAIRS or "=" in value:
+        return value
+    values = []
+    while rest and not rest[0].startswith("-"):
+        values.append(rest.pop(0))
+    return f"{value}={','.join(values)}" if values else value
+
+
+def _flag(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
+    """A flag; without a value that stands behind it, and ``-p batch`` as the partition that Slurm's users mean."""
+    said = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
+    if said.startswith("-"):
+        return [option]
+    word = rest.pop(0)
+    if said in ("true", "yes", "1"):
+        return [option]
+    if said in ("false", "no", "0"):
+        return []
+    return ["--slurm-arg", f"partition={word}"] if "--slurm-arg" in options else [option, word]
+
+
+def _named(done: list[str], command: str, bare: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
+    """``done`` with the ``bare`` words of the line, each as the option that it is a value of; empty: one is of none."""
+    done = _with_workload(done)
+    if command == "ab" and len(bare) == 2 and len(done) == 1:
+        return ["compare", *bare]
+    starts = command in ("single", "submit", "sweep")
+    if starts and len(bare) == 1 and Path(bare[0]).is_file():
+        return ["bulk", bare[0], *done[1:]]
+    takes_words = any(isinstance(parameter, click.Argument) for parameter in options.values())
+    kept, placed = list[str](), list[str]()
+    for word in bare:
+        found = _as_option(word, command, [*done, *placed], options)
+        if found is not None:
+            placed += found
+        elif takes_words:
+            kept.append(word)
+        else:
+            return []
+    line = [command, *kept, *placed, *done[1:]]
+    return [] if command in ("submit", "sweep") and not {"-w", "--workload"} & {*line} else line
+
+
+def _with_workload(done: list[str]) -> list[str]:
+    """The line with the workload and size that its ``-w`` means, where no recipe has that name."""
+    at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
+    if at is None or "," in done[at + 1]:
+        return done
+    recipes = _recipes()
+    if done[at + 1].lower() in {name for recipe in recipes for name in (recipe.workload, recipe.name)}:
+        return done
+    found = workload_named(done[at + 1], recipes)
+    if found is None:
+        return done
+    size = ["-s", found[1]] if found[1] and not {"-s", "--size"} & {*done} else []
+    return [*done[: at + 1], found[0], *size, *done[at + 2 :]]
+
+
+def _as_option(word: str, command: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
+    """The option, with its value, that a bare word stands for in ``command``; None: it stands for none."""
+    lower = word.lower()
+    flag = options.get(f"--{lower}")
+    if isinstance(flag, click.Option) and flag.is_flag:
+        return [f"--{lower}"]
+    takes_runs = any(name in options for name in ("runs", "run"))
+    if lower in _NEWEST and takes_runs:
+        return ["--limit", "1"] if command in ("results", "report", "jobs") else []
+    for endings, option in (((".html", ".htm"), "--html"), (_ARCHIVES, "--output")):
+        if lower.endswith(endings) and option in options and not Path(word).exists():
+            return [option, word]
+    if word.upper() in LIVE_STATES | ENDED_STATES and "--state" in options:
+        return ["--state", word.upper()]
+    return _of_job(word, done, options) if "--workload" in options else None
+
+
+def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
+    """What a bare word says of a job: its workload, size, dtype, number of GPUs or their type."""
+    lower, recipes = word.lower(), _recipes()
+    if not {"-w", "--workload"} & {*done}:
+        found = workload_named(word, recipes)
+        if found is None:
+            return None
+        return ["-w", found[0] if found[1] else word, *(["-s", found[1]] if found[1] else [])]
+    chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & {*done}]
+    said = {
+        "-s": any(lower in recipe.sizes for recipe in chosen),
+        "--dtype": any(lower == one.dtype for recipe in chosen for one in recipe.configurations),
+        "--gpu-type": lower in gpus.GPUS,
+        "--scale": word.isdecimal(),
+    }
+    return next(([option, word] for option, fits in said.items() if fits and option in options), None)
+
+
+def _recipes() -> list[Recipe]:
+    from llmb_common.planning.workspace import Workspace
+
+    return [entry.recipe for entry in Workspace().catalog]
+
+
+def _parses(words: list[str]) -> bool:
+    """Whether the command takes these words, whatever it makes of them."""
+    with contextlib.suppress(click.exceptions.ClickException, click.exceptions.Exit, LLMBError):
+        load_command(words[0]).make_context(words[0], words[1:])
+        return True
+    return False
