@@ -13,7 +13,6 @@ import random
 from pathlib import Path, PurePath
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
@@ -88,16 +87,6 @@ def group_of(nodeid: str) -> str:
     if path.parent.name in FOLDERS and path.stem not in ALONE:
         return FOLDERS[path.parent.name]
     return path.stem
-
-
-class GroupScheduling(LoadScopeScheduling):
-    """pytest-xdist's own scheduler, told which tests belong together.
-
-    Its ``loadgroup`` does the same with marks, but groups nothing where pytest is 9.2 or newer (pytest-xdist's #1386).
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
 
 
 def arrange(items: list[pytest.Item]) -> None:

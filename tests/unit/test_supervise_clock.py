@@ -13,13 +13,12 @@ from pathlib import Path
 from statistics import median_low
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import llmb_common.executors
 import llmb_common.rendering
 from llmb_common.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
+from support.properties import HealthCheck, given, settings, st
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")

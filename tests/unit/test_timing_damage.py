@@ -11,8 +11,6 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llmb_common.timing import log_files
 from llmb_common.timing.log_files import RunFiles
@@ -21,6 +19,7 @@ from llmb_common.timing.runs import RunTiming, analyse
 from llmb_common.timing.statistics import Window
 from llmb_common.timing.tables import STYLES, render
 from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
+from support.properties import given, settings, st
 
 WINDOW = Window(2, 4)
 LOGS = {
