@@ -16,7 +16,7 @@ import pytest
 
 from support import engine, slurm_config
 from support.golden import UPDATING
-from support.groups import arrange, share, shuffle
+from support.groups import arrange, shuffle
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
@@ -86,8 +86,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which tests run, and the order in which they start: support/groups.py."""
-    if chosen := os.environ.get("LLMB_TEST_SHARE"):
-        items[:] = share(items, chosen)
     if seed := os.environ.get("LLMB_TEST_ORDER"):
         shuffle(items, seed)
     arrange(items)

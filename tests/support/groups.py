@@ -102,12 +102,6 @@ def _by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:
     return files
 
 
-def share(items: list[pytest.Item], which: str) -> list[pytest.Item]:
-    """``2/5``: every fifth test, beginning with the third, without those that are marked as exhaustive."""
-    first, of = map(int, which.split("/"))
-    return [item for item in items if item.get_closest_marker("exhaustive") is None][first::of]
-
-
 def shuffle(items: list[pytest.Item], seed: str) -> None:
     """Files in another order, and the tests of each."""
     order, files = random.Random(seed), list(_by_file(items).values())
