@@ -22,7 +22,7 @@ from support.properties import HealthCheck, given, settings, st
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.rendering.__file__).with_name("supervise.sh")
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 PRELUDE = r"""
 set -euo pipefail

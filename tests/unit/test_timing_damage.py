@@ -141,7 +141,7 @@ DAMAGE = st.sampled_from(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(engines, st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 2), DAMAGE), min_size=1, max_size=4))
 def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
     content = "".join(LOGS[engine]).encode()
