@@ -268,7 +268,9 @@ def test_on_this_machine_its_jobs_run_and_are_ranked_and_the_winner_is_planned_a
         "sweep", "-w", "grok1", *words, "--megatron", "optimizer.weight_decay=0.2", "--json", STANDIN_STEPS="4"
     ).data
     assert [job["state"] for job in data["jobs"]] == ["COMPLETED"] * 2
-    assert [(item["combination"]["tp"], item["error"]["code"]) for item in data["refused"]] == [("2", "does-not-divide")]
+    assert [(item["combination"]["tp"], item["error"]["code"]) for item in data["refused"]] == [
+        ("2", "does-not-divide")
+    ]
     (board,) = here("results", "--rank", "--window", "2-4", "--json").data["boards"]
     assert "mbs" in board["differing"]
     assert {line["values"]["mbs"] for line in board["lines"]} == {"1", "2"}
