@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from support import engine, slurm_config
 from support.golden import UPDATING
-from support.groups import GroupScheduling, arrange, share, shuffle
+from support.groups import arrange, shuffle
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
@@ -43,10 +42,6 @@ _HIDDEN = (
 _ENVIRONMENT = pytest.MonkeyPatch()
 
 gc.disable()  # while tests are collected
-
-# The time an example takes mostly shows how busy the machine is.
-settings.register_profile("llmb", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("llmb")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -91,8 +86,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Which tests run, and the order in which they start: support/groups.py."""
-    if chosen := os.environ.get("LLMB_TEST_SHARE"):
-        items[:] = share(items, chosen)
     if seed := os.environ.get("LLMB_TEST_ORDER"):
         shuffle(items, seed)
     arrange(items)
@@ -104,8 +97,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupScheduling:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Which tests may run in parallel: support/groups.py."""
+    from support.scheduling import GroupScheduling  # a single file of tests runs without pytest-xdist
+
     return GroupScheduling(config, log)
 
 

@@ -5,19 +5,17 @@ whose own keys are ``name[].key``; ``name?`` is not always there. Types are JSON
 Objects in a list of ``run``, ``result`` or ``group`` also have the keys of a run, of a run in ``results``, or of
 repeats. ``plan`` and ``diagnosis`` are structs of the code.
 
-The tests hold every JSON that a command prints against it (``support.cli``).
+The tests hold every JSON that a command prints against it (``support.json_answers``).
 """
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import fastjsonschema
 import msgspec
 
 from llmb_common.base.cluster_types import ways
@@ -45,7 +43,6 @@ def data() -> dict[str, dict[str, str]]:
     return found
 
 
-@cache
 def document() -> dict[str, Any]:
     """The envelope, whose ``command`` decides what ``data`` is; a command's data is ``#/definitions/results``."""
     commands = {name: _data(keys) for name, keys in data().items()}
@@ -71,27 +68,6 @@ def document() -> dict[str, Any]:
         "anyOf": any_of,
         "definitions": {**_structs(), **{_key(name): schema for name, schema in commands.items()}},
     }
-
-
-def problem(command: str, data: Any) -> str:
-    """Where the ``data`` that ``command`` printed is not as its schema has it; empty where it is."""
-    try:
-        _validator(command)(data)
-    except fastjsonschema.JsonSchemaValueException as error:
-        return f"{command}: {error.message}"
-    except KeyError:
-        return f"{command}: the command"
-    return ""
-
-
-@cache
-def _validator(command: str) -> Callable[[Any], Any]:
-    definitions = document()["definitions"]
-    # The Draft-07 library leaves unknown definitions alone, and follows the references that are used.
-    schema = {**definitions[_key(command)], "definitions": definitions}
-    # Without defaults, which would be written into the data that is looked at.
-    compiled: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
-    return compiled
 
 
 def _key(command: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from support import slurm_cluster
 from support.images import build_image
-from support.processes import wait_until
+from support.processes import free_ports, wait_until
 from support.slurm_cluster import SlurmCluster
 from support.slurm_config import SMALL
 
@@ -192,6 +194,24 @@ def test_nothing_is_left_of_a_killed_test_run(slurm: SlurmCluster, tmp_path: Pat
         assert not root.exists()
         # Those that were killed may take a moment to go.
         wait_until(lambda: processes_mentioning(root) == [], "the end of the dead cluster's processes", timeout=60)
+
+
+@pytest.mark.parametrize("place", [0, 4], ids=["controller", "node"])
+def test_a_port_that_somebody_takes_first_is_replaced(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = replace(SMALL, containers=False)
+    with socket.create_server(("", 0)) as somebody:
+        taken = [somebody.getsockname()[1]]
+
+        def ports(count: int) -> list[int]:
+            found = free_ports(count)
+            if taken:
+                found[place] = taken.pop()
+            return found
+
+        monkeypatch.setattr(slurm_cluster, "free_ports", ports)
+        with SlurmCluster(plain) as cluster:
+            assert taken == []
+            assert cluster.wait_for_state(cluster.submit("--output=/dev/null", "--wrap", "true")) == "COMPLETED"
 
 
 def processes_mentioning(root: Path) -> list[str]:

@@ -48,7 +48,7 @@ class Accounting:
         argv += ["--innodb-buffer-pool-size=64M", "--innodb-log-file-size=64M", "--innodb-lock-wait-timeout=900"]
         argv += ["--innodb-flush-log-at-trx-commit=0", "--skip-log-bin", "--performance-schema=OFF"]
         self._daemons.start("mariadbd", argv, self._env)
-        wait_until(self._database_answers, "MariaDB", timeout=60)
+        self._daemons.wait_until(self._database_answers, "MariaDB", timeout=60)
         password = secrets.token_hex(8)
         users = ("'slurm'@'127.0.0.1'", "'slurm'@'localhost'")
         sql = "CREATE DATABASE slurm_acct_db;"
@@ -63,7 +63,7 @@ class Accounting:
     def start_daemon(self) -> None:
         """Start slurmdbd and wait until it answers."""
         self._daemons.start("slurmdbd", ["slurmdbd", "-D"], self._env)
-        wait_until(self._answers, "slurmdbd", timeout=60, interval=0.1)
+        self._daemons.wait_until(self._answers, "slurmdbd", timeout=60)
 
     def register(self, cluster: str) -> None:
         """Create accounts and QOS, and wait until the controller has them."""

@@ -14,14 +14,8 @@ from llmb_common.base.outcome import Result
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_run import app
 from llmb_run.main import main
+from support.json_answers import assert_as_documented
 from support.next_lines import assert_can_be_pasted, next_lines
-from tools.json_schema import problem
-
-
-def assert_as_documented(command: str, data: Any) -> None:
-    """It is as ``docs/llmb.schema.json`` has it; a command that failed has none."""
-    found = "" if data is None else problem(command, data)
-    assert found == "", f"{found}: describe it in docs/reference.md, then run python -m tools --write"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ import random
 from pathlib import Path, PurePath
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = {
     # Their clusters keep accounts, which takes 7 s to start.
@@ -90,16 +89,6 @@ def group_of(nodeid: str) -> str:
     return path.stem
 
 
-class GroupScheduling(LoadScopeScheduling):
-    """pytest-xdist's own scheduler, told which tests belong together.
-
-    Its ``loadgroup`` does the same with marks, but groups nothing where pytest is 9.2 or newer (pytest-xdist's #1386).
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid)
-
-
 def arrange(items: list[pytest.Item]) -> None:
     """Sort ``items`` so that the groups start in the order of ``FIRST``."""
     places = {name: place for place, name in enumerate(FIRST)}
@@ -111,12 +100,6 @@ def _by_file(items: list[pytest.Item]) -> dict[Path, list[pytest.Item]]:
     for item in items:
         files.setdefault(item.path, []).append(item)
     return files
-
-
-def share(items: list[pytest.Item], which: str) -> list[pytest.Item]:
-    """``2/5``: every fifth test, beginning with the third, without those that are marked as exhaustive."""
-    first, of = map(int, which.split("/"))
-    return [item for item in items if item.get_closest_marker("exhaustive") is None][first::of]
 
 
 def shuffle(items: list[pytest.Item], seed: str) -> None:

@@ -25,7 +25,8 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
+    """A ``preexec_fn``: the kernel kills the program when the process that started it ends, however it does."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -49,8 +50,23 @@ class Daemons:
                 stderr=subprocess.STDOUT,
                 # A Ctrl-C at the terminal is for pytest, which then stops the daemons in order.
                 start_new_session=True,
-                preexec_fn=_die_with_parent,
+                preexec_fn=die_with_parent,
             )
+
+    def require_all(self) -> None:
+        """Raises ``RuntimeError`` with the name of a daemon that has ended by itself."""
+        for name in self._running:
+            if not self.alive(name):
+                raise RuntimeError(f"{name} has ended")
+
+    def wait_until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
+        """As ``wait_until``, and no longer than all daemons live."""
+
+        def checked() -> bool:
+            self.require_all()
+            return condition()
+
+        wait_until(checked, what, timeout)
 
     def pid(self, name: str) -> int:
         return self._running[name].pid
@@ -129,7 +145,7 @@ def free_ports(count: int) -> list[int]:
 def _is_free(port: int) -> bool:
     with socket.socket() as probe:
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind(("", port))  # a daemon listens on every address
         except OSError:
             return False
     return True

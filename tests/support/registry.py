@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from support.images import PROGRAMS, build_rootfs
+from support.processes import die_with_parent
 
 NEEDED = ("docker-registry", "skopeo", "umoci", "mksquashfs")
 LOGIN, PASSWORD = "ann", "right-key"
@@ -56,7 +57,7 @@ class Registry:
         (self.folder / "config.yml").write_text(json.dumps(settings))
         with (self.folder / "log").open("w") as log:
             command = ["docker-registry", "serve", str(self.folder / "config.yml")]
-            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, preexec_fn=die_with_parent)
         deadline = time.monotonic() + 100
         while not (found := re.search(r"listening on (127\.0\.0\.1:\d+)", self.log())):
             assert self._process.poll() is None, f"docker-registry ended:\n{self.log()}"

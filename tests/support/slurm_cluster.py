@@ -37,6 +37,9 @@ ENDED = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
     | {"PREEMPTED", "REVOKED", "TIMEOUT"}
 )
+_ATTEMPTS = 3
+"""To start a cluster, each on other ports."""
+
 _PLUGIN_SOURCE = Path(__file__).with_name("container_standin.c")
 
 
@@ -76,6 +79,13 @@ class SlurmCluster:
             raise RuntimeError(missing)
         remove_leftovers()
         self.spec = spec
+        # Mounts and host names of their own need root; without it all nodes share this machine's name.
+        self.own_hostnames = os.geteuid() == 0
+        self._lay_out()
+
+    def _lay_out(self) -> None:
+        """A folder and ports for a cluster that has not started yet."""
+        spec = self.spec
         self.root = new_cluster_folder()
         self.root.chmod(0o755)
         ports = free_ports(len(spec.real_nodes) + 4)
@@ -92,22 +102,31 @@ class SlurmCluster:
         (self.root / "log").mkdir()
         self._daemons = Daemons(self.root / "log")
         self._accounting = Accounting(self.layout, self._daemons, self.env) if spec.accounting else None
-        # Mounts and host names of their own need root; without it all nodes share this machine's name.
-        self.own_hostnames = os.geteuid() == 0
 
     # Life
 
     def __enter__(self) -> SlurmCluster:
+        attempts = 1
+        while not self._has_started(is_last=attempts == _ATTEMPTS):
+            attempts += 1
+            self._lay_out()
+        return self
+
+    def _has_started(self, *, is_last: bool) -> bool:
+        """Start; False where a port was taken, all is stopped again, and this was not the last attempt."""
         atexit.register(self.stop)
         try:
             self._start()
+            return True
         except BaseException as error:
             logs = self.log_tail()
             self.stop()
-            if isinstance(error, Exception):
+            if not isinstance(error, Exception):
+                raise
+            # Somebody else, who reserves nothing, may take a port before our daemon does.
+            if is_last or "Address already in use" not in logs:
                 raise RuntimeError(f"the test cluster did not start: {error}\n{logs}") from error
-            raise
-        return self
+            return False
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.stop()
@@ -134,7 +153,7 @@ class SlurmCluster:
             self._accounting.register(slurm_config.CLUSTER_NAME)
         for node in self.spec.real_nodes:
             self.start_node(node)
-        self.wait_for_idle_nodes(timeout=60)
+        self._daemons.wait_until(self._all_are_idle, "all nodes idle", timeout=60)
 
     def stop(self) -> None:
         """Stop all daemons and delete the cluster's folder. Safe to call twice."""
@@ -158,7 +177,7 @@ class SlurmCluster:
         """Start slurmctld (again) and wait until it answers."""
         argv = ["slurmctld", "-D", "-f", str(self.layout.conf)]
         self._daemons.start("slurmctld", argv, self.env)
-        wait_until(self._controller_answers, "slurmctld", timeout=60)
+        self._daemons.wait_until(self._controller_answers, "slurmctld", timeout=60)
 
     def stop_controller(self) -> None:
         """Stop slurmctld; it keeps its state, running jobs go on."""
@@ -209,13 +228,11 @@ class SlurmCluster:
 
     def wait_for_idle_nodes(self, timeout: float = 30) -> None:
         """Wait until every real node is idle."""
-        wanted = set(self.spec.real_nodes)
+        wait_until(self._all_are_idle, f"all of {', '.join(sorted(self.spec.real_nodes))} idle", timeout)
 
-        def idle() -> bool:
-            states = self.node_states()
-            return all(states.get(name) == "IDLE" for name in wanted)
-
-        wait_until(idle, f"all of {', '.join(sorted(wanted))} idle", timeout)
+    def _all_are_idle(self) -> bool:
+        states = self.node_states()
+        return all(states.get(name) == "IDLE" for name in self.spec.real_nodes)
 
     # Commands
 

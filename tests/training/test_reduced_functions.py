@@ -79,8 +79,8 @@ def reference(functions_engine: Engine, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(reference, tmp_path, family):
-    whole, checkpoint = reference.run(family)
+def test_a_family_trains(reference: Reference, family: str) -> None:
+    whole, _ = reference.run(family)
     assert sorted(whole.steps) == [1, 2, 3, 4]
     assert whole.steps[4].loss < whole.steps[1].loss
     assert "throughput per GPU (TFLOP/s/GPU)" in whole.steps[3].text
@@ -89,6 +89,11 @@ def test_a_family_trains_saves_and_resumes_to_the_last_printed_digit(reference, 
     if family == "deepseek_v3":
         assert "mtp_1 loss: " in whole.log
 
+
+@pytest.mark.parametrize("family", FAMILIES if ALL else ["deepseek_v3"])
+def test_a_family_resumes_to_the_last_printed_digit(reference: Reference, tmp_path: Path, family: str) -> None:
+    """The others resume in another layout, below."""
+    whole, checkpoint = reference.run(family)
     job = make_function_job(family, steps={"train": 4}, checkpoint={"load": str(checkpoint)})
     resumed = reference.engine.train(tmp_path, job).steps
     assert sorted(resumed) == [3, 4]

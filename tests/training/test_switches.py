@@ -18,6 +18,7 @@ import pytest
 from training_jobs import REPOSITORY, Engine, TrainingRun, make_job
 
 from llmb_common.runs.timing.iterations import Ending, read_ending
+from support.processes import die_with_parent
 
 
 def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Popen[str]:
@@ -32,6 +33,7 @@ def _start(engine: Engine, folder: Path, job: dict[str, Any]) -> subprocess.Pope
             stderr=subprocess.STDOUT,
             text=True,
             start_new_session=True,
+            preexec_fn=die_with_parent,
         )
 
 

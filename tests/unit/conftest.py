@@ -17,8 +17,9 @@ from llmb_common.runs.manifest import git_state
 from llmb_common.submission import jobs
 from support import instant
 from support.campaigns import Site
-from support.cli import Cli, assert_as_documented
+from support.cli import Cli
 from support.fake_slurm import FakeSlurm
+from support.json_answers import assert_as_documented
 from support.repository import REPOSITORY
 from support.run_site import RunSite, with_small_code
 from support.site_record import plant

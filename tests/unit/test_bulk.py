@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmb_common.base.errors import ConfigError
 from llmb_common.planning.workspace import Workspace
@@ -17,6 +15,7 @@ from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.task_files import parse_text, read_tasks
 from support import instant
 from support.cli import Cli
+from support.properties import given, st
 
 
 @pytest.fixture

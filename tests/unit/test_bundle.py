@@ -28,8 +28,8 @@ from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import settings
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
-from support.cli import assert_as_documented
 from support.installer import CLONE
+from support.json_answers import assert_as_documented
 
 HERE = platform.machine()
 VERSION = "{}.{}".format(*sys.version_info)

@@ -6,8 +6,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmb_common.runs.timing import iterations
 from llmb_common.runs.timing.iterations import Progress
@@ -17,6 +15,7 @@ from llmb_run.actions.logs import follow, last_lines, lines_of, rank_of
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
+from support.properties import given, st
 from support.runs import make_run
 
 SOME = "first\n[rank3]: Traceback\n[Rank 0] memory\n3: labelled\n[default12]:torchrun\nNCCL 3: no label\nlast"

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import fastjsonschema
 import pytest
 
 from llmb_run import columns
@@ -77,6 +76,7 @@ def test_every_figure_of_a_run_has_a_line_in_the_documentation() -> None:
 
 
 def test_the_published_schema_takes_answers_and_errors_and_nothing_else(cli: Cli) -> None:
+    fastjsonschema = pytest.importorskip("fastjsonschema", reason="fastjsonschema is not installed here")
     schema = fastjsonschema.compile(json.loads((ROOT / "docs" / "llmb.schema.json").read_text()))
     for words in (["list"], ["jobs"], ["show", "nothing"], ["list", "--gpu-type", "h1000"]):
         schema(json.loads(cli(*words, "--json").out))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 from ClusterShell.NodeSet import NodeSet
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand, expand_known
+from support.properties import given, st
 
 LONG = "9" * 5000
 """More digits than Python reads as a number."""

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.printable import (
@@ -29,6 +27,7 @@ from llmb_install.working.reporter import Reporter
 from llmb_run.terminal import table
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
+from support.properties import given, settings, st
 from support.runs import make_run, steady_log
 
 # Title, colour, clear screen; the same in C1; delete; text that runs backwards; a zero-width space; a line of its own.

@@ -8,11 +8,10 @@ from typing import Annotated, Literal
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from llmb_common.base.errors import ConfigError, RecipeError
 from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text, value_on_line
+from support.properties import given, st
 
 
 @given(st.text(max_size=60))

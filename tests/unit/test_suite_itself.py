@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from support import engine, processes
-from support.groups import FIRST, arrange, group_of, share, shuffle
+from support.groups import FIRST, arrange, group_of, shuffle
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -22,9 +22,7 @@ A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
 
 def run_pytest(*arguments: str, before: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI", "LLMB_TEST_SHARE"))
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "CI"))}
     return subprocess.run(
         ["bash", "-c", f'{before} exec "$0" "$@"', *command],
         cwd=ROOT,
@@ -58,13 +56,13 @@ def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
 
 def test_a_group_is_run_by_one_worker() -> None:
     done = run_pytest(
-        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_files.py", "tests/unit/test_numa.py"
+        "--numprocesses=2", "--dist=loadscope", "-v", "tests/unit/test_trust.py", "tests/unit/test_words.py"
     )
     assert done.returncode == 0, done.stdout
     workers: dict[str, set[str]] = {}
     for worker, file in re.findall(r"^\[(gw\d)\].* PASSED tests/unit/(\w+)\.py", done.stdout, re.MULTILINE):
         workers.setdefault(file, set()).add(worker)
-    assert {file: len(names) for file, names in workers.items()} == {"test_files": 1, "test_numa": 1}
+    assert {file: len(names) for file, names in workers.items()} == {"test_trust": 1, "test_words": 1}
 
 
 def test_leftovers_of_an_owner_without_a_name_are_not_a_problem(tmp_path, monkeypatch):
@@ -122,16 +120,8 @@ def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path,
         engine.python(engine.SECOND)
 
 
-def collected(*marks: str) -> list[Any]:
-    common = {"get_closest_marker": dict.fromkeys(marks, True).get}
-    return [SimpleNamespace(path=Path(f"test_{file}.py"), name=name, **common) for file in range(12) for name in "abc"]
-
-
-def test_shares_are_equal_and_together_all_tests_but_exhaustive_ones() -> None:
-    items, exhaustive = collected(), collected("exhaustive")
-    shares = [share([*exhaustive, *items], f"{number}/5") for number in range(5)]
-    assert sorted(items.index(item) for part in shares for item in part) == list(range(len(items)))
-    assert {len(part) for part in shares} == {7, 8}
+def collected() -> list[Any]:
+    return [SimpleNamespace(path=Path(f"test_{file}.py"), name=name) for file in range(12) for name in "abc"]
 
 
 def test_a_shuffled_order_keeps_files_together_and_can_be_had_again() -> None:

@@ -197,7 +197,7 @@ def test_everything_runs_in_three_workers_more_than_there_are_cores(sandbox: San
     said = sandbox.environment
     assert (said["LLMB_TEST_CLUSTER"], said.get("LLMB_TEST_BROWSER")) == ("required", "required" if debian else None)
     assert (said["LC_ALL"], said.get("PYTHONDONTWRITEBYTECODE")) == ("C.UTF-8", None)
-    assert (said["LLMB_TEST_PYTHONS"], said["LLMB_TEST_PYTHONS_SHARE"]) == ("3.10 3.12 3.13 3.14", "8")
+    assert (said["LLMB_TEST_PYTHONS"], said.get("LLMB_TEST_PYTHONS_ALL")) == ("3.10 3.12 3.13 3.14", None)
     assert said["LLMB_TEST_NOTES"] == str(sandbox.root / "clone" / ".test" / "notes.txt")
     assert sandbox.run(LLMB_TEST_WORKERS="1").returncode == 0
     assert "pytest --numprocesses 1 " in sandbox.calls[-1]
@@ -276,7 +276,7 @@ def test_the_unit_tests_run_on_every_python_of_the_machine(sandbox: Sandbox) -> 
     assert [call.split()[-1] for call in sandbox.called("uv venv")] == [f".test/pythons/{v}" for v in there]
     assert sandbox.called("pytest") == ["pytest --numprocesses 2 --dist loadscope tests/lint/test_pythons.py"]
     assert sandbox.environment["LLMB_TEST_PYTHONS"] == " ".join(there)
-    assert "LLMB_TEST_PYTHONS_SHARE" not in sandbox.environment
+    assert sandbox.environment["LLMB_TEST_PYTHONS_ALL"] == "1"
     assert sandbox.notes.splitlines() == [
         f"not on this machine, so not tested: Python {absent}",
         "--pythons: only the unit tests ran",

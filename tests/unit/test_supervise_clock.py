@@ -13,17 +13,16 @@ from pathlib import Path
 from statistics import median_low
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 import llmb_common.executors
 import llmb_common.submission
 from llmb_common.runs.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
+from support.properties import HealthCheck, given, settings, st
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.submission.__file__).with_name("supervise.sh")
-FEW = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 
 PRELUDE = r"""
 set -euo pipefail

@@ -262,6 +262,24 @@ def test_runs_are_ranked_and_ties_are_ties(site: Cli) -> None:
     assert len(rows) == 8
 
 
+def test_on_this_machine_its_jobs_run_and_are_ranked_and_the_winner_is_planned_again(here: Cli) -> None:
+    words = ("-s", "smoke", "--max-steps", "4", "--zip", "scale=1,1,1 tp=1,1,2 mbs=2,1,1")
+    data = here(
+        "sweep", "-w", "grok1", *words, "--megatron", "optimizer.weight_decay=0.2", "--json", STANDIN_STEPS="4"
+    ).data
+    assert [job["state"] for job in data["jobs"]] == ["COMPLETED"] * 2
+    assert [(item["combination"]["tp"], item["error"]["code"]) for item in data["refused"]] == [
+        ("2", "does-not-divide")
+    ]
+    (board,) = here("results", "--rank", "--window", "2-4", "--json").data["boards"]
+    assert "mbs" in board["differing"]
+    assert {line["values"]["mbs"] for line in board["lines"]} == {"1", "2"}
+    program, *command = shlex.split(board["command"])
+    again = here(*command, "--dry-run", "--json").data["jobs"][0]["plan"]
+    assert (program, str(again["mbs"])) == ("llmb-run", board["lines"][0]["values"]["mbs"])
+    assert again["megatron"] == {"optimizer.weight_decay": 0.2}
+
+
 def test_a_sweep_of_short_runs_says_so_before_it_trains_and_is_ranked_over_what_all_have(site: Cli) -> None:
     assert site(*SPEEDS).status == 0, "other runs, which are not this sweep's"
     short = (*SMOKE, "--max-steps", "20", "--vary", "STEP_MS=100,120", "--repeats", "2")

@@ -11,8 +11,6 @@ from io import FileIO
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from llmb_common.runs.timing import log_files
 from llmb_common.runs.timing.log_files import RunFiles
@@ -21,6 +19,7 @@ from llmb_common.runs.timing.runs import RunTiming, analyse
 from llmb_common.runs.timing.tables import STYLES, render
 from llmb_common.runs.timing.window import Window
 from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
+from support.properties import given, settings, st
 
 WINDOW = Window(2, 4)
 LOGS = {
@@ -142,7 +141,7 @@ DAMAGE = st.sampled_from(
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(engines, st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 2), DAMAGE), min_size=1, max_size=4))
 def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
     content = "".join(LOGS[engine]).encode()

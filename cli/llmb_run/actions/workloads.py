@@ -167,7 +167,8 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
     seconds = _published(listing.recipe)
     for known, row in listing.rows:
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
-            steps = [seconds[(*known[:5], scale)] for scale in known.scales if (*known[:5], scale) in seconds]
+            published_at = [(*known[:5], scale) for scale in known.scales]
+            steps = [seconds[scaled] for scaled in published_at if scaled in seconds]
             published = (min(steps), max(steps)) if steps else None
             layout = {"scales": known.scales, "layout": row.parallelism, "published_step_seconds": published}
             together.setdefault(known._replace(scales=()), []).append(layout)
