@@ -115,9 +115,9 @@ def job_spec(
     for text in columns:  # a task file may list values
         name, _, value = text.partition("=")
         if "," in value:
+            values = value.strip("[]()")
             raise RequestError(
-                f"--set {text} is one value",
-                remedy=f"llmb-run sweep ... --vary {name}={value.strip('[]()')} tries each",
+                f"--set {text} is one value", remedy=f"llmb-run sweep ... --vary {name}={values} tries each"
             )
     said = {name: as_said(value) for name, value in fields.items() if value}
     said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
