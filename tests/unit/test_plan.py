@@ -130,7 +130,7 @@ REFUSED = {
         GPUS_PER_NODE=3 -> nodes of 3
         MOE_ROUTING=drop -> no experts
         STRONG_SCALING=true GBS=128 -> STRONG_SCALING and GBS cannot be combined
-        JOB_TOTAL_GPUS= -> JOB_TOTAL_GPUS is not set => the recipe has 128, 256, 512
+        JOB_TOTAL_GPUS= -> JOB_TOTAL_GPUS is not set => for example JOB_TOTAL_GPUS=128; the recipe has 128, 256, 512
         JOB_TOTAL_GPUS= GPUS=256 -> JOB_TOTAL_GPUS is not set (GPUS=256 is: did you mean JOB_TOTAL_GPUS=256?)
         JOB_TOTAL_GPUS=0 -> llmb-run list shows & !=8
         ADDITIONAL_SLURM_PARAMS=nodes=4 -> --nodes is set by the job script
@@ -233,7 +233,7 @@ NOTED = {
         CHECKPOINT_INTERVAL=1 MAX_STEPS=50 -> !saves only at its end
     """,
     "laptop": """
-        -> planned with MODEL_SIZE=smoke & no fp8
+        -> planned with MODEL_SIZE=smoke
         DTYPE=bf16 FP8_RECIPE=cs -> FP8_RECIPE=cs has no effect with DTYPE=bf16
         ENABLE_NCCLTRACE=true -> the log will have no NCCL lines
         ENABLE_VBOOST=true TIME_LIMIT=10 SBATCH_ACCOUNT=a -> ENABLE_VBOOST, TIME_LIMIT: no effect on the local executor

@@ -80,11 +80,6 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
             elif called := column_named(name):
                 remedy = f"--set {called}={value}"
             raise RequestError(f"--set: no column {name!r}{did_you_mean(name.lower(), known)}", remedy=remedy)
-        if "," in value:
-            raise RequestError(
-                f"--set {name}={value} is one value",
-                remedy=f"llmb-run sweep ... --vary {name}={value.strip('[]()')} tries each",
-            )
         refuse_twice(column, value, result, "--set")
         result[column] = value
     return result

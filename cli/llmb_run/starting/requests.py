@@ -114,6 +114,13 @@ def job_spec(
     Raises:
         RequestError: a value is not what it should be
     """
+    for text in columns:  # a task file may list values
+        name, _, value = text.partition("=")
+        if "," in value:
+            values = value.strip("[]()")
+            raise RequestError(
+                f"--set {text} is one value", remedy=f"llmb-run sweep ... --vary {name}={values} tries each"
+            )
     said = {name: as_said(value) for name, value in fields.items() if value}
     said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
     slurm = slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation)
