@@ -26,7 +26,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
 from llmb_common.runs.timing.job_events import read_events
-from llmb_run.actions.fabric_text import fabric_text
+from llmb_run.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
