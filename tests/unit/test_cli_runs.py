@@ -132,6 +132,14 @@ def test_an_exact_retry_starts_the_same_script(here: Cli) -> None:
     assert scripts[0] == scripts[1]
 
 
+def test_json_has_the_last_step_of_a_run_that_has_ended_and_a_table_reads_no_log_for_it(cli: Cli) -> None:
+    make_run(cli.install, log=steady_log(5741.5))
+    (line,) = cli("jobs", "--json").data["runs"]
+    assert (line["step"], line["step_seconds"]) == (50, 5.7415)
+    cli.patch.setattr("llmb_run.actions.jobs.Progress", None)
+    assert "5.74" in cli("jobs").out, "as results has it"
+
+
 def tamper(here: Cli, run: str) -> None:
     """Give the run another script and another recipe than there are today."""
     (row,) = here("jobs", run, "--json").data["runs"]
