@@ -232,15 +232,13 @@ _PIECE = 1 << 16
 """Bytes read at once: a piece serves many records of a log without trace lines."""
 
 _PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
-_PLAIN_NUMBER = b"(?i:%s)" % NUMBER.pattern
-_DIGITS = rb"\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d\d?)?"
+_DIGITS = rb"\d{1,30}(?:\.\d{1,30})?(?:[eE][-+]\d\d)?"
 _FINITE = b"[-+]?" + _DIGITS
-"""Of any other figure: NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be
-made of it."""
+"""NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be made of it."""
 _NOT_NEGATIVE = rb"\+?" + _DIGITS
-"""Of any other loss."""
+"""Of any other loss than the one that is judged."""
 
-_SPELT = re.compile(rb"([^|]*?): ([^|]*)")
+_FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
 
 
 class _Layout(NamedTuple):
@@ -299,35 +297,36 @@ def _layout_of(line: bytes) -> _Layout | None:
     """The layout of a record's line, from its header on; None where it is not plain enough to expect another."""
     _, *parts = line.split(b"|")
     barred = bool(parts) and not parts[-1].strip()
-    spelt = [_SPELT.fullmatch(part) for part in (parts[:-1] if barred else parts)]
-    names = tuple(match[1].strip() for match in spelt if match)
-    if len(names) < len(spelt) or not all(names) or len({*names}) < len(names) or b"\x1b" in line:
+    fields = [_FIELD.fullmatch(part) for part in (parts[:-1] if barred else parts)]
+    spelt = tuple([(field[1], field[3]) for field in fields if field])
+    names = [_name_of(head) for head, _ in spelt]
+    if len(spelt) < len(fields) or not all(names) or len({*names}) < len(names) or b"\x1b" in line:
         return None
     kinds = [kind for marker, kind in MARKERS.items() for name in names for _ in range(name.count(marker))]
     if len(kinds) != 1 or SECONDS[kinds[0]][0] not in names:
         return None
-    scale = next((match[2].strip() for match in spelt if match and match[1].strip() == SCALE), None)
+    scale = next((field[2] for field in fields if field and _name_of(field[1]) == SCALE), None)
     if scale is not None and not re.fullmatch(_FINITE, scale):
         return None
-    return _layout(names, kinds[0], scale, barred=barred)
+    return _layout(spelt, kinds[0], scale, barred=barred)
 
 
-def _value_of(name: bytes) -> bytes:
-    """A pattern of the plain values of a figure."""
-    if name in WANTED:
-        return _PLAIN_NUMBER
-    return _NOT_NEGATIVE if _is_loss(name) else _FINITE
+def _name_of(head: bytes) -> bytes:
+    """The name of a figure, of what stands before its value: with spaces around it, and a colon."""
+    return head[:-1].strip()
 
 
 @functools.lru_cache(maxsize=64)
-def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, barred: bool) -> _Layout:
-    spelt = dict.fromkeys(USUALLY_ZERO, b"0") | ({} if scale is None else {SCALE: re.escape(scale)})
+def _layout(spelt: tuple[tuple[bytes, bytes], ...], kind: LogFormat, scale: bytes | None, *, barred: bool) -> _Layout:
+    """``spelt`` is what stands before and behind each value, but for the spaces that align it."""
+    names = [_name_of(head) for head, _ in spelt]
+    fixed = dict.fromkeys(USUALLY_ZERO, b"0") | ({} if scale is None else {SCALE: re.escape(scale)})
     wanted = [next((name for name in figure if name in names), None) for figure in (SECONDS[kind][:1], *FIGURES)]
-    captured = [name for name in names if name in wanted and name not in spelt]
+    captured = [name for name in names if name in wanted and name not in fixed]
     fields = []
-    for name in names:
-        value = spelt.get(name) or _value_of(name)
-        fields.append(rb" *%s: +%s *" % (re.escape(name), b"(%s)" % value if name in captured else value))
+    for name, (head, tail) in zip(names, spelt, strict=True):
+        value = fixed.get(name) or (_NOT_NEGATIVE if _is_loss(name) else _FINITE)
+        fields.append(b"%s +%s%s" % (re.escape(head), b"(%s)" % value if name in captured else value, tail))
     pattern = _PLAIN_HEADER + rb"\|".join(fields) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
     groups = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
     scaled = None if scale is None else float(scale)
