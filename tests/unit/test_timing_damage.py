@@ -165,9 +165,11 @@ def assert_read_alike(content: bytes) -> None:
         named.write(content)
         named.flush()
         with FileIO(named.name) as file:
-            reader = RecordReader(file)
-            for offset, marker in list(log_files.find_markers(file, list(MARKERS), separator=b"")):
-                start = max(0, offset - log_files.REACH)
-                text = content[start : offset + RECORD_BYTES]
-                thorough = parse_record(text, offset - start, MARKERS[marker])
-                assert repr(reader.read(offset, MARKERS[marker])) == repr(thorough)  # a NaN equals none
+            for piece in log_files.find_pieces(file, list(MARKERS), separator=b"", beyond=RECORD_BYTES):
+                for position, marker in piece.found:
+                    offset = piece.start + position
+                    start = max(0, offset - log_files.REACH)
+                    text = content[start : offset + RECORD_BYTES]
+                    thorough = parse_record(text, offset - start, MARKERS[marker])
+                    read = RecordReader.read(piece.text, position, MARKERS[marker])
+                    assert repr(read) == repr(thorough)  # a NaN equals none

@@ -32,7 +32,7 @@ from statistics import median
 from typing import NamedTuple, overload
 
 from llmb_common.machine.files import open_plain
-from llmb_common.timing.log_files import find_markers, open_log
+from llmb_common.timing.log_files import find_markers, find_pieces, open_log
 from llmb_common.timing.records import (
     ANSI,
     MARKERS,
@@ -196,19 +196,19 @@ def read_log(file: FileIO) -> LogContent:
     damaged = offset = 0
     log_format: LogFormat | None = None
     markers = list(MARKERS)
-    reader = RecordReader(file)
-    for offset, marker in find_markers(file, markers):
-        kind = MARKERS[marker]
-        record = reader.read(offset, kind)
-        if record is None:
-            damaged += 1
-            continue
-        if log_format is None:
-            # A log is one engine's, and searching for the other's marker costs as much again.
-            log_format, markers[:] = kind, [marker]
-        elif log_format != kind:
-            continue
-        sequence.add(offset, record)
+    for piece in find_pieces(file, markers, beyond=RECORD_BYTES):
+        for position, marker in piece.found:
+            offset, kind = piece.start + position, MARKERS[marker]
+            record = RecordReader.read(piece.text, position, kind)
+            if record is None:
+                damaged += 1
+                continue
+            if log_format is None:
+                # A log is one engine's, and searching for the other's marker costs as much again.
+                log_format, markers[:] = kind, [marker]
+            elif log_format != kind:
+                continue
+            sequence.add(offset, record)
     kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
     if any(record.grad_norm is not None for _, record in kept):
         # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.

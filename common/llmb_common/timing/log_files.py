@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from io import FileIO
 from os.path import basename, isfile, join, split
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from llmb_common.timing.records import REACH
 
@@ -113,21 +113,46 @@ BLOCK = 1 << 18
 """Bytes read at once: small enough to stay in the processor's cache."""
 
 
+class Piece(NamedTuple):
+    """A part of a file in which markers were found: its ``text``, which begins at the offset ``start`` of the file, and
+    the markers in their order, each with its position in ``text``."""
+
+    start: int
+    text: bytes
+    found: list[tuple[int, bytes]]
+
+
 def find_markers(
     file: FileIO, markers: Sequence[bytes], separator: bytes = b"|", start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The offset of each of ``markers`` in ``file``, in the order of the file, with the marker found there.
+    """The offset of each of ``markers`` in ``file``, as ``find_pieces`` finds them, with the marker found there."""
+    for piece in find_pieces(file, markers, separator, start, end):
+        for position, marker in piece.found:
+            yield piece.start + position, marker
 
-    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole.
+
+def find_pieces(
+    file: FileIO,
+    markers: Sequence[bytes],
+    separator: bytes = b"|",
+    start: int = 0,
+    end: int | None = None,
+    *,
+    beyond: int = 0,
+) -> Iterator[Piece]:
+    """Where ``markers`` are in ``file``, in the order of the file, with the text around them.
+
+    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole. The text
+    has ``REACH`` bytes before each marker and ``beyond`` behind it, where the file has so many.
 
     Markers that have no ``separator`` within ``REACH`` bytes before them may be left out: they belong to no record.
     An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
-    ``markers`` is looked at anew for every block: who has found out which one matters can take out the others.
+    ``markers`` is looked at anew for every piece: who has found out which one matters can take out the others.
 
     Raises:
         OSError: the file cannot be read
     """
-    overlap = REACH + max(map(len, markers))
+    overlap = REACH + max(map(len, markers)) + beyond
     size = os.fstat(file.fileno()).st_size
     remaining = max(0, (size if end is None else min(end, size)) - start)
     buffer = bytearray(overlap + min(BLOCK, remaining))
@@ -137,20 +162,20 @@ def find_markers(
     unseen = dict.fromkeys(markers, start)  # where the next of each marker may start: overlaps are searched twice
     while remaining > 0:
         count = file.readinto(view[kept : kept + min(BLOCK, remaining)])
-        if not count:
-            return
-        remaining -= count
-        filled = kept + count
-        if buffer.find(separator, 0, filled) >= 0:
+        remaining = remaining - count if count else 0  # a file may be cut while it is read
+        filled = kept + (count or 0)
+        searched = max(0, filled - beyond) if remaining else filled
+        if buffer.find(separator, 0, searched) >= 0:
             found = []
             for marker in markers:
-                at = buffer.find(marker, max(0, unseen[marker] - base), filled)
+                at = buffer.find(marker, max(0, unseen[marker] - base), searched)
                 while at >= 0:
-                    found.append((base + at, marker))
+                    found.append((at, marker))
                     at += len(marker)
                     unseen[marker] = base + at
-                    at = buffer.find(marker, at, filled)
-            yield from sorted(found)
+                    at = buffer.find(marker, at, searched)
+            if found:
+                yield Piece(base, bytes(view[:filled]), sorted(found))
         kept = min(overlap, filled)
         buffer[:kept] = buffer[filled - kept : filled]
         base += filled - kept
