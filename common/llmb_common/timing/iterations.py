@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple, overload
 
 from llmb_common.machine.files import open_plain
@@ -45,6 +44,7 @@ from llmb_common.timing.records import (
     RecordReader,
     last_iterations,
 )
+from llmb_common.timing.statistics import median
 
 _LATE = 2
 """Lines by which buffers put a record out of order; a restart from a checkpoint goes further back, or repeats one."""
@@ -248,7 +248,7 @@ def _without_records(file: FileIO, damaged: int) -> LogContent:
     """
     sequence = RecordSequence()
     nothing_left, step = False, 0
-    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), separator=b""):
+    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), needed=b""):
         text = ANSI.sub(b"", os.pread(file.fileno(), 200, offset))
         if marker == _LAST_STEP:
             nothing_left = nothing_left or NOTHING_LEFT.match(text) is not None
@@ -305,7 +305,7 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
     Raises:
         OSError: the file cannot be read
     """
-    told = told or any(True for _ in find_markers(file, (_TOLD,), separator=b"", start=after))
+    told = told or any(True for _ in find_markers(file, (_TOLD,), needed=b"", start=after))
     if not told:
         return Ending()
     saved = _saved(file, after, None)
@@ -315,7 +315,7 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
     """The iteration of the last checkpoint that these bytes of a log call saved; None: of none."""
     saved = None
-    for offset, _ in find_markers(file, (SAVED,), separator=b"", start=start, end=end):
+    for offset, _ in find_markers(file, (SAVED,), needed=b"", start=start, end=end):
         number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
         saved = int(number[1]) if number else saved
     return saved
@@ -328,7 +328,7 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     record's neighbours and shows the same time, rounded; each serves once.
     """
     prints: list[tuple[int, float, float]] = []
-    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), separator=b""):
+    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), needed=b""):
         printed = _printed(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
         if printed is not None:
             prints.append((offset, *printed))
@@ -371,7 +371,7 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """From the median of the latest steps; None before the first one."""
-        return (self.steps - self.step) * median(self._recent) if self._recent else None
+        return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
 
     def look(self) -> None:
         """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes

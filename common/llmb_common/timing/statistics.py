@@ -74,16 +74,17 @@ def summarize(values: Sequence[float]) -> Summary | None:
     count = len(ordered)
     mean = math.fsum(ordered) / count
     variance = math.fsum((value - mean) ** 2 for value in ordered) / (count - 1) if count > 1 else 0.0
-    return Summary(count, mean, math.sqrt(variance), _median(ordered))
+    return Summary(count, mean, math.sqrt(variance), median(ordered))
 
 
 def robust_deviation(values: Sequence[float]) -> float:
     """The standard deviation by the median distance from the median, which a few odd values do not widen."""
-    median = _median(sorted(values))
-    return 1.4826 * _median(sorted(abs(value - median) for value in values))
+    middle = median(sorted(values))
+    return 1.4826 * median(sorted(abs(value - middle) for value in values))
 
 
-def _median(ordered: Sequence[float]) -> float:
+def median(ordered: Sequence[float]) -> float:
+    """Of at least one value; they are in order."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
