@@ -5,9 +5,9 @@
 
 Writes logs of 50 iterations among NCCL trace lines (the same bytes every time) to a temporary folder: one of a run with
 50 steps, the same with a bar or a progress bar on each trace line, one of a run with 60 steps, which ended early, and
-one whose last 90 % are trace lines, as of a run that hung. Reads each once to fill the page cache, then takes turns with
-grep, and with the parser of another checkout. CPU time of whole processes. Exit status 1 if the parser takes more than
-1.5 times as long as grep.
+one whose last 90 % are trace lines, as of a run that hung. Reads each once to fill the page cache, then takes turns
+with grep, and with the parser of another checkout. CPU time of whole processes. Exit status 1 if the parser takes more
+than 1.5 times as long as grep.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ LOGS = {
     "unfinished": (60, 1.0, ""),
     "hung": (60, 0.1, ""),
 }
-"""Steps that the log promises, the share of trace lines before the last record, and what each trace line begins with."""
+"""Steps that the log promises, the share of trace lines before the last record, what each trace line begins with."""
 
 
 def write_log(path: Path, size: int, total: int, share: float, more: str) -> None:
