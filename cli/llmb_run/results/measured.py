@@ -220,7 +220,7 @@ class MeasuredRun:
             return f"not training: {'; '.join(self.not_training)}"
         return "" if self.steps.time else "the window is incomplete"
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome:
         """What became of it, in a word."""
         status = self.status
