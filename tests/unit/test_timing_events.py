@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.timing.job_events import JobEvents, read_events
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import RunTiming, analyse
+from llmb_common.runs.timing.window import Window
 from support.iteration_logs import mbridge_line, mbridge_log
 
 WINDOW = Window(35, 44)

@@ -8,10 +8,9 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
-
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.base.printable import counted, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
@@ -23,6 +22,7 @@ from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
+from llmb_common.runs.timing.window import Window
 from llmb_run.columns import (
     ALL,
     DATA,
@@ -64,7 +64,7 @@ class Group:
     members: tuple[MeasuredRun, ...] = ()
     """All runs, whatever became of them."""
 
-    @property
+    @cached_property
     def outcomes(self) -> Counter[Outcome]:
         """How many of all its runs came to what."""
         return Counter(run.outcome for run in self.members)

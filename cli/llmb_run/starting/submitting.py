@@ -12,10 +12,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-from llmb_common.planning.outlook_lines import in_short
-
 from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
@@ -23,6 +21,7 @@ from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
