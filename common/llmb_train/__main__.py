@@ -96,17 +96,13 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     reporter = HangReporter(folder, rank, os.environ)
     reporter.start(os.environ, uses_nccl=on_gpu)
     node.start(uses_nccl=on_gpu)
-    engines.install_patches(engine)
-    if rank.rank == 0:
-        print_header(job, engine)
+    pretrain = _imported(job, engine, says=rank.rank == 0)
 
     config, forward_step = _configuration(job, engine)
     named_settings.apply(job, config)
     if engine.transformer_engine:
         mpi.require_starter(job, config, os.environ)
     config.logger.save_config_filepath = str(folder / "config.yaml")  # rank 0 writes it, fully resolved
-
-    from megatron.bridge.training.pretrain import pretrain
 
     from llmb_train.callbacks import callbacks
     from llmb_train.helpers import shield_managers
@@ -124,6 +120,26 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
             _finish(job, node, reporter)
         raise
     _finish(job, node, reporter)
+
+
+def _imported(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
+    """Megatron's ``pretrain``, after what this engine needs for it was installed; with the header, if this rank
+    ``says`` it.
+
+    Not from the working folder, which all nodes share: modelopt, which Megatron-Bridge imports, looks for its own files
+    there first, 700 times by each rank.
+    """
+    working = Path.cwd()
+    os.chdir("/")
+    try:
+        engines.install_patches(engine)
+        if says:
+            print_header(job, engine)
+        from megatron.bridge.training.pretrain import pretrain
+    finally:
+        os.chdir(working)
+    function: Callable[..., None] = pretrain
+    return function
 
 
 def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:

@@ -109,27 +109,36 @@ def test_damage_never_invents_a_number(engine, data):
     assert times <= {5.7415, 2.693}
 
 
-@settings(max_examples=200)
+@settings(max_examples=300)
 @given(
-    st.lists(st.sampled_from([b"|", b"needle", b"need", b"le", b"other", b"x" * 90, b"\n"]), max_size=60),
+    st.lists(st.sampled_from([b"|", b"/", b"needle", b"need", b"le", b"other", b"x" * 90, b"\n"]), max_size=60),
     st.integers(1, 80),
+    st.integers(0, 100),
 )
-def test_the_search_finds_what_a_naive_one_finds(pieces, block):
-    content = b"".join(pieces)
+def test_the_search_finds_what_a_naive_one_finds(parts, block, beyond):
+    content = b"".join(parts)
     with tempfile.NamedTemporaryFile() as named, pytest.MonkeyPatch.context() as patch:
         named.write(content)
         named.flush()
         patch.setattr(log_files, "BLOCK", block)
+        patch.setattr(log_files, "REACH", 50)
         with FileIO(named.name) as file:
-            everything = list(log_files.find_markers(file, (b"needle", b"other"), separator=b""))
-            file.seek(0)
-            after_bars = list(log_files.find_markers(file, (b"needle", b"other")))
+            everything = list(log_files.find_markers(file, (b"needle", b"other"), needed=b""))
+            in_records = list(log_files.find_markers(file, (b"needle", b"other")))
+            pieces = list(log_files.find_pieces(file, (b"needle", b"other"), needed=b"", beyond=beyond))
     naive = [(match.start(), match[0]) for match in re.finditer(b"needle|other", content)]
     assert everything == naive
-    # The fast path may skip only what has no bar shortly before it.
-    left_out = [offset for offset, marker in naive if (offset, marker) not in after_bars]
-    assert all(b"|" not in content[max(0, offset - log_files.REACH) : offset] for offset in left_out)
-    assert set(after_bars) <= set(naive)
+    # The fast path may skip only what has no bar and no slash shortly before it.
+    for offset, _ in set(naive) - set(in_records):
+        before = content[max(0, offset - 50) : offset]
+        assert b"|" not in before or b"/" not in before
+    assert set(in_records) <= set(naive)
+    assert [(piece.start + at, marker) for piece in pieces for at, marker in piece.found] == naive
+    for piece in pieces:
+        assert piece.text == content[piece.start : piece.start + len(piece.text)]
+        for at, marker in piece.found:
+            around = content[max(0, piece.start + at - 50) : piece.start + at + len(marker) + beyond]
+            assert around in piece.text
 
 
 DAMAGE = st.sampled_from(
@@ -164,9 +173,11 @@ def assert_read_alike(content: bytes) -> None:
         named.write(content)
         named.flush()
         with FileIO(named.name) as file:
-            reader = RecordReader(file)
-            for offset, marker in list(log_files.find_markers(file, list(MARKERS), separator=b"")):
-                start = max(0, offset - log_files.REACH)
-                text = content[start : offset + RECORD_BYTES]
-                thorough = parse_record(text, offset - start, MARKERS[marker])
-                assert repr(reader.read(offset, MARKERS[marker])) == repr(thorough)  # a NaN equals none
+            for piece in log_files.find_pieces(file, list(MARKERS), needed=b"", beyond=RECORD_BYTES):
+                for position, marker in piece.found:
+                    offset = piece.start + position
+                    start = max(0, offset - log_files.REACH)
+                    text = content[start : offset + RECORD_BYTES]
+                    thorough = parse_record(text, offset - start, MARKERS[marker])
+                    read = RecordReader.read(piece.text, position, MARKERS[marker])
+                    assert repr(read) == repr(thorough)  # a NaN equals none

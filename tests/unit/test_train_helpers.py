@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import without_engine
 from support.processes import wait_until
 
 COMMON = Path(__file__).resolve().parents[2] / "common"
@@ -67,3 +68,20 @@ def test_it_ends_with_a_rank_that_is_killed(rank: subprocess.Popen[str], tmp_pat
     rank.communicate(timeout=60)
     manager = Path("/proc", served.read_text(), "stat")
     wait_until(lambda: not manager.exists() or ") Z " in manager.read_text(), "the end of what served it", timeout=60)
+
+
+def test_megatron_is_not_imported_from_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All nodes share it, and what is imported looks for files there."""
+    seen: dict[str, Path] = {}
+    monkeypatch.setattr(
+        without_engine._Finder, "exec_module", lambda finder, module: seen.update({module.__name__: Path.cwd()})
+    )
+    monkeypatch.chdir(tmp_path)
+    with without_engine.without_engine("__main__") as program:
+        monkeypatch.setattr(program.engines, "install_patches", lambda engine: seen.update({"patches": Path.cwd()}))
+        assert program._imported(None, None, says=False).__name__ == "megatron.bridge.training.pretrain.pretrain"
+    assert {"patches", "megatron.bridge.training.pretrain"} <= seen.keys()
+    assert set(seen.values()) == {Path("/")}
+    assert Path.cwd() == tmp_path

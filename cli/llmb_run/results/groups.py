@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -63,7 +64,7 @@ class Group:
     members: tuple[MeasuredRun, ...] = ()
     """All runs, whatever became of them."""
 
-    @property
+    @cached_property
     def outcomes(self) -> Counter[Outcome]:
         """How many of the group's runs came to each outcome."""
         return Counter(run.outcome for run in self.members)

@@ -232,7 +232,7 @@ class MeasuredRun:
             return f"not training: {'; '.join(self.not_training)}"
         return "" if self.steps.time else "the window is incomplete"
 
-    @property
+    @cached_property
     def outcome(self) -> Outcome:
         """What became of the run, in one of the words of ``Outcome``."""
         status = self.status

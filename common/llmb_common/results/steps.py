@@ -27,6 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb_common.base.printable import counted, first_few
+from llmb_common.base.statistics import deviation
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.training import NOTHING, Training, odd_course, training_of
 from llmb_common.runs.timing.records import Iteration
@@ -150,7 +151,7 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
     """Standard deviation and lag-1 autocorrelation of a stationary series, as a pair, corrected for its being short."""
     count = len(values)
     if count < 3:
-        return (statistics.stdev(values) if count == 2 else 0.0), 0.0
+        return (deviation(values) if count else 0.0), 0.0
     mean = math.fsum(values) / count
     centred = [value - mean for value in values]
     squares = math.fsum(value * value for value in centred)
@@ -317,7 +318,7 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
         return ""
     first, last = ([item.seconds for item in part] for part in (kept[:third], kept[-third:]))
     before, after = statistics.median(first), statistics.median(last)
-    error = 1.2533 * math.hypot(statistics.stdev(first), statistics.stdev(last)) / math.sqrt(third)
+    error = 1.2533 * math.hypot(deviation(first), deviation(last)) / math.sqrt(third)
     change = after / before - 1
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
         return ""

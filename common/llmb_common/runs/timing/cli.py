@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,7 +13,7 @@ from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.outcome import guarded
 from llmb_common.base.printable import printable
 from llmb_common.runs.timing.log_files import find_runs
-from llmb_common.runs.timing.runs import NO_FAILURE, analyse, no_garbage
+from llmb_common.runs.timing.runs import NO_FAILURE, RunTiming, State, analyse, no_garbage
 from llmb_common.runs.timing.tables import STYLES, Style, render
 from llmb_common.runs.timing.window import read_window
 
@@ -96,17 +97,33 @@ def _run(arguments: list[str]) -> int:
             f"no run under {folder}",
             remedy="name the folder that holds <experiment>/<experiment>_<timestamp>/ or log-*.out files",
         )
+    states: set[State] = set()
+    complaints: list[str] = []
+
+    def judged() -> Iterator[RunTiming]:
+        """One after the other: the steps of thousands of runs take more memory than all the rest."""
+        for files in runs:
+            timing = analyse(files, asked.window)
+            states.add(timing.status.state)
+            complaints.extend(_complaints(timing))
+            yield timing
+
     with no_garbage():
-        timings = [analyse(files, asked.window) for files in runs]
-    sys.stdout.write(render(timings, style, asked.window, asked.format, full_names=asked.full_names))
+        text = render(judged(), style, asked.window, asked.format, full_names=asked.full_names)
+    sys.stdout.write(text)
     sys.stdout.flush()
-    for timing in timings:
-        status, name = timing.status, printable(timing.files.name)
-        if status.state != "Success":
-            print(f"{name}: {status.state}: {status.reason}: {printable(status.message)}", file=sys.stderr)
-        for notice in timing.notices:
-            print(f"{name}: note: {printable(notice)}", file=sys.stderr)
-    return 0 if all(timing.status.state in NO_FAILURE for timing in timings) else 1
+    for line in complaints:
+        print(line, file=sys.stderr)
+    return 0 if states <= {*NO_FAILURE} else 1
+
+
+def _complaints(timing: RunTiming) -> list[str]:
+    """Why a run is not a Success, and what a reader must know of its log, a line each."""
+    status, name = timing.status, printable(timing.files.name)
+    lines = [f"{name}: note: {printable(notice)}" for notice in timing.notices]
+    if status.state != "Success":
+        lines.insert(0, f"{name}: {status.state}: {status.reason}: {printable(status.message)}")
+    return lines
 
 
 def _folder(named: list[Path]) -> Path:

@@ -28,11 +28,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from io import FileIO
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple, overload
 
 from llmb_common.base.files import open_plain
-from llmb_common.runs.timing.log_files import find_markers, open_log
+from llmb_common.base.statistics import median
+from llmb_common.runs.timing.log_files import find_markers, find_pieces, open_log
 from llmb_common.runs.timing.records import (
     ANSI,
     MARKERS,
@@ -196,19 +196,19 @@ def read_log(file: FileIO) -> LogContent:
     damaged = offset = 0
     log_format: LogFormat | None = None
     markers = list(MARKERS)
-    reader = RecordReader(file)
-    for offset, marker in find_markers(file, markers):
-        kind = MARKERS[marker]
-        record = reader.read(offset, kind)
-        if record is None:
-            damaged += 1
-            continue
-        if log_format is None:
-            # A log is one engine's, and searching for the other's marker costs as much again.
-            log_format, markers[:] = kind, [marker]
-        elif log_format != kind:
-            continue
-        sequence.add(offset, record)
+    for piece in find_pieces(file, markers, beyond=RECORD_BYTES):
+        for position, marker in piece.found:
+            offset, kind = piece.start + position, MARKERS[marker]
+            record = RecordReader.read(piece.text, position, kind)
+            if record is None:
+                damaged += 1
+                continue
+            if log_format is None:
+                # A log is one engine's, and searching for the other's marker costs as much again.
+                log_format, markers[:] = kind, [marker]
+            elif log_format != kind:
+                continue
+            sequence.add(offset, record)
     kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
     if any(record.grad_norm is not None for _, record in kept):
         # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.
@@ -248,7 +248,7 @@ def _without_records(file: FileIO, damaged: int) -> LogContent:
     """
     sequence = RecordSequence()
     nothing_left, step = False, 0
-    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), separator=b""):
+    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), needed=b""):
         text = ANSI.sub(b"", os.pread(file.fileno(), 200, offset))
         if marker == _LAST_STEP:
             nothing_left = nothing_left or NOTHING_LEFT.match(text) is not None
@@ -305,7 +305,7 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
     Raises:
         OSError: the file cannot be read
     """
-    told = told or any(True for _ in find_markers(file, (_TOLD,), separator=b"", start=after))
+    told = told or any(True for _ in find_markers(file, (_TOLD,), needed=b"", start=after))
     if not told:
         return Ending()
     saved = _saved(file, after, None)
@@ -315,7 +315,7 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
     """The iteration of the last checkpoint that these bytes of a log call saved; None: of none."""
     saved = None
-    for offset, _ in find_markers(file, (SAVED,), separator=b"", start=start, end=end):
+    for offset, _ in find_markers(file, (SAVED,), needed=b"", start=start, end=end):
         number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
         saved = int(number[1]) if number else saved
     return saved
@@ -328,7 +328,7 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     record's neighbours and shows the same time, rounded; each serves once.
     """
     prints: list[tuple[int, float, float]] = []
-    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), separator=b""):
+    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), needed=b""):
         printed = _printed(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
         if printed is not None:
             prints.append((offset, *printed))
@@ -371,7 +371,7 @@ class Progress:
     @property
     def seconds_left(self) -> float | None:
         """From the median of the latest steps; None before the first one."""
-        return (self.steps - self.step) * median(self._recent) if self._recent else None
+        return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
 
     def look(self) -> None:
         """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes

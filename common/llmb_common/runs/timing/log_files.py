@@ -4,7 +4,7 @@ A run folder is ``<experiment>/<experiment>_<timestamp>/`` with its log in ``<ex
 plain folders with ``log-*.out`` files serve too. A run folder without a log is a run that died early, never nothing.
 
 A log with NCCL trace lines exceeds 1 GB, of which a few kilobytes are iterations. There is no loop over lines: blocks
-go through ``bytearray.find``, and most blocks are dismissed by a single search for ``|``. Blocks are read rather than
+go through ``bytearray.find``, and most blocks are dismissed by a search for a single byte. Blocks are read rather than
 memory-mapped: a log that is truncated while it is mapped (a requeue that starts its log anew, a full disk) kills the
 reader with SIGBUS, and both ways take the same time.
 """
@@ -15,14 +15,9 @@ reader with SIGBUS, and both ways take the same time.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import re
-import shutil
 import stat
-import subprocess
-import tempfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -30,7 +25,7 @@ from dataclasses import dataclass
 from io import FileIO
 from os.path import basename, isfile, join, split
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from llmb_common.runs.timing.records import REACH
 
@@ -63,6 +58,8 @@ def open_log(log: Path) -> Iterator[FileIO]:
         with FileIO(log) as file:
             yield file
         return
+    import tempfile  # packed logs are rare, and this, gzip and subprocess take longer to import than all of ``timing``
+
     with tempfile.TemporaryFile() as text:
         (_unpack_gzip if log.suffix == ".gz" else _unpack_zstd)(log, text)
         text.flush()
@@ -72,6 +69,9 @@ def open_log(log: Path) -> Iterator[FileIO]:
 
 
 def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
+    import gzip
+    import zlib
+
     try:
         with gzip.open(log) as packed:
             while block := packed.read(1 << 20):
@@ -82,6 +82,9 @@ def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
 
 
 def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
+    import shutil
+    import subprocess
+
     # Python has zstandard only since 3.14; the program is on every machine that has Enroot.
     program = shutil.which("zstd")
     if program is None:
@@ -113,21 +116,47 @@ BLOCK = 1 << 18
 """Bytes read at once: small enough to stay in the processor's cache."""
 
 
+class Piece(NamedTuple):
+    """A part of a file in which markers were found: its ``text``, which begins at the offset ``start`` of the file, and
+    the markers in their order, each with its position in ``text``."""
+
+    start: int
+    text: bytes
+    found: list[tuple[int, bytes]]
+
+
 def find_markers(
-    file: FileIO, markers: Sequence[bytes], separator: bytes = b"|", start: int = 0, end: int | None = None
+    file: FileIO, markers: Sequence[bytes], needed: bytes = b"|/", start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The offset of each of ``markers`` in ``file``, in the order of the file, with the marker found there.
+    """The offset of each of ``markers`` in ``file``, as ``find_pieces`` finds them, with the marker found there."""
+    for piece in find_pieces(file, markers, needed, start, end):
+        for position, marker in piece.found:
+            yield piece.start + position, marker
 
-    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole.
 
-    Markers that have no ``separator`` within ``REACH`` bytes before them may be left out: they belong to no record.
-    An empty ``separator`` leaves out nothing, and is slower. A file that grows is read up to its length at the start.
-    ``markers`` is looked at anew for every block: who has found out which one matters can take out the others.
+def find_pieces(
+    file: FileIO,
+    markers: Sequence[bytes],
+    needed: bytes = b"|/",
+    start: int = 0,
+    end: int | None = None,
+    *,
+    beyond: int = 0,
+) -> Iterator[Piece]:
+    """Where ``markers`` are in ``file``, in the order of the file, with the text around them.
+
+    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole. The text
+    has ``REACH`` bytes before each marker and ``beyond`` behind it, where the file has so many.
+
+    Markers that do not have each of the bytes ``needed`` within ``REACH`` bytes before them may be left out: they
+    belong to no record, whose header is ``iteration 3/50 |``. With nothing ``needed`` all are found, which is slower.
+    A file that grows is read up to its length at the start. ``markers`` is looked at anew for every piece: who has
+    found out which one matters can take out the others.
 
     Raises:
         OSError: the file cannot be read
     """
-    overlap = REACH + max(map(len, markers))
+    overlap = REACH + max(map(len, markers)) + beyond
     size = os.fstat(file.fileno()).st_size
     remaining = max(0, (size if end is None else min(end, size)) - start)
     buffer = bytearray(overlap + min(BLOCK, remaining))
@@ -137,20 +166,20 @@ def find_markers(
     unseen = dict.fromkeys(markers, start)  # where the next of each marker may start: overlaps are searched twice
     while remaining > 0:
         count = file.readinto(view[kept : kept + min(BLOCK, remaining)])
-        if not count:
-            return
-        remaining -= count
-        filled = kept + count
-        if buffer.find(separator, 0, filled) >= 0:
+        remaining = remaining - count if count else 0  # a file may be cut while it is read
+        filled = kept + (count or 0)
+        searched = max(0, filled - beyond) if remaining else filled
+        if all(buffer.find(byte, 0, searched) >= 0 for byte in needed):
             found = []
             for marker in markers:
-                at = buffer.find(marker, max(0, unseen[marker] - base), filled)
+                at = buffer.find(marker, max(0, unseen[marker] - base), searched)
                 while at >= 0:
-                    found.append((base + at, marker))
+                    found.append((at, marker))
                     at += len(marker)
                     unseen[marker] = base + at
-                    at = buffer.find(marker, at, filled)
-            yield from sorted(found)
+                    at = buffer.find(marker, at, searched)
+            if found:
+                yield Piece(base, bytes(view[:filled]), sorted(found))
         kept = min(overlap, filled)
         buffer[:kept] = buffer[filled - kept : filled]
         base += filled - kept

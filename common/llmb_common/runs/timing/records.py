@@ -26,10 +26,8 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 import re
 from collections.abc import Callable, Sequence
-from io import FileIO
 from operator import itemgetter
 from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
@@ -228,19 +226,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-_PIECE = 1 << 16
-"""Bytes read at once: a piece serves many records of a log without trace lines."""
-
 _PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
-_PLAIN_NUMBER = b"(?i:%s)" % NUMBER.pattern
-_DIGITS = rb"\d{1,30}(?:\.\d{0,30})?(?:[eE][-+]?\d\d?)?"
-_FINITE = b"[-+]?" + _DIGITS
-"""Of any other figure: NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be
-made of it."""
-_NOT_NEGATIVE = rb"\+?" + _DIGITS
-"""Of any other loss."""
+_DIGITS = rb"\d{1,12}\.?\d{0,18}"
+_EXPONENT = rb"[eE][-+]\d\d"
+_PLAIN = re.compile(b"-?%s(%s)?" % (_DIGITS, _EXPONENT))
+"""NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be made of it."""
 
-_SPELT = re.compile(rb"([^|]*?): ([^|]*)")
+_FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
 
 
 class _Layout(NamedTuple):
@@ -257,29 +249,18 @@ class _Layout(NamedTuple):
 
 
 class RecordReader:
-    """Reads the records of one log, opened in binary mode, at offsets that come in ascending order."""
+    """Reads records, and remembers how they are laid out."""
 
     _layout: ClassVar[_Layout | None] = None
     """Of the last record that went the slow way, in any log: the next log is probably the same engine's."""
 
-    def __init__(self, file: FileIO) -> None:
-        self._descriptor = file.fileno()
-        self._text = b""
-        self._start = 0
-        self._end: float = 0
-        """Of the text; infinite where the file has no more."""
+    @staticmethod
+    def read(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
+        """The record around position ``marker`` of ``text``; None if any part that matters is missing or cut.
 
-    def read(self, offset: int, kind: LogFormat) -> Iteration | None:
-        """The record around the marker at ``offset`` of the file; None if any part that matters is missing or cut.
-
-        Raises:
-            OSError: the file cannot be read
+        ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
         """
-        if offset + RECORD_BYTES > self._end:
-            self._start = max(0, offset - REACH)
-            self._text = os.pread(self._descriptor, _PIECE, self._start)
-            self._end = self._start + _PIECE if len(self._text) == _PIECE else math.inf
-        text, marker, layout = self._text, offset - self._start, RecordReader._layout
+        layout = RecordReader._layout
         first = marker - REACH if marker > REACH else 0
         header = text.rfind(b"iteration ", first, marker)
         if layout is not None and header >= 0:
@@ -295,40 +276,61 @@ class RecordReader:
         return record
 
 
+class _Field(NamedTuple):
+    """A figure as a record prints it: the text before its value, but for the spaces that align it; the value, if the
+    next record will have the same; whether it has an exponent; and the spaces behind it."""
+
+    head: bytes
+    fixed: bytes
+    exponent: bool
+    tail: bytes
+
+    @property
+    def name(self) -> bytes:
+        return self.head[:-1].strip()
+
+    @property
+    def pattern(self) -> bytes:
+        """Of its value."""
+        sign = b"" if _is_loss(self.name) else b"-?"
+        return re.escape(self.fixed) or sign + _DIGITS + _EXPONENT * self.exponent
+
+
 def _layout_of(line: bytes) -> _Layout | None:
     """The layout of a record's line, from its header on; None where it is not plain enough to expect another."""
     _, *parts = line.split(b"|")
     barred = bool(parts) and not parts[-1].strip()
-    spelt = [_SPELT.fullmatch(part) for part in (parts[:-1] if barred else parts)]
-    names = tuple(match[1].strip() for match in spelt if match)
-    if len(names) < len(spelt) or not all(names) or len({*names}) < len(names) or b"\x1b" in line:
+    fields = []
+    for part in parts[:-1] if barred else parts:
+        printed = _FIELD.fullmatch(part)
+        value = _PLAIN.fullmatch(printed[2]) if printed else None
+        if printed is None or value is None:
+            return None
+        field = _Field(printed[1], b"", value[1] is not None, printed[3])
+        if field.name in USUALLY_ZERO:
+            field = field._replace(fixed=b"0", exponent=False)
+        elif field.name == SCALE:
+            field = field._replace(fixed=value[0], exponent=False)
+        fields.append(field)
+    names = [field.name for field in fields]
+    if not all(names) or len({*names}) < len(names) or b"\x1b" in line:
         return None
     kinds = [kind for marker, kind in MARKERS.items() for name in names for _ in range(name.count(marker))]
     if len(kinds) != 1 or SECONDS[kinds[0]][0] not in names:
         return None
-    scale = next((match[2].strip() for match in spelt if match and match[1].strip() == SCALE), None)
-    if scale is not None and not re.fullmatch(_FINITE, scale):
-        return None
-    return _layout(names, kinds[0], scale, barred=barred)
-
-
-def _value_of(name: bytes) -> bytes:
-    """A pattern of the plain values of a figure."""
-    if name in WANTED:
-        return _PLAIN_NUMBER
-    return _NOT_NEGATIVE if _is_loss(name) else _FINITE
+    return _layout(tuple(fields), kinds[0], barred=barred)
 
 
 @functools.lru_cache(maxsize=64)
-def _layout(names: tuple[bytes, ...], kind: LogFormat, scale: bytes | None, *, barred: bool) -> _Layout:
-    spelt = dict.fromkeys(USUALLY_ZERO, b"0") | ({} if scale is None else {SCALE: re.escape(scale)})
+def _layout(fields: tuple[_Field, ...], kind: LogFormat, *, barred: bool) -> _Layout:
+    names = [field.name for field in fields]
     wanted = [next((name for name in figure if name in names), None) for figure in (SECONDS[kind][:1], *FIGURES)]
-    captured = [name for name in names if name in wanted and name not in spelt]
-    fields = []
-    for name in names:
-        value = spelt.get(name) or _value_of(name)
-        fields.append(rb" *%s: +%s *" % (re.escape(name), b"(%s)" % value if name in captured else value))
-    pattern = _PLAIN_HEADER + rb"\|".join(fields) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
+    captured = [field.name for field in fields if field.name in wanted and not field.fixed]
+    patterns = []
+    for field in fields:
+        value = b"(%s)" % field.pattern if field.name in captured else field.pattern
+        patterns.append(b"%s +%s%s" % (re.escape(field.head), value, field.tail))
+    pattern = _PLAIN_HEADER + rb"\|".join(patterns) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
     groups = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
-    scaled = None if scale is None else float(scale)
-    return _Layout(tuple(map(readable, names)), scaled, re.compile(pattern), itemgetter(0, 1, *groups, -1))
+    scale = next((float(field.fixed) for field in fields if field.name == SCALE), None)
+    return _Layout(tuple(map(readable, names)), scale, re.compile(pattern), itemgetter(0, 1, *groups, -1))

@@ -240,9 +240,7 @@ def _may_vanish(content: LogContent) -> frozenset[str]:
 
     What a single record has may be another rank's print, unless it is the first.
     """
-    # Nearly all share one tuple, and comparing what it holds takes longer.
-    alike = len({*map(id, map(_FIGURES, content.iterations))}) == 1
-    if content.log_format != "mbridge" or alike or len({*map(_FIGURES, content.iterations)}) == 1:
+    if content.log_format != "mbridge" or len({*map(_FIGURES, content.iterations)}) == 1:
         return frozenset()
     counts = Counter(name for item in content.iterations for name in item.figures)
     counts.update(content.iterations[0].figures)

@@ -7,7 +7,7 @@ names, a reason and the iteration it is about; a figure that does not exist is e
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -38,8 +38,8 @@ STYLES = {
 }
 
 
-def render(timings: Sequence[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
-    """All runs in the requested format, with a final newline."""
+def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
+    """All runs in the requested format, with a final newline. No run is needed any more when the next one comes."""
     if output == "json":
         return _json(timings, style, window)
     if output == "csv":
@@ -55,9 +55,12 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
     return f"{name[:head]}...{name[len(name) - (width - 3 - head) :]}"
 
 
-def _table(timings: Sequence[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
-    names = [printable(timing.files.name) for timing in timings]
-    width = max([_NAME_WIDTH, *map(len, names)]) if full_names else _NAME_WIDTH
+def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
+    rows = [
+        (printable(timing.files.name), [timing.status.state, *_figures(timing, style, _NO_FIGURE)])
+        for timing in timings
+    ]
+    width = max([_NAME_WIDTH, *(len(name) for name, _ in rows)]) if full_names else _NAME_WIDTH
     times = (f"Time Mean ({style.unit})", f"Time Std ({style.unit})")
     headers = ("Status", *times, "TFLOPS_per_GPU Mean", "TFLOPS_per_GPU Std")
     lines = [
@@ -66,8 +69,7 @@ def _table(timings: Sequence[RunTiming], style: Style, window: Window, *, full_n
         _line("Experiment", headers, width),
         _line("-" * width, ["-" * column for column in _WIDTHS], width),
     ]
-    for name, timing in zip(names, timings, strict=True):
-        cells = [timing.status.state, *_figures(timing, style, _NO_FIGURE)]
+    for name, cells in rows:
         lines.append(_line(name if full_names else shorten(name), cells, width))
     return "\n".join(lines) + "\n"
 
@@ -86,7 +88,7 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
     ]
 
 
-def _csv(timings: Sequence[RunTiming], style: Style) -> str:
+def _csv(timings: Iterable[RunTiming], style: Style) -> str:
     import csv
 
     text = io.StringIO()
@@ -101,7 +103,7 @@ def _csv(timings: Sequence[RunTiming], style: Style) -> str:
     return text.getvalue()
 
 
-def _json(timings: Sequence[RunTiming], style: Style, window: Window) -> str:
+def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
     import json
 
     document = {
