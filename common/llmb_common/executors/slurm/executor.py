@@ -19,7 +19,7 @@ from llmb_common.errors import EnvironmentLacks, RequestError, SchedulerError
 from llmb_common.executors import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
-from llmb_common.executors.slurm.hold import hold
+from llmb_common.executors.slurm.hold import hold, own_nodes
 from llmb_common.executors.slurm.look import look_at_slurm
 from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
@@ -44,6 +44,7 @@ class SlurmExecutor(SlurmScript, Executor):
     nodes_now = staticmethod(nodes_now)
     topology = staticmethod(topology)
     hold = staticmethod(hold)
+    own_nodes = staticmethod(own_nodes)
     cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:

@@ -21,6 +21,7 @@ from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.machine.processes import Answer, ask, clean_environment
 from llmb_common.machine.sessions import end_session
 from llmb_common.machine.talking import Conversation, talk
+from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.runs.hostlist import compress, expand
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
@@ -114,6 +115,12 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_MORE)
             end_session(process.pid, 1.0, process.poll)
+
+
+def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
+    """As ``Executor.own_nodes``."""
+    assert isinstance(part, SlurmPlan)
+    return HeldNodes(job_id, tuple(nodes), part)
 
 
 def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
