@@ -114,7 +114,7 @@ def main(words: Sequence[str]) -> int:
     except RecordError as error:
         _say(f"check before training: {error.message}")
     for node, why in decision.unfit.items():
-        _say(f"error: check before training: on node {node}: {why}")
+        _say(f"check before training: on node {node}: {why}")
         _keep_out(record.plan, node, why)
     _say(f"check before training: {decision.why} ({found.seconds:.0f} s)")
     print(compress(decision.unfit))

@@ -33,15 +33,16 @@ preempted() {
 # shellcheck disable=SC2329  # supervise.sh calls it
 on_nodes() { timeout 30 srun --overlap --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --mpi=none "$@" 2> /dev/null; }
 
-# Slurm takes a list of nodes to avoid only for a job that waits. One that is queued again ends at once, and waits for
-# two minutes (its credential expires: cred_expire), in which the list is in time.
+# Slurm takes a list of nodes to avoid only for a job that waits. One that is queued again is told to end at once, which
+# scontrol ignores as this shell does (under timeout it would not), and waits for two minutes (cred_expire): the list is
+# in time. A job that lacks it checks the same nodes again.
 # shellcheck disable=SC2329  # supervise.sh calls it
 queue_again() {  # host list
   local said avoided=$1
+  trap '' TERM INT
   said=$(timeout 60 scontrol show job "$SLURM_JOB_ID" --oneliner) || return
   if [[ $said =~ \ ExcNodeList=([^\ ]+) && ${BASH_REMATCH[1]} != "(null)" ]]; then avoided=${BASH_REMATCH[1]},$1; fi
-  timeout 60 scontrol requeue "$SLURM_JOB_ID" || return
-  timeout 60 scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$avoided"
+  scontrol requeue "$SLURM_JOB_ID" && scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$avoided"
 }
 
 # srun gives the largest exit code, often 143 of ranks that it ended itself. In the batch log it says of each how it
