@@ -45,38 +45,42 @@ class Decision:
     why: str
 
 
-def decide(plan: JobPlan, found: Health, restarts: int) -> Decision:
+def decide(record: RunRecord, found: Health, restarts: int) -> Decision:
     """What becomes of a job whose nodes were ``found`` so, and which has queued itself again ``restarts`` times.
 
     Nodes on which nothing could be measured are not unfit where that holds for all of them: training will say why.
     """
     failed = {verdict.node: verdict.reason for verdict in found.failed}
-    fabric = found.fabric
-    if fabric is not None and not fabric.measurement.hosts:
-        for node in fabric.measurement.missing:
-            failed.pop(node, None)
-    of_all = [finding.what for finding in fabric.verdict.faults_of_all] if fabric is not None else []
+    answer, of_all = "the fabric was not measured", []
+    if found.fabric is not None:
+        answer = found.fabric.verdict.answer
+        of_all = [finding.what for finding in found.fabric.verdict.faults_of_all]
+        measured = found.fabric.measurement
+        if not measured.hosts:
+            failed = {node: why for node, why in failed.items() if node not in measured.missing}
+            answer = f"not judged: nothing could be measured on any node: {next(iter(measured.missing.values()), '')}"
     if len(failed) > 1 and found.shared_fault:
         return Decision(END, {}, f"all nodes fail alike, and none is at fault: {found.shared_fault}")
     if not failed and of_all:
         return Decision(END, {}, f"the fabric as a whole fails: {of_all[0]}")
     if not failed:
-        return Decision(TRAIN, {}, fabric.verdict.answer if fabric is not None else "the fabric was not measured")
-    kept = _why_not_without(plan, failed, restarts)
+        return Decision(TRAIN, {}, answer)
+    kept = _why_not_without(record, failed, restarts)
     if kept:
         return Decision(END, failed, f"the job is not queued again: {kept}")
     return Decision(WITHOUT, failed, "the job queues itself again without them")
 
 
-def _why_not_without(plan: JobPlan, failed: dict[str, str], restarts: int) -> str:
+def _why_not_without(record: RunRecord, failed: dict[str, str], restarts: int) -> str:
     """Why the job cannot run without these nodes; empty where it can."""
+    plan, run_id = record.plan, record.paths.run_id
     asked = plan.scheduler.nodelist if plan.scheduler is not None else None
     named = sorted(set(failed) & set(expand(asked or "")))
     if named:
         return f"it asks for {compress(named)} by name"
     if restarts >= MOST_RESTARTS:
         return f"it has been {MOST_RESTARTS} times before"
-    bad = [BadNode(node, "", "unfit", why, certain=True, time=0.0) for node, why in failed.items()]
+    bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in failed.items()]
     try:
         require_enough(plan, bad)
     except LLMBError as error:
@@ -108,15 +112,16 @@ def main(words: Sequence[str]) -> int:
     except LLMBError as error:
         _say(f"check before training: {error.message}")
         return 1
-    decision = decide(record.plan, found, read_events(record.paths.events).restarts_without)
+    decision = decide(record, found, read_events(record.paths.events).restarts_without)
     try:
         write_json(record.paths.folder / f"fabric-{restart}.json", _as_plain(found, decision))
     except RecordError as error:
         _say(f"check before training: {error.message}")
     for node, why in decision.unfit.items():
-        _say(f"check before training: on node {node}: {why}")
+        _say(f"error: check before training: on node {node}: {why}")
         _keep_out(record.plan, node, why)
-    _say(f"check before training: {decision.why} ({found.seconds:.0f} s)")
+    level = "error: " if decision.status == END else ""
+    _say(f"{level}check before training: {decision.why} ({found.seconds:.0f} s)")
     print(compress(decision.unfit))
     return decision.status
 

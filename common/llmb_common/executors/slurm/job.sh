@@ -40,7 +40,8 @@ on_nodes() { timeout 30 srun --overlap --ntasks-per-node=1 --ntasks="$SLURM_JOB_
 queue_again() {  # host list
   local said avoided=$1
   trap '' TERM INT
-  said=$(timeout 60 scontrol show job "$SLURM_JOB_ID" --oneliner) || return
+  said=$(scontrol show job "$SLURM_JOB_ID" --oneliner) || return
+  [[ $said == *" JobState=RUNNING "* ]] || return  # somebody has cancelled it
   if [[ $said =~ \ ExcNodeList=([^\ ]+) && ${BASH_REMATCH[1]} != "(null)" ]]; then avoided=${BASH_REMATCH[1]},$1; fi
   scontrol requeue "$SLURM_JOB_ID" && scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$avoided"
 }
