@@ -113,7 +113,8 @@ check_nodes() {  # seconds at most, a Python with LLMB
   nodes=$(< "$unfit") event unfit "$status"
   # What is not on record could be done for ever.
   if ((status == without)) && [[ $(tail -n 1 "$LLMB_RUN_DIR/events.jsonl") == *'"event":"unfit"'* ]]; then
-    queue_again "$(< "$unfit")" 2>> "$log" || echo "the job could not be queued again" >> "$log"
+    queue_again "$(< "$unfit")" 2>> "$log" ||
+      echo "error: check before training: the job could not be queued again" >> "$log"
   fi
   exit 69
 }
