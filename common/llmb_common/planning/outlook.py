@@ -25,7 +25,7 @@ CPU_START_SECONDS = 30
 """The same of a small model on CPUs, where there is little of that."""
 
 
-CHECK_SECONDS = 120
+CHECK_SECONDS = 180
 """What a check of a job's own nodes and of the fabric between them takes where nothing is slow."""
 
 MOST_CHECK_SECONDS = 1200
