@@ -107,7 +107,7 @@ def test_what_becomes_of_a_job(
     unfit: Sequence[str],
 ) -> None:
     monkeypatch.setattr(own_nodes, "require_enough", lambda plan, bad: None)
-    decision = decide(run(tmp_path, **variables), health, restarts)
+    decision = decide(run(tmp_path, **variables), health, ["n8"] * restarts)
     assert (decision.status, sorted(decision.unfit)) == (status, list(unfit))
 
 
@@ -120,8 +120,8 @@ def test_where_too_few_nodes_are_left_the_job_ends(tmp_path: Path, monkeypatch: 
         raise EnvironmentLacks("too few nodes are left")
 
     monkeypatch.setattr(own_nodes, "require_enough", refuse)
-    decision = decide(run(tmp_path), found({"n2": SLOW}), 0)
-    assert (decision.status, list(decision.unfit), asked) == (END, ["n2"], ["n2"])
+    decision = decide(run(tmp_path), found({"n2": SLOW}), ["n[8-9]"])
+    assert (decision.status, list(decision.unfit), asked) == (END, ["n2"], ["n8", "n9", "n2"])
     assert "too few nodes are left" in decision.why
 
 
@@ -176,6 +176,20 @@ def test_what_cannot_be_asked_is_not_judged(
     assert status not in (TRAIN, WITHOUT, END)
     assert "no node answered" in capsys.readouterr().err
     assert not exclusions(tmp_path)
+
+
+def test_where_the_fabric_cannot_be_measured_the_look_at_the_nodes_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(*asked: Any) -> Health:
+        raise SchedulerError("the measuring step ended on all nodes")
+
+    looked_at = Health(found({"n2": SLOW}).verdicts)
+    held: list[Any] = []
+    monkeypatch.setattr(own_nodes, "look_at", lambda *asked: held.append(asked[0]) or looked_at)
+    monkeypatch.setattr(own_nodes, "with_fabric", measure)
+    assert own_nodes.check(run(tmp_path), "7", NODES).failed == looked_at.failed
+    assert (held[0].job_id, held[0].nodes) == ("7", NODES)
 
 
 def test_a_full_disk_keeps_no_job_from_being_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

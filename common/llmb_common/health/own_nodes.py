@@ -18,14 +18,14 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.errors import LLMBError, RecordError
+from llmb_common.errors import LLMBError, RecordError, SchedulerError
 from llmb_common.executors import executor_for
 from llmb_common.health.ask import DAYS, Health, look_at
 from llmb_common.health.fabric import with_fabric
 from llmb_common.machine.files import write_json
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.runs.hostlist import compress, expand
+from llmb_common.runs.hostlist import compress, expand, expand_known
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.bad_nodes import BadNode, require_enough
 from llmb_common.submission.excluded_nodes import exclude_nodes
@@ -45,8 +45,9 @@ class Decision:
     why: str
 
 
-def decide(record: RunRecord, found: Health, restarts: int) -> Decision:
-    """What becomes of a job whose nodes were ``found`` so, and which has queued itself again ``restarts`` times.
+def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
+    """What becomes of a job whose nodes were ``found`` so; ``left_out``: the nodes without which it has queued itself
+    again, a host list for each time.
 
     Nodes on which nothing could be measured are not unfit where that holds for all of them: training will say why.
     """
@@ -65,22 +66,23 @@ def decide(record: RunRecord, found: Health, restarts: int) -> Decision:
         return Decision(END, {}, f"the fabric as a whole fails: {of_all[0]}")
     if not failed:
         return Decision(TRAIN, {}, answer)
-    kept = _why_not_without(record, failed, restarts)
+    kept = _why_not_without(record, failed, left_out)
     if kept:
         return Decision(END, failed, f"the job is not queued again: {kept}")
     return Decision(WITHOUT, failed, "the job queues itself again without them")
 
 
-def _why_not_without(record: RunRecord, failed: dict[str, str], restarts: int) -> str:
+def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
     """Why the job cannot run without these nodes; empty where it can."""
     plan, run_id = record.plan, record.paths.run_id
     asked = plan.scheduler.nodelist if plan.scheduler is not None else None
     named = sorted(set(failed) & set(expand(asked or "")))
     if named:
         return f"it asks for {compress(named)} by name"
-    if restarts >= MOST_RESTARTS:
+    if len(left_out) >= MOST_RESTARTS:
         return f"it has been {MOST_RESTARTS} times before"
-    bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in failed.items()]
+    without = {node: "it is left out already" for hosts in left_out for node in expand_known(hosts)} | failed
+    bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in without.items()]
     try:
         require_enough(plan, bad)
     except LLMBError as error:
@@ -98,7 +100,10 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
     executor, needs = executor_for(plan.cluster_type), needs_of(plan)
     held = executor.own_nodes(job_id, nodes, plan.scheduler)
     found = look_at(held, needs)
-    found = with_fabric(held, needs, found, Path(plan.install), executor.topology())
+    try:
+        found = with_fabric(held, needs, found, Path(plan.install), executor.topology())
+    except SchedulerError as error:  # what the look has found is true all the same
+        _say(f"check before training: {error.message}")
     return replace(found, seconds=time.monotonic() - begun)
 
 
@@ -112,7 +117,7 @@ def main(words: Sequence[str]) -> int:
     except LLMBError as error:
         _say(f"check before training: {error.message}")
         return 1
-    decision = decide(record, found, read_events(record.paths.events).restarts_without)
+    decision = decide(record, found, read_events(record.paths.events).left_out)
     try:
         write_json(record.paths.folder / f"fabric-{restart}.json", _as_plain(found, decision))
     except RecordError as error:

@@ -191,7 +191,7 @@ def time_lines(plan: JobPlan) -> list[str]:
         lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
     if plan.check_fabric:
         about, most = _words(CHECK_SECONDS), _words(most_check_seconds(plan))
-        lines.append(f"{about} of the time limit, at most {most}, go to the check of its nodes and their fabric")
+        lines.append(f"it checks its nodes first: about {about} of the time limit, at most {most}")
     return lines
 
 

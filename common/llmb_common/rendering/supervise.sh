@@ -101,7 +101,7 @@ check_nodes() {  # seconds at most, a Python with LLMB
     exit 143
   fi
   trap - TERM INT
-  if ((status != 0)) && preempted; then  # nodes that are being taken away do not answer
+  if preempted; then  # nodes that are being taken away do not answer
     stay_preempted
     exit 143
   fi

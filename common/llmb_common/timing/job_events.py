@@ -64,11 +64,14 @@ class JobEvents:
     """Its nodes are being checked; it does not train yet."""
     unfit: str | None = None
     """The nodes that failed that check, as a host list, empty where it is no node's fault; it did not train."""
-    restarts_without: int = 0
-    """How often it has queued itself again without such nodes."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The nodes without which it has queued itself again: a host list for each time."""
+        return [start.unfit for start in self.earlier if start.unfit]
 
 
 def read_events(path: Path) -> JobEvents:
@@ -117,7 +120,6 @@ def read_events(path: Path) -> JobEvents:
         batch_from=_integer(start.get("batch")) or 0,
         checking="check" in kinds and kinds.isdisjoint(("checked", "unfit", "end")),
         unfit=unfit[-1],
-        restarts_without=sum(bad is not None for bad in unfit[:-1]),
         problem=_problem(began, later) or ("the disk was full" if full else ""),
         earlier=tuple(
             Start(str(one.get("nodes", "")), _number(one.get("time")), taken, bad or "")
@@ -164,7 +166,7 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
         if event["event"] == "preempted":
             return "preempted: it left the end to the scheduler"
         if event["event"] == "unfit":
-            return f"{event.get('nodes') or 'no node alone'} failed the check before training: no rank was started"
+            return f"{event.get('nodes') or 'all nodes together'} failed the check before training: no rank was started"
         if event["event"] == "no-checkpoint":
             return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":

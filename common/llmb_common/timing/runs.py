@@ -438,7 +438,7 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
         every = content.interval
         remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
     # It went on exactly where it stopped: only its events tell.
-    if events.restarts > events.restarts_without and not content.restarts:
+    if events.restarts > len(events.left_out) and not content.restarts:
         again = "no iteration is printed again: the log does not show where it continued"
         remarks.append(f"the job was restarted, and {again}")
     return tuple(remarks)
