@@ -25,11 +25,13 @@ from llmb_common.health.verdicts import Fabric, NodeVerdict
 from llmb_common.nodes.findings import Remark
 from llmb_common.planning.outlook import CHECK_SECONDS, MOST_CHECK_SECONDS, check_time_limit, start_seconds, time_lines
 from llmb_common.request.variables import VARIABLE_NAMES
-from llmb_common.runs.finding import Attempt, end_of
+from llmb_common.runs.finding import Attempt, Finding, end_of
 from llmb_common.runs.record import UNFIT, RunRecord
 from llmb_common.submission.bad_nodes import BadNode, shown_bad
 from llmb_common.submission.excluded_nodes import exclusions
+from llmb_common.submission.observe import Observation
 from llmb_common.timing.job_events import read_events
+from llmb_run.following import LiveRun
 from support.plans import plan, script_of
 from support.runs import PUBLISHED, make_run
 
@@ -272,7 +274,16 @@ def test_accounting_calls_that_start_queued_again(tmp_path: Path, monkeypatch: p
     assert now.attempts == (Attempt(UNFIT, "n[1-3]", "n2", 209.0, 292.0),)
 
 
-@pytest.mark.parametrize(("nodes", "bad"), [("n2", ["n2"]), ("", [])])
+def test_who_watches_is_told_that_the_nodes_are_being_checked(tmp_path: Path) -> None:
+    run = LiveRun(Observation(job_of(tmp_path), Finding(nodes="n[1-3]")))
+    said = []
+    for events in ((START, CHECK), (START, CHECK, {"event": "checked", "exit_code": 1})):
+        say(run.record, *events)
+        said.append(run.remark())
+    assert said == ["n[1-3]: being checked", "n[1-3]"]
+
+
+@pytest.mark.parametrize(("nodes", "bad"), [("n[2-3]", ["n2", "n3"]), ("", [])])
 def test_a_job_that_is_not_queued_again_has_a_state_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: str, bad: list[str]
 ) -> None:
