@@ -15,7 +15,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.platform.run_states import is_live
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.hostlist import expand
-from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, UNFIT, RunRecord
+from llmb_common.runs.record import CANCELLED, COMPLETED, LOST, NOT_SUBMITTED, SUBMITTING, RunRecord
 from llmb_common.submission.bad_nodes import BadNode, as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import APART, submit_many, submit_series
@@ -33,7 +33,6 @@ _FAULTS = {
     "BOOT_FAIL": "a node did not boot",
     "PREEMPTED": "it was preempted",
     "REVOKED": "it was revoked",
-    UNFIT: "its nodes failed the check before training",
     CANCELLED: "it was cancelled",
     LOST: "the scheduler lost it",
 }
