@@ -294,6 +294,7 @@ def test_a_job_that_is_not_queued_again_has_a_state_of_its_own(
     ended = record.with_state(UNFIT, seen.detail)
     assert [(item.node, item.kind) for item in shown_bad(ended)] == [(node, "unfit") for node in bad]
     assert looked(record, monkeypatch, ("CANCELLED", 205.0)).state == "CANCELLED", "while it waited"
+    assert looked(record, monkeypatch, ("FAILED", 410.0)).state == "FAILED", "its next start, which left no record"
     why = diagnose(ended)
     assert why.cause is not None
     assert (why.cause.kind, why.of_machine) == ("unfit", True)

@@ -232,7 +232,7 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
-    state = UNFIT if job.state == FAILED and events.unfit is not None else job.state
+    state = UNFIT if job.state == FAILED and _ended_unfit(job, events) else job.state
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
         since = job.submitted
     else:
@@ -247,6 +247,12 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
         nodes=job.nodes or events.nodes,
         start=job.started,
     )
+
+
+def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
+    """Whether the start that ended is the one whose nodes failed the check: a later one may have left no record."""
+    later = job.started is not None and events.started is not None and job.started > events.started + _START_SECONDS
+    return events.unfit is not None and not later
 
 
 _STUCK = (
