@@ -18,12 +18,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import msgspec
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.window import Window
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run
 from llmb_run.tuning.answer import crashed

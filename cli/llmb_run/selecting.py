@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import LLMBError, RequestError, attempt, did_you_mean
+from llmb_common.base.notices import notice
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.base.words import span_seconds
 from llmb_common.planning.workspace import Workspace

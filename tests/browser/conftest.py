@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from llmb_run.results.selected import selected
 from playwright.sync_api import Browser, sync_playwright
 
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
 from support.report_site import make_site
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")

@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from layout import WIDTHS, hidden, overlaps, pale
-from llmb_run.results.selected import selected
 from playwright.sync_api import Browser, Page
 from test_report_page import THEMES, cells, choose, drawn, shown
 
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
 from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site
 from support.report_site import HOSTILE
 

@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 from layout import WIDTHS, hidden, overlaps
-from llmb_run.results.selected import selected
 from playwright.sync_api import Browser, Page
 
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, MOST_RUNS, Report, build
+from llmb_run.results.selected import selected
 from support.report_site import HOSTILE
 from support.runs import make_run, steady_log
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.record import RunRecord
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import RecordedState, analyse
+from llmb_common.runs.timing.window import Window
 from llmb_common.submission.observe import observe, wait
 from llmb_common.submission.single import submit
 from support.images import PROGRAMS, build_image

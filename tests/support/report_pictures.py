@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
-from llmb_run.results.selected import selected
 from playwright.sync_api import sync_playwright
 
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
+from llmb_run.results.selected import selected
 from support.customer_site import make_customer_site
 from support.repository import REPOSITORY
 

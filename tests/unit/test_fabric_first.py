@@ -16,7 +16,7 @@ from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, bus_factor
 from llmb_common.planning.site.cluster import HealthSettings
 from llmb_run.actions import health
-from llmb_run.actions.fabric_text import fabric_text
+from llmb_run.fabric_text import fabric_text
 from llmb_run.starting import submitting
 from support.campaigns import SUITE, Site, unpacked
 from support.cli import Cli

@@ -7,9 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from llmb_common.planning.outlook_lines import fits_line
 
 from llmb_common.planning.memory import ran_out
+from llmb_common.planning.outlook_lines import fits_line
 from support.plans import ROOT, plan
 
 PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.timing.log_files import find_runs
 from llmb_common.runs.timing.runs import RunTiming, analyse
+from llmb_common.runs.timing.window import Window
 from support.iteration_logs import mbridge_line, nemo_line, step_time
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "logs"

@@ -8,12 +8,12 @@ import subprocess
 import sys
 
 import pytest
-from llmb_common.planning.outlook_lines import ranged
 from msgspec.structs import replace
 
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import Span, most_gpu_hours
+from llmb_common.planning.outlook_lines import ranged
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.ranks import coordinates, groups
 from llmb_common.planning.request.read import Request

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from llmb_common.planning.time_limit import check_time_limit, save_seconds
 from msgspec.structs import replace
 
 from llmb_common.base.errors import ConfigError
@@ -16,6 +15,7 @@ from llmb_common.planning.outlook import most_gpu_hours
 from llmb_common.planning.request.variables import VARIABLE_NAMES
 from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.planning.site.machine import Machine
+from llmb_common.planning.time_limit import check_time_limit, save_seconds
 from support.plans import check_answers, notes, plan, refusal, rows, script_of
 
 SAVE = "ENABLE_CHECKPOINT=true GPU_TYPE=gb200 TIME_LIMIT=02:00:00"

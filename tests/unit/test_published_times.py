@@ -8,16 +8,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from llmb_common.planning.outlook_lines import cost_line, in_short, time_lines
-from llmb_common.results.own_runs import measured_here
 
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
 from llmb_common.planning.outlook import known_from, likely_seconds, step_seconds
+from llmb_common.planning.outlook_lines import cost_line, in_short, time_lines
 from llmb_common.planning.own_runs import OwnTime
 from llmb_common.planning.published import differences, published_results, published_time
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key
+from llmb_common.results.own_runs import measured_here
 from llmb_common.runs.index.database import LogFigures, keep_figures
 from llmb_common.runs.index.search import note
 from llmb_common.runs.record import load_record

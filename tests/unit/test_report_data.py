@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from llmb_run.results.selected import selected
 
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.loading import load_recipe
@@ -29,6 +28,7 @@ from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_GROUPS, MOST_POINTS, MOST_RUNS, Report, build
 from llmb_run.reporting.steps import quantile, thin
+from llmb_run.results.selected import selected
 from llmb_run.results.words import WITHOUT_A_TIME
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log

@@ -15,7 +15,6 @@ from typing import Any
 import msgspec
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
-from llmb_run.results.selected import selected
 from markdown_it import MarkdownIt
 
 from llmb_common.planning.workspace import Workspace
@@ -23,6 +22,7 @@ from llmb_run.reporting import charts_library
 from llmb_run.reporting import forms as html_form
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
+from llmb_run.results.selected import selected
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.results.steps import (
     StepTime,
@@ -24,6 +23,7 @@ from llmb_common.results.steps import (
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming, Status
+from llmb_common.runs.timing.window import Window
 
 
 def noisy(count: int, deviation: float, seed: int = 1, correlation: float = 0.0) -> list[float]:

@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.timing import log_files
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import MARKERS, RECORD_BYTES, RecordReader, parse_record
 from llmb_common.runs.timing.runs import RunTiming, analyse
 from llmb_common.runs.timing.tables import STYLES, render
+from llmb_common.runs.timing.window import Window
 from support.iteration_logs import mbridge_line, nccl_lines, nemo_line, step_time
 
 WINDOW = Window(2, 4)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.timing.job_events import JobEvents, read_events
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import RunTiming, analyse
+from llmb_common.runs.timing.window import Window
 from support.iteration_logs import mbridge_line, mbridge_log
 
 WINDOW = Window(35, 44)
@@ -129,6 +129,13 @@ def test_a_requeue_begins_anew(tmp_path: Path) -> None:
     assert (first.signalled, first.problem) == (True, "ended by a signal")
     second = events(tmp_path, START, signal, START | {"restart": 2})
     assert (second.signalled, second.problem, second.restarts) == (False, "", 2)
+
+
+def test_a_start_that_only_checked_its_nodes_is_no_restart_of_the_training(tmp_path: Path) -> None:
+    first, again, log = START | {"restart": 0}, START | {"time": 300}, mbridge_log(range(1, 51))
+    unfit = {"event": "unfit", "job_id": "41", "nodes": "gpu2"}
+    assert analysed(tmp_path, log, first, unfit, again).notices == ()
+    assert "restarted" in analysed(tmp_path, log, first, again).notices[0]
 
 
 @pytest.mark.parametrize(

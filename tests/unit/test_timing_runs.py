@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.runs.timing import log_files
 from llmb_common.runs.timing.log_files import RunFiles, find_runs, is_log_name, log_stem, open_log
 from llmb_common.runs.timing.runs import analyse
+from llmb_common.runs.timing.window import Window
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
 from support.programs import needs_zstd

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmb_common.runs.timing.window import Window, read_window
 
 from llmb_common.base.statistics import Summary, summarize
 from llmb_common.runs.timing.iterations import Ending, read_ending, read_log
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import analyse
+from llmb_common.runs.timing.window import Window, read_window
 from support.iteration_logs import TOLD_LINE, mbridge_line, mbridge_log, nemo_line, nemo_log, saved_line, step_time
 
 WINDOW = Window(35, 44)

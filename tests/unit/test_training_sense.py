@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.results.steps import logged_tflop
 from llmb_common.results.training import Training, odd_course, training_of, training_sense, unlike_repeats
 from llmb_common.runs.timing.iterations import read_log
 from llmb_common.runs.timing.records import Iteration
+from llmb_common.runs.timing.window import Window
 from support import instant
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_line, nemo_log

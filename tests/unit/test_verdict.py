@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from llmb_common.runs.timing.window import Window
 
 from llmb_common.base.statistics import summarize
 from llmb_common.planning.job_plan import JobPlan
@@ -22,6 +21,7 @@ from llmb_common.results.verdict import Verdict, figures, judge_result, judge_ru
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming, State, Status
+from llmb_common.runs.timing.window import Window
 from support.runs import PUBLISHED, ROOT, plan_for, took
 
 WINDOW = Window(35, 44)

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import LLMBError, RequestError
 from llmb_common.base.files import sha256_of, write_atomic, write_json
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.structs import from_plain

@@ -40,11 +40,11 @@ from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, TypeVar
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base import gpus
 from llmb_common.base.engines import container_release, release_order
 from llmb_common.base.errors import ConfigError, did_you_mean
+from llmb_common.base.notices import notice
 from llmb_common.base.strict_yaml import read_text
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.loading import load_recipe, recipe_folders, recipes_root

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import CheckFailed, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.run_states import is_live

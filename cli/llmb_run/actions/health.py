@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.cluster_types import traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.executors import Executor, executor_for
@@ -26,7 +26,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
 from llmb_common.runs.timing.job_events import read_events
-from llmb_run.actions.fabric_text import fabric_text
+from llmb_run.fabric_text import fabric_text
 from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by

@@ -9,9 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import CheckFailed, LLMBError, NotYet, RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable
 from llmb_common.base.run_states import is_live

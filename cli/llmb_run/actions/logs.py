@@ -9,9 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable, unfiltered
 from llmb_common.base.run_states import is_live

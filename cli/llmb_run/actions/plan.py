@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from llmb_common.planning.outlook_lines import cost_line, fits_line, time_lines
-
 from llmb_common.base.errors import RequestError
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import gpu_hours, job_seconds, known_from, most_gpu_hours
+from llmb_common.planning.outlook_lines import cost_line, fits_line, time_lines
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources

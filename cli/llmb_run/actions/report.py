@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import check_output, write_output
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, size
 from llmb_common.measured.measure import measure

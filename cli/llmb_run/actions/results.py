@@ -10,8 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from llmb_common.runs.timing.window import Window, read_window
-
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.outcome import Result, envelope
 from llmb_common.base.printable import columns_of_terminal
@@ -22,6 +20,7 @@ from llmb_common.results.comparison import SAME_LOSS, Change, compare_times, dif
 from llmb_common.results.history import ALARM_RATE
 from llmb_common.results.level import CONFIDENCE, SETTLED, level
 from llmb_common.results.steps import StepTime
+from llmb_common.runs.timing.window import Window, read_window
 from llmb_run import columns, terminal
 from llmb_run.app import refuse_beside_json
 from llmb_run.comparing.fabrics import are_fabrics, compared

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RecordError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, printable
 from llmb_common.base.run_states import is_live

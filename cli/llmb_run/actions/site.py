@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.measured.kept import past_runs

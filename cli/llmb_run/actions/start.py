@@ -9,13 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.planning.outlook_lines import ranged
-
 from llmb_common.base.errors import RequestError
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, first_few
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, step_seconds
+from llmb_common.planning.outlook_lines import ranged
 from llmb_common.planning.workspace import Workspace
 from llmb_run.results.one_line import with_figures
 from llmb_run.starting.planner import plan_options

@@ -6,11 +6,11 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from llmb_common.base.notices import notice
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable, unfiltered
 from llmb_common.planning.workspace import Workspace

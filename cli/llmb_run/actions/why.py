@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, printable
 from llmb_common.causes.answer import Diagnosis, Symptom, count

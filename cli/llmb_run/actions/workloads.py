@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base import gpus
 from llmb_common.base.engines import KNOWN_CONTAINERS, container_release, release_order
 from llmb_common.base.errors import RequestError, did_you_mean
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.planning.own_releases import named
 from llmb_common.planning.site.cluster import ClusterConfig

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
 from llmb_common.base.files import me, read_json, try_lock, user_name, write_json
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.structs import from_plain
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import read_some
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable
 from llmb_common.nodes.fabric.compare import as_data, compare_fabrics

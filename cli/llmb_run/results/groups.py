@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Any
 
-from llmb_common.runs.timing.window import Window
-
 from llmb_common.base.printable import counted, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_common.planning.workspace import Workspace
@@ -23,6 +21,7 @@ from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
 from llmb_common.runs.record import RunRecord
+from llmb_common.runs.timing.window import Window
 from llmb_run.columns import (
     ALL,
     DATA,

@@ -9,8 +9,8 @@ from operator import methodcaller, not_
 from typing import Any, NamedTuple
 
 import msgspec
-from llmb_common.base.notices import notice
 
+from llmb_common.base.notices import notice
 from llmb_common.base.printable import printable
 from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.recipes.rows import FIGURES, PublishedResult

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from llmb_common.runs.timing.window import Window
-
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.rows import Measurement
+from llmb_common.runs.timing.window import Window
 from llmb_run.results.groups import Group, group, of_the_same_work
 
 

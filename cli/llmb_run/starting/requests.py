@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RequestError
+from llmb_common.base.notices import notice
 from llmb_common.executors.slurm.options import option_name, override_additional
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.own_releases import recipe_of

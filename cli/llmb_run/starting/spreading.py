@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from llmb_common.base.notices import notice
-
 from llmb_common.base.errors import RequestError
 from llmb_common.base.hostlist import compress, expand
+from llmb_common.base.notices import notice
 from llmb_common.base.printable import counted
 from llmb_common.executors import executor_for
 from llmb_common.submission.bad_nodes import OUT_OF_SERVICE

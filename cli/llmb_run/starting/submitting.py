@@ -12,10 +12,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-from llmb_common.planning.outlook_lines import in_short
-
 from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, SchedulerError, located
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
 from llmb_common.executors import executor_for
@@ -23,6 +21,7 @@ from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
 from llmb_common.health.fabric import look_under_load
 from llmb_common.nodes.needs import needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
+from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
@@ -245,8 +244,10 @@ def start_planned(
     workspace.require_install()
     say_warnings(planned)
     say_doubts(item.plan for item in planned)
-    if options.health:
-        require_health([item.plan for item in planned], workspace)
+    # A job that checks its own nodes does so when it has them: others may be idle now.
+    unchecked = [item.plan for item in planned if not item.plan.check_fabric]
+    if options.health and unchecked:
+        require_health(unchecked, workspace)
     each = Options(after=options.after, detach=options.detach)
     jobs = [JobToSubmit(item.plan, item.entry.folder, each) for item in planned]
     if task_file:

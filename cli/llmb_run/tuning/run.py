@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import read_json, write_atomic
+from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace

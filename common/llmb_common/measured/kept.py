@@ -18,7 +18,6 @@ from types import ModuleType
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import msgspec
-from llmb_common.runs.timing.window import Window
 
 from llmb_common import causes, results
 from llmb_common.base.errors import LLMBError, attempt
@@ -46,6 +45,7 @@ from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.runs.timing.iterations import IterationsOnDisk
 from llmb_common.runs.timing.log_files import RunFiles, find_runs
 from llmb_common.runs.timing.runs import RecordedState, RunTiming, Status, analyse
+from llmb_common.runs.timing.window import Window
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis

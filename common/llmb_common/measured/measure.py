@@ -11,10 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.notices import notice
-from llmb_common.runs.timing.window import Window
-
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.printable import tell
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs
@@ -29,6 +27,7 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.runs.timing.log_files import RunFiles, find_runs, log_stem
 from llmb_common.runs.timing.runs import analyse, no_garbage
 from llmb_common.runs.timing.tables import STYLES
+from llmb_common.runs.timing.window import Window
 from llmb_run.selecting import none_matches, run_filter, select_rows
 
 SILENT_SECONDS = 2.0

@@ -9,9 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
-from llmb_common.base.notices import notice
 
 from llmb_common.base.errors import RecordError, RequestError
+from llmb_common.base.notices import notice
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import LogSummary, reasons, timing_of
 from llmb_common.nodes.findings import NodeFinding

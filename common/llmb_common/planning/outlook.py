@@ -25,9 +25,22 @@ CPU_START_SECONDS = 30
 """The same of a small model on CPUs, where there is little of that."""
 
 
+CHECK_SECONDS = 180
+"""What a check of a job's own nodes and of the fabric between them takes where nothing is slow."""
+
+MOST_CHECK_SECONDS = 1200
+"""What it may take where nodes are slow and are measured again, but no more than half of the time limit."""
+
+
 def start_seconds(plan: JobPlan) -> int:
     """Seconds from the start of a job to its first step."""
-    return START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
+    own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
+    return own + CHECK_SECONDS if plan.check_fabric else own
+
+
+def most_check_seconds(plan: JobPlan) -> int:
+    """Seconds after which a job whose own nodes are checked trains, whether they are judged or not."""
+    return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
 
 def save_seconds(parameters: int, gb_per_second: float) -> int:
@@ -176,6 +189,9 @@ def time_lines(plan: JobPlan) -> list[str]:
     if whole is not None:
         steps = counted(plan.trained_steps, "step")
         lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
+    if plan.check_fabric:
+        about, most = _words(CHECK_SECONDS), _words(most_check_seconds(plan))
+        lines.append(f"it checks its nodes first: about {about} of the time limit, at most {most}")
     return lines
 
 
@@ -251,7 +267,8 @@ def in_short(plan: JobPlan) -> list[str]:
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})")
-    if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
+    small = plan.device != "cuda" and step_seconds(plan) is None  # small models on CPUs: nobody asks
+    if plan.check_fabric or not small:
         lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)
     if cost:

@@ -7,8 +7,6 @@ import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from llmb_common.planning.time_limit import save_seconds
-
 from llmb_common.base.cluster_types import SLURM, traits_of
 from llmb_common.base.engines import image_file_name
 from llmb_common.base.errors import EnvironmentLacks
@@ -22,6 +20,7 @@ from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import NodeReport, ask_one_node
 from llmb_common.nodes.needs import needs_of_site
 from llmb_common.planning.site.cluster import ClusterConfig
+from llmb_common.planning.time_limit import save_seconds
 from llmb_install.answers.answers import load_recipes
 from llmb_install.answers.detect import Site, container_options, detect_site, output
 from llmb_install.working.artefact import free_bytes

@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from llmb_common.executors.pbs.words import PbsPlan
-
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestError, SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import compress
 from llmb_common.base.processes import ask, identify, is_alive
 from llmb_common.executors import PORT_BASE, PORT_COUNT, Executor, Ranks
 from llmb_common.executors.engine import check_engine
+from llmb_common.executors.pbs.words import PbsPlan
 from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTED, RunRecord, update_record
 
