@@ -16,6 +16,7 @@ from llmb_common.results.steps import window_of
 from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.submission.observe import Observation, observe
@@ -69,7 +70,10 @@ class LiveRun:
             start = self.seen.finding.start
             expected = f", expected {clock(start)}" if start and start > time.time() else ""
             return (self.seen.finding.waits_for or self.record.detail) + expected
-        return self.seen.finding.nodes if self.live else "; ".join(filter(None, (self.record.detail, self._why)))
+        if self.live:
+            checking = self.record.plan.check_fabric and read_events(self.record.paths.events).checking
+            return f"{self.seen.finding.nodes}: being checked" if checking else self.seen.finding.nodes
+        return "; ".join(filter(None, (self.record.detail, self._why)))
 
     @cached_property
     def _why(self) -> str:

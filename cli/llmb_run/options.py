@@ -339,6 +339,7 @@ job_settings = together(
         _values,
         setting("MEGATRON_SETTINGS", more="; repeatable", multiple=True),
         setting("ENABLE_PROFILE", "-p", is_flag=True),
+        setting("CHECK_FABRIC", is_flag=True),
         setting("FORCE", is_flag=True),
         setting("PREFLIGHT"),
     ),

@@ -11,8 +11,12 @@ from typing import Any
 
 import pytest
 
+from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.record import load_record
+from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.excluded_nodes import exclusions
 from support.node_trees import NodeTrees
+from support.processes import wait_until
 from support.run_site import RunSite
 from support.slurm_cluster import SlurmCluster
 
@@ -165,3 +169,48 @@ def test_nodes_at_work_over_gloo(site: Site, engine_python: Path) -> None:
     ]
     assert len(measured["whole"]["nodes"]) == 4
     assert found["data"]["fabric"]["verdict"]["level"] == "ok"
+
+
+SLOW_GPU2 = """
+import os, sys, time
+if os.environ.get("SLURMD_NODENAME") == "gpu2" and "zlib" in str(sys.orig_argv):
+    import torch.distributed as dist
+    reduce = dist.all_reduce
+    dist.all_reduce = lambda *words, **more: (time.sleep(0.2), reduce(*words, **more))[1]
+"""
+"""What Python does when it starts on a node."""
+
+
+def test_a_job_trains_without_the_node_that_its_own_check_finds_slow(
+    site: Site, slurm: SlurmCluster, engine_python: Path, tmp_path: Path
+) -> None:
+    """It measures over gloo, with the real engine; a stand-in trains."""
+    (tmp_path / "sitecustomize.py").write_text(SLOW_GPU2)
+    stand_in = site.install.parent / "engine"
+    measures = f'if [[ $1 == -c ]]; then PYTHONPATH={tmp_path} exec {engine_python} "$@"; fi'
+    stand_in.write_text(stand_in.read_text().replace("\n", f"\n{measures}\n", 1))
+    config = site.install / "cluster_config.yaml"
+    config.write_text(config.read_text() + "gpu_type: cpu\nhealth: {all_reduce_gb_per_s: 0.02, tolerance_percent: 0}\n")
+    for number in range(1, 5):
+        site.trees.node(f"gpu{number}")
+    site.env["LLMB_PYTHON"] = sys.executable
+    three = ("--scale", "3", "--force", "--set", "tp=1", "--set", "gbs=3", "--env", "GPUS_PER_NODE=1")
+    words = ("-w", "pretrain_llama3.1", "-s", "smoke", *three, "--env", "STANDIN_STEPS=job")
+    status, output, errors = site.run("single", *words, "--health", "--fabric", "--json")
+    assert (status, "health: " in errors) == (0, False), f"no other nodes are asked: {errors}"
+    (job,) = json.loads(output)["data"]["jobs"]
+    folder = Path(job["folder"])
+    events = folder / "events.jsonl"
+    wait_until(lambda: read_events(events).unfit == "gpu2", "the verdict on its nodes", timeout=180)
+    # Slurm waits for two minutes: nodes refuse credentials of a job that are no newer than its end there.
+    slurm.wait_for_state(job["job_id"], "PENDING")
+    slurm.run(["scontrol", "update", f"JobId={job['job_id']}", "StartTime=now+5"])
+    site.run("wait", job["run_id"])
+    record = load_record(folder)
+    assert record.state == "COMPLETED"
+    assert [(item.state, item.nodes, item.failed) for item in attempts_of(record)] == [("UNFIT", "gpu[1-3]", "gpu2")]
+    assert read_events(events).nodes == "gpu[1,3-4]"
+    for restart, level in ((0, "fail"), (1, "ok")):
+        kept = json.loads((folder / f"fabric-{restart}.json").read_text())
+        assert kept["fabric"]["verdict"]["level"] == level
+    assert [item.node for item in exclusions(site.install)] == ["gpu2"]

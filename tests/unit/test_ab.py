@@ -322,6 +322,12 @@ def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli) -> None:
     assert not attempt_of(item, cut, timed=True, strict=False).fault
 
 
+def test_a_run_whose_nodes_were_unfit_says_nothing_of_its_configuration(cli: Cli) -> None:
+    record = make_run(cli.install, state="UNFIT", log="")
+    (item,) = measure([record.paths.folder], Workspace(cli.install))
+    assert "UNFIT" in attempt_of(item, record, timed=True, strict=False).fault
+
+
 def test_what_a_budget_leaves_open_is_said(site: Site) -> None:
     done = site(*BASE, "--change", "STEP_MS=100.04", "--pairs", "6", "--resolution", "0.01%")
     assert done.status == 4

@@ -82,7 +82,7 @@ def test_no_other_option_of_a_job_is_taken() -> None:
     def long_names(command: click.Command) -> set[str]:
         return {name for parameter in command.params for name in parameter.opts if name.startswith("--")}
 
-    kept = {*KEPT, "--engine", "--variant"}
+    kept = {*KEPT, "--engine", "--variant", "--fabric"}  # the last is the same check, of other nodes
     assert long_names(job) & long_names(load_command("health")) == kept
     assert set(removed.OPTIONS["health"]) >= long_names(job) - kept
 

@@ -61,6 +61,7 @@ UNDERSTOOD = {
         CPU_PER_TASK_PINNING=14 ENABLE_PCT_BINDING=off -> cpu_pinning=14 fast_cores=False
         MOE_ROUTING=Balanced -> moe_routing=balanced
         MOE_ROUTING=drop -> moe_routing=drop
+        CHECK_FABRIC=true -> check_fabric=True
         FORCE=true PREFLIGHT=Strict -> force=True preflight=strict
         CLUSTER_TYPE=Slurm -> cluster_type=slurm
         CLUSTER_TYPE=local -> cluster_type=local

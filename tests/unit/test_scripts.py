@@ -117,6 +117,7 @@ SWITCHES: dict[str, tuple[str | Machine | ClusterConfig, ...]] = {
     "profile-some-ranks": ("nemotron4 JOB_TOTAL_GPUS=16 MODEL_SIZE=15b ENABLE_PROFILE=true",),
     "profile-grok1": ("grok1 JOB_TOTAL_GPUS=128 DTYPE=fp8 ENABLE_PROFILE=true",),
     "nccl-trace": ("llama4 JOB_TOTAL_GPUS=256 GPU_TYPE=gb200 ENABLE_NCCLTRACE=true",),
+    "check-fabric": ("GPU_TYPE=gb200 JOB_TOTAL_GPUS=128 CHECK_FABRIC=true",),
     "checkpoint": ("nemotron4 JOB_TOTAL_GPUS=64 MODEL_SIZE=15b ENABLE_CHECKPOINT=true CHECKPOINT_DIR=/scratch/ckpt",),
     "slurm-options": (
         "GPU_TYPE=h100 JOB_TOTAL_GPUS=1024 ENABLE_VBOOST=true CPU_PER_TASK_PINNING=14 RUN_CONF_MOUNTS=/data:/data:ro",

@@ -302,10 +302,10 @@ def test_every_state_means_waiting_running_or_ended() -> None:
         assert (is_waiting(state), is_live(state)) == (True, True), state
     for state in RUNNING.split():
         assert (is_waiting(state), is_live(state)) == (False, True), state
-    for state in (*ENDED.split(), "NOT_SUBMITTED", "LOST"):
+    for state in (*ENDED.split(), "NOT_SUBMITTED", "LOST", "UNFIT"):
         assert (is_waiting(state), is_live(state)) == (False, False), state
     assert {*WAITING.split(), *RUNNING.split(), "SUBMITTING", "SUBMITTED"} == LIVE_STATES
-    assert {*ENDED.split(), "NOT_SUBMITTED", "LOST"} == ENDED_STATES
+    assert {*ENDED.split(), "NOT_SUBMITTED", "LOST", "UNFIT"} == ENDED_STATES
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from llmb_common.submission.single import create_run
 from support.iteration_logs import mbridge_line
 from support.processes import wait_until
 from support.run_site import RunSite
-from support.runs import make_run
+from support.runs import PUBLISHED, make_run
 
 SCANCEL = """[[ $* == "--signal="*" $(cat "$LLMB_RUN_DIR/claim")" ]] &&
 signal=${1#--signal=} && kill -"$signal" "$(cat "$LLMB_RUN_DIR/rank")\""""
@@ -43,22 +43,33 @@ def with_supervisor(record: RunRecord, change: Callable[[str], str]) -> None:
 
 
 def run_script(
-    folder: Path, srun: str, log: str = "", *, on_nodes: str = "exit 0", show_job: str = "exit 1", **given: str
+    folder: Path,
+    srun: str,
+    log: str = "",
+    *,
+    on_nodes: str = "exit 0",
+    show_job: str = "exit 1",
+    check: str = "",
+    **given: str,
 ) -> Ended:
     """The exit code of a Slurm job script whose step runs ``srun`` (bash), and its record of events.
 
-    ``on_nodes`` is what srun does when the nodes' kernels are to be asked, ``show_job`` what scontrol says of the job.
+    ``on_nodes`` is what srun does when the nodes' kernels are to be asked, ``show_job`` what scontrol says of the job,
+    ``check`` what checks the nodes before training, if that is asked for. What scontrol is told is in ``told``.
     A step that is told to end is told again every second.
     """
     install = folder / "install"
     install.mkdir()
-    record = make_run(install, state="SUBMITTED", log=log)
+    asked = PUBLISHED | ({"CHECK_FABRIC": "true"} if check else {})
+    record = make_run(install, state="SUBMITTED", log=log, variables=asked)
     programs = folder / "bin"
     programs.mkdir()
     with_supervisor(record, lambda text: text.replace("\ntell_seconds=10\n", "\ntell_seconds=1\n"))
     step = f"if [[ $1 == --overlap ]]; then {on_nodes}; fi\n{srun}"
-    scontrol = f"if [[ $* == 'show job 7 --oneliner' ]]; then {show_job}; fi\necho NodeAddr=localhost"
-    for name, text in (("srun", step), ("scontrol", scontrol), ("scancel", SCANCEL)):
+    scontrol = f"if [[ $* == 'show job 7 --oneliner' ]]; then {show_job}; fi\n"
+    scontrol += f'echo "$*" >> {folder}/told\necho NodeAddr=localhost'
+    given = {"LLMB_PYTHON": str(programs / "python"), **given}
+    for name, text in (("srun", step), ("scontrol", scontrol), ("scancel", SCANCEL), ("python", check)):
         (programs / name).write_text(f"#!/bin/bash\n{text}\n")
         (programs / name).chmod(0o755)
     environment = {"PATH": f"{programs}:{os.environ['PATH']}", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", **given}
@@ -320,3 +331,80 @@ def test_in_the_grace_after_a_signal_nobody_asks_the_kernels(tmp_path: Path, nam
     status, events = run_script(tmp_path, step, on_nodes="touch $LLMB_RUN_DIR/kernels; exit 0", show_job=show_job)
     assert (status, events[-1]) == (9, ("end", 9))
     assert list(tmp_path.rglob("kernels")) == []
+
+
+HAS_EXCLUDED = "echo 'JobId=7 JobState=RUNNING PreemptTime=None ExcNodeList=n9 X=1'; exit 0"
+HAS_TRAINED = 'touch "$LLMB_RUN_DIR/trained"'
+UNFIT_AGAIN = [("start", None), ("check", None), ("unfit", 10), ("end", 69)]
+
+
+def told(folder: Path) -> list[str]:
+    """What scontrol was told to do."""
+    file = folder / "told"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [line for line in lines if not line.startswith("show ")]
+
+
+@pytest.mark.parametrize("status", [0, 1, 127])
+def test_nodes_that_are_fit_or_not_judged_train(tmp_path: Path, status: int) -> None:
+    asked = 'printf "%s\\n" "$@" > "$LLMB_RUN_DIR/asked"'
+    ended = run_script(tmp_path, HAS_TRAINED, check=f"{asked}; exit {status}", SLURM_JOB_NODELIST="n[1-32]")
+    assert ended == (0, [("start", None), ("check", None), ("checked", status), ("end", 0)])
+    assert list(tmp_path.rglob("trained"))
+    (words,) = tmp_path.rglob("asked")
+    assert words.read_text().split()[-4:] == [str(words.parent), "7", "0", "n[1-32]"]
+
+
+def test_without_nodes_that_fail_the_job_is_queued_again_and_they_are_on_record(tmp_path: Path) -> None:
+    ended = run_script(tmp_path, HAS_TRAINED, check="echo n[2-3]; exit 10", show_job=HAS_EXCLUDED)
+    assert ended == (69, UNFIT_AGAIN)
+    assert told(tmp_path) == ["requeue 7", "update JobId=7 ExcNodeList=n9,n[2-3]"], "it keeps off the others, too"
+    assert not list(tmp_path.rglob("trained"))
+    (events,) = tmp_path.rglob("events.jsonl")
+    assert [json.loads(line)["nodes"] for line in events.read_text().splitlines()] == ["", "", "n[2-3]", ""]
+
+
+def test_slurm_ends_the_script_while_it_is_queued_again(tmp_path: Path) -> None:
+    """Slurm signals every process of it; the list of nodes must be told all the same."""
+    show = f"{HAS_EXCLUDED}; fi; if [[ $1 == requeue ]]; then kill -TERM $PPID $$"
+    assert run_script(tmp_path, HAS_TRAINED, check="echo n2; exit 10", show_job=show) == (69, UNFIT_AGAIN)
+    assert told(tmp_path) == ["requeue 7", "update JobId=7 ExcNodeList=n9,n2"]
+
+
+@pytest.mark.parametrize(
+    ("check", "show_job", "status"),
+    [
+        ("echo n2; exit 11", HAS_EXCLUDED, 11),
+        ("echo; exit 11", HAS_EXCLUDED, 11),
+        ("echo n2; exit 10", HAS_EXCLUDED.replace("RUNNING", "CANCELLED"), 10),
+        ("echo n2; exit 10", "exit 1", 10),
+        ('rm "$LLMB_RUN_DIR/events.jsonl"; mkdir "$LLMB_RUN_DIR/events.jsonl"; echo n2; exit 10', HAS_EXCLUDED, 10),
+    ],
+    ids=["not again", "no node is at fault", "cancelled meanwhile", "Slurm does not answer", "not on record"],
+)
+def test_what_is_not_queued_again_ends_without_training(tmp_path: Path, check: str, show_job: str, status: int) -> None:
+    if "mkdir" in check:
+        with pytest.raises(IsADirectoryError):
+            run_script(tmp_path, HAS_TRAINED, check=check, show_job=show_job)
+    else:
+        ended = run_script(tmp_path, HAS_TRAINED, check=check, show_job=show_job)
+        assert ended == (69, [("start", None), ("check", None), ("unfit", status), ("end", 69)])
+    assert told(tmp_path) == []
+    assert not list(tmp_path.rglob("trained"))
+
+
+def test_a_signal_ends_the_check_and_no_rank_starts(tmp_path: Path) -> None:
+    waits = "for ((i = 0; i < 300; i++)); do sleep 0.1; done"
+    trap = "trap 'touch $LLMB_RUN_DIR/ended; exit 143' TERM"
+    check = f"{trap}\nkill -TERM $(cut -d ' ' -f 4 /proc/$PPID/stat)\n{waits}"
+    ended = run_script(tmp_path, HAS_TRAINED, check=check)
+    assert ended == (143, [("start", None), ("check", None), ("signal", None), ("end", 143)])
+    assert list(tmp_path.rglob("ended"))
+    assert not list(tmp_path.rglob("trained"))
+
+
+def test_nodes_that_are_being_taken_away_are_not_judged(tmp_path: Path) -> None:
+    check = f"script=$(cut -d ' ' -f 4 /proc/$PPID/stat)\n{SOON_GONE.replace('$PPID', '$script')}echo n2; exit 10"
+    ended = run_script(tmp_path, HAS_TRAINED, check=check, show_job=PREEMPTED)
+    assert ended == (143, [("start", None), ("check", None), ("preempted", None), ("end", 143)])
+    assert told(tmp_path) == []

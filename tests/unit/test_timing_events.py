@@ -131,6 +131,13 @@ def test_a_requeue_begins_anew(tmp_path: Path) -> None:
     assert (second.signalled, second.problem, second.restarts) == (False, "", 2)
 
 
+def test_a_start_that_only_checked_its_nodes_is_no_restart_of_the_training(tmp_path: Path) -> None:
+    first, again, log = START | {"restart": 0}, START | {"time": 300}, mbridge_log(range(1, 51))
+    unfit = {"event": "unfit", "job_id": "41", "nodes": "gpu2"}
+    assert analysed(tmp_path, log, first, unfit, again).notices == ()
+    assert "restarted" in analysed(tmp_path, log, first, again).notices[0]
+
+
 @pytest.mark.parametrize(
     ("event", "problem"),
     [

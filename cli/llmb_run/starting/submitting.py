@@ -248,8 +248,10 @@ def start_planned(
     workspace.require_install()
     say_warnings(planned)
     say_doubts(item.plan for item in planned)
-    if options.health:
-        require_health([item.plan for item in planned], workspace)
+    # A job that checks its own nodes does so when it has them: others may be idle now.
+    unchecked = [item.plan for item in planned if not item.plan.check_fabric]
+    if options.health and unchecked:
+        require_health(unchecked, workspace)
     each = Options(after=options.after, detach=options.detach)
     jobs = [JobToSubmit(item.plan, item.entry.folder, each) for item in planned]
     if task_file:

@@ -49,6 +49,7 @@ OWN_STATES: dict[str, tuple[Kind, str]] = {
     "SUBMITTING": ("waiting", "it is being submitted"),
     "SUBMITTED": ("waiting", "the scheduler has it, and has not yet said more"),
     "NOT_SUBMITTED": ("ended", "its submission was interrupted before there was a job; the same command submits it"),
+    "UNFIT": ("ended", "its nodes failed the check before training (`--fabric`), and it did not train"),
     "LOST": ("ended", "the scheduler has forgotten the job, and the job left no record of its end"),
 }
 """States of a run that no job has, and what they mean, for docs/reference.md."""

@@ -55,6 +55,7 @@ _STATES = {
     "DEADLINE": "time-limit",
     "PREEMPTED": "preempted",
     "CANCELLED": "cancelled-by",
+    "UNFIT": "unfit",
 }
 """The signature that a job's state stands for."""
 
@@ -87,6 +88,8 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     _add_ranks(places, ranks)  # by their processes the kernel's lines are known as ours
     readings += _kernel_logs(paths.folder, places)
     failed = [node for attempt in attempts_of(record)[-1:] for node in expand_known(attempt.failed)]
+    if events.unfit is not None:
+        failed = expand_known(events.unfit)
     said = f"{record.state}, {record.detail}" if record.detail else record.state
     outcome = Outcome(_STATES.get(record.state.split(" ")[0], ""), said, events.problem, failed)
     if events.full:

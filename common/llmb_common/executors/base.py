@@ -228,6 +228,14 @@ class Executor(JobScript):
         """
         raise _no_nodes()
 
+    def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
+        """The nodes of the job that this runs in; ``part``: what it was asked for.
+
+        Raises:
+            RequestError: nobody knows of nodes here
+        """
+        raise _no_nodes()
+
     @abstractmethod
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs that live; those that are queued have a job.

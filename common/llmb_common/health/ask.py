@@ -220,18 +220,27 @@ def look(
     )
     with executor.hold(wanted) as held:
         begun = time.monotonic()
-        spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
-        answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
-        if not said:
-            raise SchedulerError(
-                f"no node answered: {answer.complaint}",
-                remedy="look at the nodes with sinfo, and start one by hand with srun",
-            )
-        facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
-        known = {node: found for node, found in facts.items() if found is not None}
-        complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
-        found = then(held, Health(judge(held.nodes, facts, needs), known, complaint=complaint))
+        found = then(held, look_at(held, needs))
         return replace(found, seconds=time.monotonic() - begun)
+
+
+def look_at(held: Held, needs: Needs) -> Health:
+    """What a look at these nodes says of them.
+
+    Raises:
+        SchedulerError: none could start anything
+    """
+    spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
+    answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
+    if not said:
+        raise SchedulerError(
+            f"no node answered: {answer.complaint}",
+            remedy="look at the nodes with sinfo, and start one by hand with srun",
+        )
+    facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
+    known = {node: found for node, found in facts.items() if found is not None}
+    complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
+    return Health(judge(held.nodes, facts, needs), known, complaint=complaint)
 
 
 def said_by(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:

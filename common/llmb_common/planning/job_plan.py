@@ -298,6 +298,8 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
     NUMA node beside its GPU and fast; else, and for None, on any core there."""
     memory_clock: Speed[int | None] = None
     """MHz at which the memory of the GPUs is held while the job runs; None: as it is."""
+    check_fabric: Bookkeeping[bool] = False
+    """Its own nodes are checked before it trains, under load, too."""
     measurement: Speed[Measurement]
     architecture: Work[Architecture | None]
     function: Derived[PlannedFunction | None] = None

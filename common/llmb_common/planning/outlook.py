@@ -15,9 +15,22 @@ CPU_START_SECONDS = 30
 """The same of a small model on CPUs, where there is little of that."""
 
 
+CHECK_SECONDS = 180
+"""What a check of a job's own nodes and of the fabric between them takes where nothing is slow."""
+
+MOST_CHECK_SECONDS = 1200
+"""What it may take where nodes are slow and are measured again, but no more than half of the time limit."""
+
+
 def start_seconds(plan: JobPlan) -> int:
     """Assumed seconds from the start of a job to its first step."""
-    return START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
+    own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
+    return own + CHECK_SECONDS if plan.check_fabric else own
+
+
+def most_check_seconds(plan: JobPlan) -> int:
+    """Seconds after which a job whose own nodes are checked trains, whether they are judged or not."""
+    return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
 
 class Span(NamedTuple):

@@ -9,12 +9,14 @@ from llmb_common.base.printable import counted
 from llmb_common.base.words import limit_seconds
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, PublishedTime
 from llmb_common.planning.outlook import (
+    CHECK_SECONDS,
     Span,
     by_own_runs,
     gpu_hours,
     job_seconds,
     known_from,
     likely_seconds,
+    most_check_seconds,
     most_gpu_hours,
     step_seconds,
 )
@@ -41,6 +43,10 @@ def time_lines(plan: JobPlan) -> list[str]:
     if whole is not None:
         steps = counted(plan.trained_steps, "step")
         lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
+    if plan.check_fabric:
+        about = counted(math.ceil(CHECK_SECONDS / 60), "minute")
+        most = counted(math.ceil(most_check_seconds(plan) / 60), "minute")
+        lines.append(f"it checks its nodes first: about {about} of the time limit, at most {most}")
     return lines
 
 
@@ -146,7 +152,8 @@ def in_short(plan: JobPlan) -> list[str]:
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {memory_line(memory)}")
-    if plan.device == "cuda" or step_seconds(plan) is not None:  # small models on CPUs: nobody asks
+    small = plan.device != "cuda" and step_seconds(plan) is None  # small models on CPUs: nobody asks
+    if plan.check_fabric or not small:
         lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)
     if cost:

@@ -203,6 +203,7 @@ def make_plan(
         cpu_pinning=request.cpu_pinning,
         fast_cores=environment.fast_cores(case),
         memory_clock=environment.memory_clock(case),
+        check_fabric=request.check_fabric and "CHECK_FABRIC" not in machine.traits.unheeded,
         measurement=case.variant.measurement,
         architecture=architecture,
         function=function,

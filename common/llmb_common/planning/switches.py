@@ -289,6 +289,7 @@ def ineffective(case: Case) -> list[str]:
         notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
     asked = {
         **request.scheduler,
+        "CHECK_FABRIC": request.check_fabric,
         "CPU_PER_TASK_PINNING": request.cpu_pinning,
         "ENABLE_VBOOST": request.vboost,
         "GPUS_PER_NODE": request.gpus_per_node,

@@ -29,6 +29,7 @@ from llmb_common.runs.record import (
     PREEMPTED,
     SUBMITTING,
     TIMEOUT,
+    UNFIT,
     RunRecord,
     update_record,
 )
@@ -108,7 +109,8 @@ class Finding:
 
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """How a job has ended by its own record; ``cancelled``: where it failed, somebody wanted that."""
-    stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else FAILED
+    failed = FAILED if events.unfit is None else UNFIT
+    stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else failed
     state = COMPLETED if events.exit_code == 0 else stopped
     if events.preempted and not events.over:
         state = PREEMPTED

@@ -45,6 +45,7 @@ FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 PREEMPTED = "PREEMPTED"
 TIMEOUT = "TIMEOUT"
+UNFIT = "UNFIT"
 
 
 RunId = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z]{1,32}\Z")]

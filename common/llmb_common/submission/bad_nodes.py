@@ -24,7 +24,7 @@ from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.reading import read_nodes
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import attempts_of
-from llmb_common.runs.record import COMPLETED, RunRecord
+from llmb_common.runs.record import COMPLETED, UNFIT, RunRecord
 from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, exclusions, used_again
 from llmb_common.submission.jobs import JobToSubmit
@@ -51,6 +51,9 @@ class BadNode:
         return f"run {self.run_id}: {self.reason}"
 
 
+_UNFIT = "the node failed the check before training"
+
+
 def shown_bad(record: RunRecord) -> list[BadNode]:
     """What a run has shown of its nodes; nothing while it lives, and where no scheduler chooses nodes."""
     if record.plan.traits.this_machine:
@@ -64,9 +67,14 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
         if attempt.state == "NODE_FAIL":
             reason = "the node failed under an earlier start of the job"
             found += [shown(node, "node-failed", reason, certain=True) for node in expand_known(attempt.failed)]
+        if attempt.state == UNFIT:
+            found += [shown(node, "unfit", _UNFIT, certain=True) for node in expand_known(attempt.failed)]
     if is_live(record.state) or record.state == COMPLETED:
         return found
-    nodes = expand_known(read_events(record.paths.events).nodes)
+    events = read_events(record.paths.events)
+    if events.unfit is not None:  # it did not train: nothing else speaks against a node
+        return [*found, *(shown(node, "unfit", _UNFIT, certain=True) for node in expand_known(events.unfit))]
+    nodes = expand_known(events.nodes)
     why = diagnose(record)
     node = _as_scheduled(why.bad_node, nodes)
     if why.cause is not None and node is not None:
@@ -127,7 +135,7 @@ def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToS
     found: list[JobToSubmit] = []
     for job in jobs:
         if job.plan not in looked_at:  # repeats have one plan, and need one look at the nodes
-            _require_enough(job.plan, bad)
+            require_enough(job.plan, bad)
             looked_at.append(job.plan)
         left_out = dict(job.options.left_out) | {item.node: item.why for item in bad}
         found.append(replace(job, options=replace(job.options, left_out=tuple(left_out.items()))))
@@ -138,7 +146,7 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 """What the state of a node begins with that no job can get, however long it waits."""
 
 
-def _require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
+def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     """Raise EnvironmentLacks where the job would wait for nodes that it is kept off, some of them ``bad``."""
     told = plan.scheduler
     if told is None or told.nodelist:

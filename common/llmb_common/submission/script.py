@@ -17,7 +17,7 @@ from llmb_common.base.files import shell_part
 from llmb_common.base.words import limit_seconds, line_problem
 from llmb_common.executors.base import Ranks, script_for
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
-from llmb_common.planning.outlook import START_SECONDS
+from llmb_common.planning.outlook import START_SECONDS, most_check_seconds
 from llmb_common.runs.paths import RunPaths
 from llmb_common.submission.supervisor import supervisor_sha256
 
@@ -128,6 +128,10 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
     lines.append("begin")
     if plan.checkpoint.resume:
         lines.append(f"require_checkpoint {quote(plan.checkpoint.save or str(paths.checkpoints))}")
+    if plan.check_fabric:
+        python = f"{plan.install}/venvs/llmb/bin/python"
+        lines += ["# Before training, its own nodes are checked, and the fabric between them."]
+        lines += [f"check_nodes {most_check_seconds(plan)} {quote(python)}"]
     lines += ["", "# What each rank runs.", "IFS= read -r -d '' task << 'TASK' || true"]
     lines += [task_script(plan, script.ranks), "TASK", ""]
     lines += [*script.launch(plan), 'follow "$!"']

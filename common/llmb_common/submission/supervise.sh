@@ -20,6 +20,7 @@
 # preempted         a function: whether the scheduler is about to take the nodes away and end this job itself
 # ask_step          the same as end_step, and asks the ranks where they are: SIGURG, which does nothing to other processes
 # on_nodes          a function that runs its arguments once on every node, outside containers, for 30 s at most
+# queue_again       a function that is given a host list, and has the scheduler queue this job again without these nodes
 # step_status       a function that is given the step's exit status and prints the rank's that failed first
 #
 # "kernel", at the end of the file, is what each node runs after a failure.
@@ -82,6 +83,40 @@ require_checkpoint() {  # the folder with the checkpoints
     "See why the first one failed (llmb-run show), then submit the chain again." | tee -a "$log" >&2
   event no-checkpoint null
   exit 3
+}
+
+# Has the nodes of this job checked, and the fabric between them, and ends the script where that says so: then the job
+# is queued again without the nodes that fail, which the record has by then. What could not be judged, or takes too
+# long, does not keep the job from training. Ranks are not running yet: the job has nothing to lose.
+check_nodes() {  # seconds at most, a Python with LLMB
+  local checking status=1 verdict='' told=0 without=10 end=11 unfit=$LLMB_RUN_DIR/unfit
+  event check null
+  timeout --kill-after=30 "$1" "${LLMB_PYTHON:-$2}" -I -m llmb_common.health.own_nodes \
+    "$LLMB_RUN_DIR" "$job" "$restarts" "$nodes" > "$unfit" 2>> "$log" &
+  checking=$!
+  trap 'told=1; kill -TERM "$checking" 2> /dev/null || true' TERM INT
+  await "$checking"
+  if ((told)); then
+    event signal null
+    exit 143
+  fi
+  trap - TERM INT
+  if preempted; then  # nodes that are being taken away do not answer
+    stay_preempted
+    exit 143
+  fi
+  if ((status != without && status != end)); then
+    ((status == 0)) || echo "check before training: not judged (exit status $status; 124: not within $1 s)" >> "$log"
+    event checked "$status"
+    return
+  fi
+  nodes=$(< "$unfit") event unfit "$status"
+  # What is not on record could be done for ever.
+  if ((status == without)) && [[ $(tail -n 1 "$LLMB_RUN_DIR/events.jsonl") == *'"event":"unfit"'* ]]; then
+    queue_again "$(< "$unfit")" 2>> "$log" ||
+      echo "error: check before training: the job could not be queued again" >> "$log"
+  fi
+  exit 69
 }
 
 # ---- What the log says -----------------------------------------------------------------------------------------------

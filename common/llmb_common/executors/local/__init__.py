@@ -12,6 +12,7 @@ TRAITS = Traits(
     queued=False,
     unheeded=(
         "ADDITIONAL_SLURM_PARAMS",
+        "CHECK_FABRIC",
         "CPU_PER_TASK_PINNING",
         "ENABLE_VBOOST",
         "GPUS_PER_NODE",

@@ -22,7 +22,7 @@ from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors.base import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
-from llmb_common.executors.slurm.hold import hold
+from llmb_common.executors.slurm.hold import hold, own_nodes
 from llmb_common.executors.slurm.look import look_at_slurm
 from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
@@ -43,6 +43,7 @@ class SlurmExecutor(SlurmScript, Executor):
     nodes_now = staticmethod(nodes_now)
     topology = staticmethod(topology)
     hold = staticmethod(hold)
+    own_nodes = staticmethod(own_nodes)
     cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:

@@ -22,6 +22,7 @@ from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Conta
 from llmb_common.executors.slurm.query import nodes_of_jobs, partition_of
 from llmb_common.executors.slurm.script import for_enroot
 from llmb_common.executors.slurm.words import SlurmPlan
+from llmb_common.planning.scheduler import SchedulerPart
 
 _SAY = 'echo "$SLURM_JOB_ID $SLURM_JOB_NODELIST"; exec cat'
 """What ``salloc`` runs: it says what was granted, and ends with our end of its input."""
@@ -118,6 +119,12 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_MORE)
             end_session(process.pid, 1.0, process.poll)
+
+
+def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
+    """As ``Executor.own_nodes``."""
+    assert isinstance(part, SlurmPlan)
+    return HeldNodes(job_id, tuple(nodes), part)
 
 
 def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:

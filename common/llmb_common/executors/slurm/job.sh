@@ -33,6 +33,19 @@ preempted() {
 # shellcheck disable=SC2329  # supervise.sh calls it
 on_nodes() { timeout 30 srun --overlap --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" --mpi=none "$@" 2> /dev/null; }
 
+# Slurm takes a list of nodes to avoid only for a job that waits. One that is queued again is told to end at once, which
+# scontrol ignores as this shell does (under timeout it would not), and waits for two minutes (cred_expire): the list is
+# in time. A job that lacks it checks the same nodes again.
+# shellcheck disable=SC2329  # supervise.sh calls it
+queue_again() {  # host list
+  local said avoided=$1
+  trap '' TERM INT
+  said=$(scontrol show job "$SLURM_JOB_ID" --oneliner) || return
+  [[ $said == *" JobState=RUNNING "* ]] || return  # somebody has cancelled it
+  if [[ $said =~ \ ExcNodeList=([^\ ]+) && ${BASH_REMATCH[1]} != "(null)" ]]; then avoided=${BASH_REMATCH[1]},$1; fi
+  scontrol requeue "$SLURM_JOB_ID" && scontrol update "JobId=$SLURM_JOB_ID" "ExcNodeList=$avoided"
+}
+
 # srun gives the largest exit code, often 143 of ranks that it ended itself. In the batch log it says of each how it
 # ended, the first failure first.
 step_status() {  # srun's exit status

@@ -31,6 +31,7 @@ from llmb_common.runs.record import (
     RUNNING,
     SUBMITTED,
     SUBMITTING,
+    UNFIT,
     RunRecord,
 )
 from llmb_common.runs.timing.job_events import JobEvents, Start, read_events
@@ -51,8 +52,9 @@ def _with_attempts(
     for record in records:
         state, events = found[record.paths.run_id].state, read_events(record.paths.events)
         # The starts that are over, of a job that has not ended with them.
-        waits = events.started is not None and is_waiting(state or "")
-        starts = [*events.earlier, *([Start(events.nodes, events.started, events.preempted)] if waits else [])]
+        starts = [*events.earlier]
+        if events.started is not None and is_waiting(state or ""):
+            starts.append(Start(events.nodes, events.started, events.preempted, events.unfit or ""))
         if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
             asked.append((record, starts))
     if not asked:
@@ -83,8 +85,15 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
         own = next((start for start in left if start.time is not None and begin <= start.time <= end), None)
         if own is not None:
             left.remove(own)
-        attempts.append(Attempt(row.state, own.nodes if own else row.nodes, row.failed, row.started, row.ended))
-    attempts += [Attempt(PREEMPTED if start.preempted else "", start.nodes, "", start.time) for start in left]
+        state, nodes, failed = row.state, row.nodes, row.failed
+        if own is not None:
+            nodes = own.nodes
+        if own is not None and own.unfit:
+            state, failed = UNFIT, own.unfit
+        attempts.append(Attempt(state, nodes, failed, row.started, row.ended))
+    for start in left:
+        state = UNFIT if start.unfit else PREEMPTED if start.preempted else ""
+        attempts.append(Attempt(state, start.nodes, start.unfit, start.time))
     return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
 
@@ -232,12 +241,13 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """What has become of a run, by the state of its own job."""
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
+    state = UNFIT if job.state == FAILED and _ended_unfit(job, events) else job.state
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
         since = job.submitted
     else:
         since = job.ended if not live else job.started if job.state == RUNNING else None
     return Finding(
-        state=job.state,
+        state=state,
         detail=detail,
         since=since,
         job_id=job.job_id,
@@ -246,6 +256,12 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
         nodes=job.nodes or events.nodes,
         start=job.started,
     )
+
+
+def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
+    """Whether the start that ended is the one whose nodes failed the check: a later one may have left no record."""
+    later = job.started is not None and events.started is not None and job.started > events.started + _START_SECONDS
+    return events.unfit is not None and not later
 
 
 _STUCK = (

@@ -170,6 +170,8 @@ def apart(plans: Sequence[JobPlan]) -> str:
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
         return f"they differ in {', '.join(differing)}"
+    if any(plan.check_fabric for plan in plans):
+        return "the nodes are checked before each of them"
     if "time" in dict(slurm_of(plans[0]).additional):
         return "the time limit is among the additional Slurm options"
     total = sum(limit_seconds(plan.time_limit) for plan in plans)

@@ -162,6 +162,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cpu_pinning: int = 0
     fast_cores: bool = True
     moe_routing: str | None = None
+    check_fabric: bool = False
     force: bool = False
     preflight: str | None = None
     cluster_type: ClusterType | None = None

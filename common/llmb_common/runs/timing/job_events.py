@@ -24,6 +24,8 @@ class Start:
     time: float | None
     preempted: bool = False
     """It ended because its scheduler took the nodes away."""
+    unfit: str = ""
+    """The nodes that failed the check before training, as a host list: it queued itself again without them."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,18 @@ class JobEvents:
     """In a series: it was ended at its own time limit."""
     preempted: bool = False
     """Its scheduler was about to take the nodes away, and to queue it again or not: it has not ended by itself."""
+    checking: bool = False
+    """Its nodes are being checked; it does not train yet."""
+    unfit: str | None = None
+    """The nodes that failed that check, as a host list, empty where it is no node's fault; it did not train."""
     problem: str = ""
     earlier: tuple[Start, ...] = ()
     """The starts before the last, of a job that its scheduler queued again."""
+
+    @property
+    def left_out(self) -> list[str]:
+        """The nodes without which it has queued itself again: a host list for each time."""
+        return [start.unfit for start in self.earlier if start.unfit]
 
 
 def read_events(path: Path) -> JobEvents:
@@ -68,15 +79,19 @@ def read_events(path: Path) -> JobEvents:
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
     preempted: list[bool] = []
+    unfit: list[str | None] = []
     later: list[dict[str, Any]] = []
     for event in _events(path):
         if event["event"] == "start":
             start, later = event, []
             starts.append(event)
             preempted.append(False)
+            unfit.append(None)
         elif start is not None and event.get("job_id") == start.get("job_id"):
             later.append(event)
             preempted[-1] = preempted[-1] or event["event"] == "preempted"
+            if event["event"] == "unfit":
+                unfit[-1] = str(event.get("nodes", ""))
     if start is None:
         return JobEvents()
     spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
@@ -103,10 +118,12 @@ def read_events(path: Path) -> JobEvents:
         preempted=preempted[-1],
         log_from=_integer(start.get("log")) or 0,
         batch_from=_integer(start.get("batch")) or 0,
+        checking="check" in kinds and kinds.isdisjoint(("checked", "unfit", "end")),
+        unfit=unfit[-1],
         problem=_problem(began, later) or ("the disk was full" if full else ""),
         earlier=tuple(
-            Start(str(one.get("nodes", "")), _number(one.get("time")), taken)
-            for one, taken in zip(starts[:-1], preempted, strict=False)
+            Start(str(one.get("nodes", "")), _number(one.get("time")), taken, bad or "")
+            for one, taken, bad in zip(starts[:-1], preempted, unfit, strict=False)
             if one.get("job_id") == start.get("job_id")
         ),
     )
@@ -148,6 +165,8 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
             return f"hung after iteration {last}: no further one came, the job was ended"
         if event["event"] == "preempted":
             return "preempted: it left the end to the scheduler"
+        if event["event"] == "unfit":
+            return f"{event.get('nodes') or 'all nodes together'} failed the check before training: no rank was started"
         if event["event"] == "no-checkpoint":
             return "the jobs before it saved no checkpoint to continue from: no rank was started"
         if event["event"] == "teardown":

@@ -436,7 +436,8 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     if content.interval > 1:
         every = content.interval
         remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
-    if events.restarts and not content.restarts:  # it went on exactly where it stopped: only its events tell
+    # It went on exactly where it stopped: only its events tell.
+    if events.restarts > len(events.left_out) and not content.restarts:
         again = "no iteration is printed again: the log does not show where it continued"
         remarks.append(f"the job was restarted, and {again}")
     return tuple(remarks)

@@ -1,0 +1,158 @@
+"""``python -m llmb_common.health.own_nodes RUN JOB RESTART NODES``: a job checks the nodes that it has been given.
+
+``check_nodes`` of ``submission/supervise.sh`` starts this before training, in the job's allocation. Standard output is
+the host list of the nodes that fail, standard error goes to the training log, ``fabric-<restart>.json`` in the run's
+folder has everything. The exit status says what the job is to do: ``TRAIN``, ``WITHOUT`` these nodes once more, or
+``END``. Any other status, such as that of an exception, means that nothing was judged, and the job trains.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from llmb_common.base.errors import LLMBError, RecordError, SchedulerError
+from llmb_common.base.files import write_json
+from llmb_common.base.hostlist import compress, expand, expand_known
+from llmb_common.executors.base import executor_for
+from llmb_common.health.ask import DAYS, Health, look_at
+from llmb_common.health.fabric import with_fabric
+from llmb_common.nodes.needs import needs_of
+from llmb_common.planning.job_plan import JobPlan
+from llmb_common.runs.record import RunRecord, load_record
+from llmb_common.runs.timing.job_events import read_events
+from llmb_common.submission.bad_nodes import BadNode, require_enough
+from llmb_common.submission.excluded_nodes import exclude_nodes
+
+TRAIN, WITHOUT, END = 0, 10, 11
+MOST_RESTARTS = 2
+"""How often a job queues itself again because of its nodes."""
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What the job is to do (``status``), the nodes that fail, each with the reason, and why in one sentence."""
+
+    status: int
+    unfit: dict[str, str]
+    why: str
+
+
+def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
+    """What becomes of a job whose nodes were ``found`` so; ``left_out``: the nodes without which it has queued itself
+    again, a host list for each time.
+
+    Nodes on which nothing could be measured are not unfit where that holds for all of them: training will say why.
+    """
+    failed = {verdict.node: verdict.reason for verdict in found.failed}
+    answer, of_all = "the fabric was not measured", []
+    if found.fabric is not None:
+        answer = found.fabric.verdict.answer
+        of_all = [finding.what for finding in found.fabric.verdict.faults_of_all]
+        measured = found.fabric.measurement
+        if not measured.hosts:
+            failed = {node: why for node, why in failed.items() if node not in measured.missing}
+            answer = f"not judged: nothing could be measured on any node: {next(iter(measured.missing.values()), '')}"
+    if len(failed) > 1 and found.shared_fault:
+        return Decision(END, {}, f"all nodes fail alike, and none is at fault: {found.shared_fault}")
+    if not failed and of_all:
+        return Decision(END, {}, f"the fabric as a whole fails: {of_all[0]}")
+    if not failed:
+        return Decision(TRAIN, {}, answer)
+    kept = _why_not_without(record, failed, left_out)
+    if kept:
+        return Decision(END, failed, f"the job is not queued again: {kept}")
+    return Decision(WITHOUT, failed, "the job queues itself again without them")
+
+
+def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
+    """Why the job cannot run without these nodes; empty where it can."""
+    plan, run_id = record.plan, record.paths.run_id
+    asked = plan.scheduler.nodelist if plan.scheduler is not None else None
+    named = sorted(set(failed) & set(expand(asked or "")))
+    if named:
+        return f"it asks for {compress(named)} by name"
+    if len(left_out) >= MOST_RESTARTS:
+        return f"it has been {MOST_RESTARTS} times before"
+    without = {node: "it is left out already" for hosts in left_out for node in expand_known(hosts)} | failed
+    bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in without.items()]
+    try:
+        require_enough(plan, bad)
+    except LLMBError as error:
+        return error.message
+    return ""
+
+
+def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
+    """What the nodes of this job are, by themselves and under load.
+
+    Raises:
+        LLMBError: nothing can be started there, or the site's configuration cannot be read
+    """
+    plan, begun = record.plan, time.monotonic()
+    executor, needs = executor_for(plan.cluster_type), needs_of(plan)
+    held = executor.own_nodes(job_id, nodes, plan.scheduler)
+    found = look_at(held, needs)
+    try:
+        found = with_fabric(held, needs, found, Path(plan.install), executor.topology())
+    except SchedulerError as error:  # what the look has found is true all the same
+        _say(f"check before training: {error.message}")
+    return replace(found, seconds=time.monotonic() - begun)
+
+
+def main(words: Sequence[str]) -> int:
+    """The exit status; prints the nodes that fail."""
+    folder, job_id, restart, nodes = words
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
+    try:
+        record = load_record(Path(folder))
+        found = check(record, job_id, expand(nodes))
+    except LLMBError as error:
+        _say(f"check before training: {error.message}")
+        return 1
+    decision = decide(record, found, read_events(record.paths.events).left_out)
+    try:
+        write_json(record.paths.folder / f"fabric-{restart}.json", _as_plain(found, decision))
+    except RecordError as error:
+        _say(f"check before training: {error.message}")
+    for node, why in decision.unfit.items():
+        _say(f"error: check before training: on node {node}: {why}")
+        _keep_out(record.plan, node, why)
+    level = "error: " if decision.status == END else ""
+    _say(f"{level}check before training: {decision.why} ({found.seconds:.0f} s)")
+    print(compress(decision.unfit))
+    return decision.status
+
+
+def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "nodes": msgspec.to_builtins(found.verdicts),
+        "fabric": msgspec.to_builtins(found.fabric),
+        "seconds": round(found.seconds, 1),
+        "unfit": decision.unfit,
+        "why": decision.why,
+    }
+
+
+def _keep_out(plan: JobPlan, node: str, why: str) -> None:
+    """Keep later jobs off the node, as ``--health`` does; where the list is not ours, nobody is told."""
+    try:
+        exclude_nodes(Path(plan.install), node, f"health: {why}", days=DAYS)
+    except (LLMBError, OSError) as error:
+        _say(f"{node} could not be excluded: {error}")
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
