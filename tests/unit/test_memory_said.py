@@ -8,18 +8,17 @@ from typing import Any
 
 import pytest
 
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory import ran_out
-from llmb_common.planning.outlook_lines import fits_line
+from llmb_common.planning.outlook_lines import answer, memory_line
 from support.plans import ROOT, plan
 
 PEAKS = json.loads((ROOT / "tests/data/memory_peaks.json").read_text())
 
 
-def fits(size: str, gpu: str, dtype: str, gpus: int, **further: str) -> str:
+def planned(size: str, gpu: str, dtype: str, gpus: int, **further: str) -> JobPlan:
     asked = {"MODEL_SIZE": size, "GPU_TYPE": gpu, "DTYPE": dtype, "JOB_TOTAL_GPUS": str(gpus), **further}
-    memory = plan("mbridge", **asked).preflight.memory
-    assert memory is not None
-    return fits_line(memory)
+    return plan("mbridge", **asked)
 
 
 @pytest.mark.parametrize("row", PEAKS["functions"], ids=lambda row: f"{row['function']}-{row['allocated_gib']}")
@@ -27,18 +26,24 @@ def test_the_screen_shows_what_was_measured_of_this_very_function(row: dict[str,
     words = r"(.*)_pretrain_(\d+)gpu_(.*)_(bf16|fp8)(mx)?(_fsdp)?_config"
     model, gpus, gpu, dtype, recipe, fsdp = re.findall(words, row["function"])[0]
     further = {"FP8_RECIPE": recipe} if recipe else {}
-    said = fits(model, gpu, dtype, int(gpus), **further, CONFIG_VARIANT="fsdp" if fsdp else "pretrain")
-    found = re.search(r"\(([0-9.]+) predicted, ([0-9.]+) where measured, and 2 in reserve, of", said)
+    variant = "fsdp" if fsdp else "pretrain"
+    memory = planned(model, gpu, dtype, int(gpus), **further, CONFIG_VARIANT=variant).preflight.memory
+    assert memory is not None
+    found = re.search(r"([0-9.]+) GiB predicted, ([0-9.]+) where measured, and 2 in reserve", memory_line(memory))
     assert found is not None
     peaks = [other["allocated_gib"] for other in PEAKS["functions"] if other["function"] == row["function"]]
     assert float(found[2]) == pytest.approx(max(peaks), abs=0.1)
 
 
 def test_fits_is_not_said_where_a_job_of_the_kind_ran_out() -> None:
-    assert fits("llama31_405b", "gb200", "nvfp4", 256).startswith("maybe (161.6 of 184 GiB a GPU; dense, nvfp4, VP")
-    assert fits("nemotron_3_super", "gb300", "nvfp4", 64).startswith("maybe (")
-    assert fits("llama3_70b", "gb200", "nvfp4", 64).startswith("yes ("), "less of its GPU than the job that ran out"
-    assert fits("deepseek_v3", "gb300", "bf16", 256).startswith("yes (")
+    def first_line(*job: Any) -> str:
+        return answer(planned(*job))
+
+    assert first_line("llama31_405b", "gb200", "nvfp4", 256).startswith("may fit: 161.6 of 184 GiB (")
+    assert first_line("nemotron_3_super", "gb300", "nvfp4", 64).startswith("may fit: ")
+    fits = first_line("llama3_70b", "gb200", "nvfp4", 64).startswith("fits: ")
+    assert fits, "less of its GPU than the job that ran out"
+    assert first_line("deepseek_v3", "gb300", "bf16", 256).startswith("fits: ")
 
 
 @pytest.mark.parametrize(
