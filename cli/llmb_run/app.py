@@ -215,7 +215,14 @@ class VerbCommand(Command):
 
 
 def load_command(name: str) -> click.Command:
-    """The command of this name, whose module is imported now."""
+    """The command ``name``, whose module this imports.
+
+    ``name`` is one of ``COMMANDS`` or ``HIDDEN``; who takes a user's word for it asks ``LazyGroup.get_command``.
+
+    Raises:
+        ImportError: there is no module for it
+        AttributeError: the module has no ``NAME_command``
+    """
     module = import_module(f"llmb_run.commands.{_MODULES.get(name, name)}")
     command: click.Command = getattr(module, f"{name}_command")
     return command

@@ -182,7 +182,11 @@ def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
 
 
 def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
-    """The rows for spreadsheets and scripts: full precision, no cell that a spreadsheet would evaluate."""
+    """The rows as CSV text with a line of column names, for spreadsheets and scripts; only columns that CSV is to
+    have.
+
+    Numbers are in full, and no cell is one that a spreadsheet would evaluate. Without rows: the names alone.
+    """
     shown = chosen(columns, Form.CSV)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

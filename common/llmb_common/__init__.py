@@ -1,3 +1,3 @@
 """LLMB's library: recipes, plans, scripts, executors, runs and results."""
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -153,7 +153,9 @@ def _mlp(model: Any, columns: int, width: int | None = None) -> int:
 
 
 def _grouped(model: Any) -> int:
-    """Queries, keys, values, the projection of what they give, and its gate."""
+    """How many weights a layer's attention has: queries, keys, values, output projection, and the gate where there
+    is one.
+    """
     heads, gate = model.num_attention_heads, getattr(model, "attention_output_gate", False)
     return int(model.hidden_size * _head_dim(model) * (2 * (heads + _groups(model)) + (heads if gate else 0)))
 

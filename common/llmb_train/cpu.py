@@ -99,7 +99,11 @@ class Stream:
 
 
 class Event:
-    """Times by the host's clock, in milliseconds like those of CUDA events."""
+    """Stands in for ``torch.cuda.Event`` on a CPU: ``record`` keeps the host's clock, ``elapsed_time`` gives
+    milliseconds.
+
+    Work on a CPU is done when it was called, so that waiting does nothing and ``query`` is always True.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.time = 0.0

@@ -85,7 +85,12 @@ def minor(version: str) -> str:
 
 
 def release_of(version: str | None) -> Release | None:
-    """The release that a version of Megatron-Bridge belongs to; None for those that LLMB has no settings for."""
+    """The release that a version of Megatron-Bridge belongs to, by its first two numbers; None for older or
+    unreadable ones.
+
+    A version newer than all that LLMB has settings for gives a release with that number and no settings of its own
+    (``is_newer``), not None.
+    """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
     newer = re.fullmatch(r"[0-9]+\.[0-9]+", wanted) and _numbers(wanted) > _numbers(RELEASES[-1].bridge)
@@ -188,7 +193,12 @@ def _require_patched_versions(engine: Engine, release: Release) -> None:
 
 
 def _plan_for(held: str) -> str:
-    """How to plan a job for the release ``held``, where that is newer than LLMB; else empty."""
+    """The end of a message that tells how to plan for a newer release than LLMB knows: ``; LLMB_ENGINE=0.5 plans
+    ...``.
+
+    ``held`` is the version of the Megatron-Bridge that is there. Empty: LLMB has that release, or it is none that it
+    could plan for, so nothing is to be added.
+    """
     found = release_of(held)
     return f"; LLMB_ENGINE={held} plans the job for this one" if found is not None and found.is_newer else ""
 
@@ -237,7 +247,10 @@ def says(module: str, name: str) -> bool:
 
 
 def _source_version(package: str) -> str | None:
-    """The version in a package's ``package_info.py``; None where it has no such file."""
+    """The version that an installed package's ``package_info.py`` names, read as text without importing the package.
+
+    None: it has no such file, or one without major, minor and patch numbers.
+    """
     for folder in _folders(package):
         try:
             text = (Path(folder) / "package_info.py").read_text(encoding="utf-8")

@@ -282,6 +282,11 @@ class SiteConfig(Artefact):
         return self._applied() == leaves(self.values) and not _lacking(data, leaves(self.values))
 
     def make(self) -> None:
+        """Write the site's configuration, and a record of the values that were written.
+
+        A value that the user has changed in the file since stays; one that is no longer wanted is dropped, one that the
+        file lacks is added again.
+        """
         wanted, applied = leaves(self.values), self._applied()
         dropped = {keys: value for keys, value in (applied or {}).items() if keys not in wanted}
         if applied is not None and self.path.is_file():

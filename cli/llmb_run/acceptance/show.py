@@ -283,7 +283,11 @@ def work_of(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _line(where: str) -> int:
-    """The line number in ``suite.yaml:12``."""
+    """The line number at the end of ``where``, a place such as ``suite.yaml:12``.
+
+    Raises:
+        ValueError: no number follows the last colon
+    """
     return int(where.rpartition(":")[2])
 
 

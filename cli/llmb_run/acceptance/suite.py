@@ -196,7 +196,7 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a suite's file."""
+    """The content of an acceptance suite's YAML file, as written; a field that it does not know is refused."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]

@@ -157,7 +157,16 @@ def retry(
     check: bool,
     **settings: Any,
 ) -> Result:
-    """``llmb-run retry``."""
+    """Start recorded runs again with their settings (``llmb-run retry``), as one job or as a round of several.
+
+    ``runs``: ids or folders. ``check``: start nothing, only show what differs from then (``exact``: start only where
+    nothing differs, ``anyway``: even so). ``resume``: continue from the checkpoint. ``without_failed``: keep off bad
+    nodes. Runs have to be the user's own, but for ``check``, and have ended, but for ``check`` and ``exact``.
+
+    Raises:
+        RequestError: options that exclude each other, a run of somebody else or that has not ended, or a
+            checkpoint that cannot be continued or is used by several jobs
+    """
     how, workspace = StartOptions.taken(settings), Workspace()
     check_apart(repeats, how.apart)
     if exact or check:

@@ -213,7 +213,13 @@ def _answer(change: Change | None) -> str | None:
 
 
 class _Side:
-    """The measured runs of one side of ``compare``, at least one."""
+    """The measured runs that one side of ``compare`` names, at least one, with their mean step time.
+
+    ``seconds`` (with stalls) is compared and None where no run has a time. A run that is named twice counts once.
+
+    Raises:
+        RequestError: the words name no recorded run
+    """
 
     def __init__(self, words: str, workspace: Workspace) -> None:
         # Whoever names a run twice has not repeated it.
@@ -258,7 +264,12 @@ def _stalls(one: _Side, other: _Side) -> str:
 
 
 def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
-    """Whether both sides did the same, by what was asked for and by the loss."""
+    """One or two lines that say whether both sides of ``compare`` did the same work, each with its newline; never
+    empty.
+
+    ``loss``: the iteration where the losses are furthest apart, and by which fraction; None: no iteration in common.
+    ``unequal``: settings that make a step's work different, so that step times must not be compared.
+    """
     said = ""
     if unequal:
         said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"

@@ -22,7 +22,15 @@ from llmb_run.terminal import next_command, split, table
 
 
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
-    """``llmb-run list``."""
+    """The workloads and their configurations, as a table (``llmb-run list``); starts nothing and needs no
+    installation.
+
+    ``workload`` and ``size``: only these; ``installed``: only those of the installation; ``gpu_type``: of which GPU the
+    configurations are, else the cluster's.
+
+    Raises:
+        RequestError: no workload, size or GPU type has that name
+    """
     if gpu_type and gpu_type.lower() not in gpus.gpu_types():
         near = did_you_mean(gpu_type, gpus.gpu_types(), cutoff=0.8)
         nearest, differs = gpus.NEAREST.get(gpu_type.lower(), ("", ""))

@@ -195,7 +195,11 @@ def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
 
 
 def _counts(groups: Sequence[Mapping[str, Any]]) -> str:
-    """How many of several configurations have each verdict: ``1 of 7 configurations fails, 5 are open: ``."""
+    """The beginning of a sentence that counts configurations by verdict, worst first, ending in ``: ``.
+
+    ``1 of 7 configurations fails, 5 are open: ``; where all agree, ``Both configurations ...`` or ``All 3 ...``. Empty
+    for a single one, which needs no count.
+    """
     if len(groups) == 1:
         return ""
     kinds = Counter(str(group["word"]) for group in groups)

@@ -121,7 +121,11 @@ def _repeats(seen: Sequence[SeenRun]) -> list[_Repeat]:
 
 
 class _Repeats:
-    """Repeats by node and by configuration: of a node only its own runs are looked at, until it seems slow."""
+    """Repeated runs of the same configurations, to find the node on which they are slower than on the others.
+
+    Only a node's own repeats are looked at, with those of the same configurations elsewhere, and only of configurations
+    that ran both with and without it.
+    """
 
     def __init__(self, every: Sequence[_Repeat]) -> None:
         self.every = every
@@ -134,9 +138,12 @@ class _Repeats:
         self._totals = {group: _total(repeats) for group, repeats in groups.items()}
 
     def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:
-        """The node that is surest to be slow, with those that were in the same repeats; how much; None: no node.
+        """The nodes that are surely slow, and by which fraction (0.1: a tenth slower); None where no node stands
+        out.
 
-        ``looked_at`` nodes may be slow by chance.
+        The nodes are one node with all those that were in exactly the same repeats, between which nothing can tell.
+        ``looked_at``: how many nodes are tested in all; the more, the surer it has to be, as each may be slow by
+        chance.
         """
         sure = {host: self._sureness(host) for host in self.on_host}
         worst = max(sure, key=lambda host: sure[host], default="")

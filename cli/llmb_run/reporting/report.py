@@ -251,7 +251,10 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
 
 def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
-    """How many runs failed, are live, or have no time, and why they mostly failed."""
+    """How many of the runs ``found`` failed, are live or gave no result, and the most common causes of failure.
+
+    Causes come from ``seen``, what is known of the runs beside their logs.
+    """
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
     return Counts(

@@ -50,7 +50,10 @@ def _gpus(seen: Sequence[SeenRun]) -> str:
 
 
 def _software(seen: Sequence[SeenRun]) -> str:
-    """What the runs trained with, and the versions of driver, CUDA and NCCL."""
+    """One line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
+
+    What is unknown is left out; several values of one are listed. Empty: nothing is known.
+    """
     versions = {
         "driver": listed(run.driver for run in seen),
         "CUDA": listed(run.cuda for run in seen),

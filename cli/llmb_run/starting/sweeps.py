@@ -47,11 +47,14 @@ def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob
 
 
 def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> list[dict[str, str]]:
-    """Each combination as changes, in the order of the values; the last dimension changes first.
+    """Every combination of the dimensions' values, each as changes by name; those of a ``zipped`` group go side by
+    side.
+
+    In the order of the values, the last dimension changing first. No dimension at all gives one empty combination.
 
     Raises:
-        RequestError: a dimension has no value or one twice, zipped ones have not as many as each other, or there are
-            too many combinations
+        RequestError: a dimension has no value or one twice or is named twice, zipped ones have not as many as each
+            other, or there are too many combinations
     """
     groups: list[list[dict[str, str]]] = [
         *([{name: value} for value in _once(name, values)] for name, values in dimensions.items()),

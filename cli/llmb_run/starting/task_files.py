@@ -276,7 +276,10 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
 
 
 def _words(value: Any) -> list[str]:
-    """A value, or each of several, as a user writes it."""
+    """The texts of a value as a user writes them: one for each item of a tuple, else one for the value itself.
+
+    Only a tuple is several; an empty one gives an empty list.
+    """
     return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 

@@ -51,7 +51,10 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
 
 
 def _losses(run: Run) -> dict[int, float]:
-    """The loss of each iteration of a run, by its number; empty without a step time."""
+    """The loss of each iteration of a run that was measured already, by the iteration's number. Reads no file.
+
+    Iterations without a loss, or with loss 0, are left out. Empty: the run was not measured or has no step time.
+    """
     if run.measured is None or run.attempt is None or run.attempt.time is None:
         return {}
     return {item.index: item.loss for item in run.measured.timing.iterations if item.loss}

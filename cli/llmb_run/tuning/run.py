@@ -43,7 +43,11 @@ from llmb_run.tuning.strategy import Tuning
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What is asked of a tuning; ``budget`` is in GPU-hours, infinite without one."""
+    """What a user asked of ``llmb-run tune``: from which job, which values are tried, and at what cost.
+
+    ``budget`` in GPU-hours, infinite without one; ``trial_steps``: training steps of a trial. ``about`` is a text equal
+    for requests that differ only in budget and in what is done at the end.
+    """
 
     spec: JobSpec
     values: Values

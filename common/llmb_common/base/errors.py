@@ -85,6 +85,8 @@ class RecipeError(LLMBError):
 
 
 class ConfigError(LLMBError):
+    """Settings, or a file of the installation, cannot be used: ``llmb`` ends with exit status 2; code ``config``."""
+
     exit_status = 2
     default_code = "config"
 
@@ -115,6 +117,8 @@ class RecordError(LLMBError):
 
 
 class CheckFailed(LLMBError):
+    """What was asked to be checked is not right: ``llmb`` ends with exit status 1; code ``failed``."""
+
     exit_status = 1
     default_code = "failed"
 

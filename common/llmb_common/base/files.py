@@ -278,13 +278,14 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
 
 
 def require_trusted(path: Path, install: Path, shared: Path | None = None) -> None:
-    """Refuse ``path``, read from the installation ``install``, if it comes from somebody who has no say there.
+    """Return where ``path``, read from the installation ``install``, was written by somebody trusted; else raise.
 
-    The owner of the installation's folder is trusted. ``shared`` is a folder outside it that the settings name: so is
-    its owner and, where its group may write to it, that group. S1 of SECURITY.md.
+    Trusted are root, this user, the owner of ``install``, the owner of ``shared`` (a folder outside it that the
+    settings name) and, where its group may write to ``shared``, whoever is in that group. Links are followed first; a
+    file that is missing or unreadable passes: its reader reports it. S1 of SECURITY.md.
 
     Raises:
-        ConfigError: code ``not-trusted``; says whose it is. A file that is missing or unreadable is for its reader.
+        ConfigError: code ``not-trusted``; the message says what is wrong with it, the remedy whose files are trusted.
     """
     real = Path(os.path.realpath(path))  # of links in a circle Path.resolve makes a RuntimeError
     if not os.access(real, os.R_OK):

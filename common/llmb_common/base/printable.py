@@ -148,6 +148,9 @@ class _Heedless(_Printable):
     """Standard error, where a full disk does not end the work: from then on nothing more is said."""
 
     def write(self, text: str) -> int:
+        """Write ``text``, filtered, and return the number of characters; where writing fails (``OSError``) silence
+        the stream and return the length as if it had worked.
+        """
         try:
             return super().write(text)
         except OSError:
@@ -177,5 +180,7 @@ def unfiltered(stream: TextIO) -> TextIO:
 
 
 def exact(stream: TextIO) -> TextIO:
-    """``stream`` for scripts and the like: unchanged into a file or a pipe, filtered on a terminal."""
+    """The stream that lets text for scripts through unchanged: what ``stream`` filters for where it is a file or a
+    pipe, ``stream`` itself, filter and all, on a terminal. Adds no filter to a stream that has none.
+    """
     return stream if stream.isatty() else unfiltered(stream)

@@ -75,7 +75,12 @@ class Conversation:
         self._waiting = self._waiting[written:]
 
     def _take(self) -> list[str]:
-        """The lines that have arrived whole; notes the end of the output, and drops a line that is too long."""
+        """The lines that are whole after one read of the pipe, which waits for output; empty: none is whole yet, or
+        the output ended.
+
+        Keeps the unfinished rest for the next call and drops it where it is too long; at the end of the output sets
+        ``over``.
+        """
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:
             self.over = True

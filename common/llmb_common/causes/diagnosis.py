@@ -275,10 +275,11 @@ def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence
 
 
 def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
-    """Whether the rank that began it left no complaint, so that a mere complaint of another is no cause.
+    """True where the rank that started the failure left no complaint, so that a complaint of another rank is no
+    cause.
 
-    That is so where a rank was killed before any ended otherwise, because the rest of a failing job is killed too; or
-    where the rank that ended first has said nothing while others did.
+    That is so where any rank's first end was a kill, because the rest of a failing job is killed too; or where the rank
+    that ended first has said nothing, neither by rank nor by host, while several others did.
     """
     roles = ("ended", "killed")
     ends = ([item for item in reading.complaints if item.signature.role in roles] for reading in readings)

@@ -227,7 +227,11 @@ def _read(file: Path) -> tuple[tuple[str, int], RankFile] | None:
 
 
 def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
-    """The frames of the main thread in the last stack of a rank's file, innermost first; empty where there is none."""
+    """The frames, each (file, line, function), of the main thread in the last stack of ``lines``, a rank's file,
+    innermost first; empty: no frames.
+
+    The main thread is the one whose outermost function is that of a module; without one, the last thread counts.
+    """
     threads: list[list[tuple[str, str, str]]] = []
     for line in lines:
         if _THREAD.match(line):

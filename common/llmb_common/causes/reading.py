@@ -411,7 +411,9 @@ def first_by_time(items: Sequence[Complaint]) -> Complaint:
     """The first complaint in its file, unless another with the same style of time is a little earlier by the clock."""
 
     def style(item: Complaint) -> str:
-        """The form of a line's time, with every digit as 0: only times of one form compare."""
+        """The form of a complaint's time: its first 19 characters with every digit as 0, empty without a time. Only
+        times of one form can be compared.
+        """
         return re.sub(r"\d", "0", (item.line.time or "")[:19])
 
     def clock(item: Complaint) -> float:

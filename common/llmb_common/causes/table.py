@@ -123,7 +123,11 @@ _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cas
 
 
 def _numbered(found: FailureSignature, text: str) -> FailureSignature:
-    """The signature of Xids or SXids, ``found``, made that of the number in ``text``; unchanged without a number."""
+    """A copy of ``found``, the signature of Xids or SXids, for the number that ``text`` names; ``found`` itself
+    where it names none.
+
+    A number of Xid that the table does not know gives id ``xid-NUMBER``, only a possible cause.
+    """
     match = _XID.search(text)
     if match is None:
         return found

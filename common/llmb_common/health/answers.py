@@ -14,7 +14,7 @@ _Number = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,4}$")]
 
 
 class _Value(msgspec.Struct):
-    """What a GPU gives by itself, or a rank with others."""
+    """What a GPU gave by itself, or a rank together with others."""
 
     seconds: tuple[_Figure, ...] = ()
     log: tuple[str, ...] = ()
@@ -25,7 +25,7 @@ class _Value(msgspec.Struct):
 
 
 class _Result(msgspec.Struct):
-    """What has become of one of them (``llmb_train.nodes.ask.call_all``)."""
+    """What became of one call on a node: a value, an error, or that it hung."""
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
     error: str = ""

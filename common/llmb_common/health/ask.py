@@ -133,7 +133,7 @@ DAYS = 1.0
 
 @dataclass(frozen=True)
 class Health:
-    """What nodes were found to be."""
+    """What some nodes were found to be: a verdict and facts of each, and their fabric where it was measured."""
 
     verdicts: Sequence[NodeVerdict]
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Health:
 
     @property
     def failed(self) -> list[NodeVerdict]:
-        """Verdicts of the nodes that failed or did not answer."""
+        """The verdicts over nodes that failed or did not answer."""
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
 
     @property
@@ -161,12 +161,12 @@ class Health:
 
     @property
     def drift(self) -> dict[str, dict[str, list[str]]]:
-        """What differs between the nodes that answered."""
+        """What differs between the nodes that answered: by fact and value, which nodes have it."""
         return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
 
 
 def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
-    """What each of several nodes fails of."""
+    """What all of several nodes fail of, in words; empty: nothing, or one node alone."""
     fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in verdicts]
     return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 

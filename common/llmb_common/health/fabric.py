@@ -62,6 +62,7 @@ def look_under_load(
     known = executor.topology()
 
     def measured(held: Held, found: Health) -> Health:
+        """What the nodes were found to be, with their fabric measured."""
         return with_fabric(held, needs, found, install, known, sizes=sizes)
 
     return look(executor, needs, nodes, wait=wait, minutes=MINUTES, then=measured)
@@ -102,7 +103,7 @@ def with_fabric(
 
 
 class _Course:
-    """One measurement, from GPUs by themselves to all nodes together."""
+    """The course of one measurement of a fabric, from GPUs by themselves to all nodes together."""
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
         self._workers, self._needs, self._topology, self._expected = workers, needs, topology, expected
@@ -113,6 +114,7 @@ class _Course:
         """What was seen of GPUs under load, by node."""
 
     def run(self, *, sizes: bool) -> None:
+        """Measure everything in order, and stop asking again when time runs out; the result is in ``measurement``."""
         begun = time.monotonic()
         self._note()
         if not self._workers.nodes:
@@ -136,7 +138,7 @@ class _Course:
             self._together(together, sizes=sizes)
 
     def _by_rail(self) -> None:
-        """Slow groups again, by rail, where nodes have more than one."""
+        """Measure slow groups again, rail by rail, where nodes have more than one."""
         if ranks_of(self._needs) == 1:
             return
         judged = judge(self.measurement, self._topology, self._expected)
@@ -145,11 +147,13 @@ class _Course:
             self._note(rails=tuple(self._workers.rails(groups, self._bytes, self._seconds)))
 
     def _together(self, nodes: list[str], *, sizes: bool) -> None:
+        """Measure all nodes together, at one size or at several."""
         asked = [self._bytes, *(SIZES[self._needs.device] if sizes else ())]
         (measured,) = self._workers.reduce([nodes], asked, WHOLE_SECONDS[self._needs.device])
         self._note(whole=measured[0], sizes=tuple(measured[1:]))
 
     def _reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
+        """An all-reduce in each of the groups at once."""
         measured = self._workers.reduce(groups, [self._bytes], self._seconds)
         return tuple(of_size[0] for of_size in measured)
 
@@ -165,11 +169,13 @@ class _Course:
         return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
     def _note(self, **found: Any) -> None:
+        """Add to the measurement what was found, and which nodes are lost by now."""
         missing = dict(self._workers.lost)
         self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
 
 
 def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
+    """Yields what each GPU gave by itself."""
     for node, said in answers.items():
         for index, result in said.get("alone", {}).items():
             value = result.get("value") or {}
@@ -198,7 +204,7 @@ def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tu
 
 
 def _at_work(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
-    """The node's facts, with what was seen of it under load."""
+    """A node's facts, with what was seen of it under load."""
     try:
         load = from_plain(list(looks), tuple[Snapshot, ...])
     except msgspec.ValidationError:

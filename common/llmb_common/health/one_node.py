@@ -39,6 +39,7 @@ class ContainerProbe:
 
     @property
     def started(self) -> bool:
+        """Whether the container started."""
         return bool(self.values.get("started"))
 
 
@@ -54,6 +55,7 @@ class NodeReport:
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
     def folder(self, name: str) -> Folder:
+        """What the node sees of a folder; nothing of one that was not asked for."""
         return self.facts.folders.get(name, Folder())
 
 
@@ -99,6 +101,7 @@ def _asked(held: Held, needs: Needs, folders: Mapping[str, str], container: Cont
 
 
 def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe:
+    """Start a container on the held node and look at it from inside; ``trial`` is a file that it tries to write."""
     begun = time.monotonic()
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
     answer = held.run(argv, _IMAGE_SECONDS, inside=container)
@@ -111,7 +114,7 @@ def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe
 
 
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
-    """``NAME=VALUE`` lines; a name may come more than once."""
+    """The values in lines ``NAME=VALUE``, by name; a name may come more than once."""
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = assigned(line) or ("", "")

@@ -108,7 +108,7 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit status; prints the nodes that fail."""
+    """Check a job's own nodes before it trains: prints the nodes that fail, and returns what the job is to do."""
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
     try:
@@ -132,6 +132,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
+    """What was found of the nodes, and what was decided, as JSON values."""
     return {
         "schema": 1,
         "nodes": msgspec.to_builtins(found.verdicts),
@@ -151,6 +152,7 @@ def _keep_out(plan: JobPlan, node: str, why: str) -> None:
 
 
 def _say(text: str) -> None:
+    """Print a line for the job's log."""
     print(text, file=sys.stderr, flush=True)
 
 

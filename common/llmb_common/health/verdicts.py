@@ -32,7 +32,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why it is not to be used, on one line."""
+        """Why the node is not to be used, on one line."""
         worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
@@ -74,7 +74,7 @@ def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 
 
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """The verdicts, with what was found later; each thing once."""
+    """The verdicts, with what was found later added, each thing once."""
     return [
         _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
         for item in verdicts
@@ -82,6 +82,7 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
 
 
 def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
+    """The verdict over a node: ``silent`` where it said nothing, else by what was found."""
     if node not in said:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if said[node] is None:
@@ -90,6 +91,7 @@ def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Re
 
 
 def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
+    """The verdict that what was found makes: the worst of it."""
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))
     levels = {remark.level for remark in shown}

@@ -45,7 +45,7 @@ _PORT_TAKEN = "address already in use"
 
 
 def ranks_of(needs: Needs) -> int:
-    """How many ranks work on a node."""
+    """The number of ranks that work on a node."""
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
 
 
@@ -68,11 +68,11 @@ class Workers:
 
     @property
     def nodes(self) -> list[str]:
-        """Those that still answer."""
+        """The nodes that still answer."""
         return [node for node in self._asked if node not in self.lost]
 
     def begin(self) -> None:
-        """Wait until the program is ready on all nodes."""
+        """Wait until the program is ready on all nodes; those on which it is not are lost."""
         self._answers(0, self.nodes, START_SECONDS, 60.0)
 
     def alone(self) -> dict[str, dict[str, Any]]:
@@ -95,6 +95,7 @@ class Workers:
     def _reduced(
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
     ) -> list[list[GroupMeasurement]]:
+        """An all-reduce in each of the groups at once, at each size."""
         members = [node for group in groups for node in group]
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
         answers = self._order({**what, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds)
@@ -127,6 +128,7 @@ class Workers:
         return first
 
     def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
+        """Give nodes an order; returns what those that answer in time say."""
         self._number += 1
         self._conversation.tell(json.dumps({"order": self._number, **what}))
         answers = self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
@@ -181,6 +183,7 @@ def _limit(took: Sequence[float], nodes: int, seconds: float, floor: float) -> f
 
 
 def _why_silent(number: int) -> str:
+    """Why a node is lost, by the order that it did not answer."""
     if number == 0:
         return "no answer: nothing starts there in the job's image"
     return "it stopped answering while the fabric was measured"
@@ -226,6 +229,7 @@ def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[f
 
 
 def _problem(result: Mapping[str, Any] | None) -> str:
+    """Why a rank gave no figure, in words."""
     if result is None:
         return "its node did not answer"
     if "error" in result:
@@ -253,6 +257,7 @@ def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
 
 
 def _does_nothing(result: Mapping[str, Any]) -> bool:
+    """Whether a rank is stopped or dead, so that the others waited for it."""
     if "hung" in result:
         return result.get("state") in _NOT_ALONE or "cannot be killed" in result["hung"]
     return str(result.get("error", "")).startswith("it died")

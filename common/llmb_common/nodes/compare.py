@@ -29,10 +29,12 @@ _WORTH = 16
 
 
 def unreadable(fleet: Fleet) -> Iterator[Found]:
+    """Yields each node whose record cannot be read."""
     yield from (Found("", name) for name in fleet.unreadable)
 
 
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
+    """Yields how many nodes left a record, where the job had more."""
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
         yield Found("", f"{seen} of {fleet.needs.nodes}")
@@ -50,7 +52,7 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 
 
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
-    """GPUs whose clock under load is far below the median GPU's."""
+    """Yields each GPU whose clock under load is far below the median GPU's."""
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
     if not known:
@@ -72,7 +74,7 @@ def _deviation(clocks: Sequence[float], median: float) -> float:
 
 
 def slow_buses(fleet: Fleet) -> Iterator[Found]:
-    """PCIe links that are slow on some GPUs."""
+    """Yields each GPU whose PCIe link is slow, where others are not."""
     yield from _slow_buses(fleet, on_all=False)
 
 
@@ -82,6 +84,7 @@ def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
 
 
 def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
+    """Yields each GPU with a slow PCIe link: where all are alike, or where some differ."""
     found = [(run, gpu_run.slow_bus(run)) for run in fleet.gpus]
     are_alike = len({text for _, text in found}) == 1
     for run, text in found:
@@ -90,6 +93,7 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 
 
 def power_capped(fleet: Fleet) -> Iterator[Found]:
+    """Yields how many GPUs were held at their power limit for long; nothing where none was."""
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
     if long:
@@ -100,40 +104,48 @@ def power_capped(fleet: Fleet) -> Iterator[Found]:
 
 
 def memory_gib(node: NodeFacts) -> float | None:
+    """The node's memory in GiB; None: not known."""
     return node.machine.memory_gib
 
 
 def cpus(node: NodeFacts) -> float | None:
+    """The number of the node's CPUs; None: not known."""
     return node.machine.cpus
 
 
 def numa_nodes(node: NodeFacts) -> float | None:
+    """The number of NUMA nodes; None: not known."""
     return node.system.numa_nodes
 
 
 def hottest_gpu(node: NodeFacts) -> float | None:
+    """The temperature of the node's hottest GPU in degrees Celsius; None: not known."""
     temperatures = [gpu.temperature_c for gpu in node.before.gpus if gpu.temperature_c is not None]
     return max(temperatures, default=None)
 
 
 def seconds_of_driver(node: NodeFacts) -> float | None:
-    """How long nvidia-smi took to answer, where it did."""
+    """Seconds that nvidia-smi took to answer; None where it did not."""
     return node.seconds.get("gpus") if node.before.gpus else None
 
 
 def is_5_percent_less(number: float, median: float) -> bool:
+    """Whether a number is more than 5 % below the median."""
     return number < 0.95 * median
 
 
 def is_less(number: float, median: float) -> bool:
+    """Whether a number is below the median."""
     return number < median
 
 
 def is_20_more(number: float, median: float) -> bool:
+    """Whether a number is more than 20 above the median."""
     return number > median + 20
 
 
 def is_slow_answer(number: float, median: float) -> bool:
+    """Whether an answer took more than 8 seconds, and three times the median."""
     return number > 8 and number > 3 * median
 
 
@@ -141,7 +153,7 @@ CLOCK_SECONDS = 30
 
 
 def clocks_apart(fleet: Fleet) -> Iterator[Found]:
-    """Nodes whose time is not that of the others."""
+    """Yields each node whose time of day is not that of the others."""
     for host, number, median in against_median(fleet, lambda node: node.system.clock):
         if abs(number - median) > CLOCK_SECONDS:
             yield Found(host, f"its clock is {number - median:+.0f} s from the others'")
@@ -151,19 +163,23 @@ def clocks_apart(fleet: Fleet) -> Iterator[Found]:
 
 
 def _settings_of_enroot(node: NodeFacts) -> str | None:
+    """Enroot's settings on the node as one text; None: none are known."""
     settings = sorted(node.software.enroot_settings.items())
     return " ".join(f"{name}={value}" for name, value in settings) or None
 
 
 def _vbios(node: NodeFacts) -> str | None:
+    """The versions of the GPUs' VBIOS as one text; None: none are known."""
     return " ".join(sorted({gpu.vbios for gpu in node.before.gpus if gpu.vbios})) or None
 
 
 def _firmware(node: NodeFacts) -> str | None:
+    """The types and firmware of the network adapters as one text; None: none are known."""
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
 
 def _boards(node: NodeFacts) -> str | None:
+    """The board ids of the network adapters as one text; None: none are known."""
     return " ".join(sorted({port.board for port in node.ports if port.board})) or None
 
 

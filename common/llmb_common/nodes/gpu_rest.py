@@ -78,25 +78,30 @@ def sram_errors(at: GpuAtRest) -> str:
 
 
 def memory_errors(at: GpuAtRest) -> str:
+    """Uncorrectable errors of the GPU's memory, where ``sram_errors`` says nothing; empty: none."""
     count = at.gpu.uncorrected
     return f"{count:.0f} uncorrectable errors since the driver loaded" if count and not sram_errors(at) else ""
 
 
 def rows_lost(at: GpuAtRest) -> str:
+    """That rows of the GPU's memory could not be remapped; empty: none."""
     return "memory rows could not be remapped" if at.gpu.rows_failed in _YES else ""
 
 
 def rows_waiting(at: GpuAtRest) -> str:
+    """That rows of the GPU's memory wait for a reset to be remapped; empty: none."""
     return "rows to remap at its next reset" if at.gpu.rows_pending in _YES and not rows_lost(at) else ""
 
 
 def unusable_mode(at: GpuAtRest) -> str:
+    """Which mode keeps jobs off the GPU; empty: none."""
     if at.is_divided:
         return "divided (MIG)"
     return "its compute mode prohibits all work" if at.compute_mode == "prohibited" else ""
 
 
 def exclusive_mode(at: GpuAtRest) -> str:
+    """That the GPU takes one process only; empty: it takes several."""
     is_exclusive = at.compute_mode.startswith("exclusive") and not at.is_divided
     return "its compute mode allows only one process" if is_exclusive else ""
 
@@ -122,6 +127,7 @@ def _memory_may_be_the_cpus(at: GpuAtRest) -> bool:
 
 
 def _memory_in_use(at: GpuAtRest) -> str:
+    """How much of the GPU's memory others use; empty: little."""
     used = at.gpu.memory_used_mib
     if not used or used < FOREIGN_MIB or at.is_divided:
         return ""
@@ -129,11 +135,12 @@ def _memory_in_use(at: GpuAtRest) -> str:
 
 
 def no_persistence(at: GpuAtRest) -> str:
+    """That persistence mode is off; empty: it is on, or not known."""
     return "persistence mode is off" if at.gpu.persistence == "Disabled" else ""
 
 
 def link_trouble(at: GpuAtRest) -> str:
-    """NVLinks that are inactive, missing, or slower than the others."""
+    """Which NVLinks of the GPU are inactive, missing or slow; empty: none."""
     links = at.links
     if at.is_divided:
         return ""
@@ -145,10 +152,12 @@ def link_trouble(at: GpuAtRest) -> str:
 
 
 def unknown_links(node: NodeFacts, needs: Needs) -> str:
+    """Why the state of NVLinks is not known; empty: it is."""
     if node.nvlink.gpus and not node.nvlink.missing:
         return ""
     return f"NVLinks: {node.nvlink.missing or 'nvidia-smi nvlink -s shows none'}"
 
 
 def link_errors(node: NodeFacts, needs: Needs) -> str:
+    """Which NVLinks of the node had bit errors; empty: none."""
     return f"bit errors on NVLinks: {', '.join(node.nvlink.errors)}" if node.nvlink.errors else ""

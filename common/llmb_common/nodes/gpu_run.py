@@ -53,7 +53,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def where(self) -> str:
-        """Its node and number, for people."""
+        """The GPU's node and number: ``n3 GPU 5``."""
         return f"{self.host} GPU {self.gpu.index}"
 
     @cached_property
@@ -84,7 +84,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
 
 def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
-    """The node's GPUs."""
+    """Yields each GPU of a node, with what was seen of it before, during and after a run."""
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
     for gpu in node.gpus:
@@ -122,13 +122,13 @@ def slow_bus(run: GpuRun) -> str:
 
 
 def lowered_limit(run: GpuRun) -> str:
-    """A power limit below the product's own."""
+    """A power limit below the product's own; empty: it is not lowered, or not known."""
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     return f"{limit:g} W of {default:g} W" if limit and default and limit < default - 1 else ""
 
 
 def own_limit(run: GpuRun) -> float | None:
-    """Its power limit, where ``lowered_limit`` does not complain of it already."""
+    """The GPU's power limit in watts; None where ``lowered_limit`` complains of it already, or it is not known."""
     return None if lowered_limit(run) else run.gpu.power_limit_w
 
 
@@ -158,7 +158,7 @@ def outside_fabric(run: GpuRun) -> str:
 
 
 def new_memory_errors(run: GpuRun) -> str:
-    """Errors of this run, and rows that wait for a repair."""
+    """Memory errors of this run, and rows that wait for a repair; empty: none."""
     gpu = run.end or run.gpu
     new = (gpu.uncorrected or 0) - (run.before.uncorrected or 0 if run.before else 0)
     words = [f"{new:.0f} uncorrectable errors"] if new > 0 else []
@@ -174,6 +174,7 @@ def old_memory_errors(run: GpuRun) -> str:
 
 
 def _margins(look: GpuState, gpu: GpuState) -> Iterator[float | None]:
+    """Yields how many degrees a look leaves to each of the GPU's limits; None: not known."""
     yield look.temperature_margin_c
     for now, limit in (
         (look.temperature_c, gpu.temperature_limit_c),
@@ -183,10 +184,11 @@ def _margins(look: GpuState, gpu: GpuState) -> Iterator[float | None]:
 
 
 def _lanes(width: str | None) -> int:
-    """16 of ``16x``."""
+    """The number of PCIe lanes in ``16x``; 0: not known."""
     digits = (width or "").rstrip("x")
     return int(digits) if digits.isdecimal() else 0
 
 
 def _by_index(snapshot: Snapshot) -> dict[int, GpuState]:
+    """The GPUs of a look, by their number."""
     return {gpu.index: gpu for gpu in snapshot.gpus}

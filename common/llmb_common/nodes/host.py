@@ -34,15 +34,18 @@ CUDA_NEEDED = 13
 
 
 def other_architecture(node: NodeFacts, needs: Needs) -> str:
+    """That the node is not of the architecture that jobs need; empty: it is."""
     found = node.machine.architecture or ""
     return f"{found}, and jobs are for {needs.architecture}" if needs.architecture not in ("", found) else ""
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:
+    """That the node shows no GPU, and why; empty: it shows some."""
     return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
 
 
 def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
+    """That the node shows some GPUs, and fewer than jobs need; empty: it does not."""
     found = len(node.gpus)
     return f"{node.host} has {found} of {needs.gpus_per_node}" if 0 < found < needs.gpus_per_node else ""
 
@@ -57,6 +60,7 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 
 
 def old_driver(node: NodeFacts, needs: Needs) -> str:
+    """That the driver's CUDA is too old; empty: it is not, or is not known."""
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
     return f"the driver's CUDA is {node.before.cuda}" if is_old and node.before.gpus else ""
@@ -66,13 +70,14 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
+    """That processes may lock too little memory for the network; empty: enough."""
     limit = node.system.memlock
     is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
     return f"a process may lock {size(limit or 0)}" if is_little else ""
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """/dev/shm that is too small by itself, or has nothing left."""
+    """That /dev/shm is too small, or has nothing left; empty: neither."""
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None:
         return ""
@@ -82,6 +87,7 @@ def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
+    """That little of /dev/shm is left, where ``small_shared_memory`` says nothing; empty: enough."""
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None or small_shared_memory(node, needs):
         return ""
@@ -89,15 +95,18 @@ def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def _left_in_shared_memory(free: int) -> str:
+    """How much of /dev/shm is free, in words."""
     return f"/dev/shm has {size(free)} free: something was left behind there"
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
+    """That processes may open few files; empty: enough."""
     limit = node.system.nofile
     return f"a process may open {limit} files" if limit is not None and limit < FILES else ""
 
 
 def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
+    """That outgoing connections may take a job's rendezvous port; empty: they do not."""
     first = node.system.first_outgoing_port
     if first is None or first >= RENDEZVOUS_END:
         return ""
@@ -105,7 +114,7 @@ def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_cpus(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """What keeps CPUs from their highest clocks."""
+    """Yields each setting that keeps CPUs from their highest clocks."""
     system = node.system
     governors = [name for name in system.governors if name != "performance"]
     if governors:
@@ -125,6 +134,7 @@ _IDLE_OFF = "idle states of the CPU are off: busy cores cannot reach boost clock
 
 
 def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
+    """That the node's clock is not synchronized; empty: it is, or nobody says."""
     return "its clock is not synchronized" if node.services.get("time", {}).get("NTPSynchronized") == "no" else ""
 
 
@@ -137,16 +147,19 @@ def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_imex_channel(node: NodeFacts, needs: Needs) -> str:
+    """That NVLink reaches no other node for lack of an IMEX channel; empty: it does, or need not."""
     if needs.domain_nodes == 1 or node.imex.channels:
         return ""
     return "no channel in /dev/nvidia-caps-imex-channels: NVLink reaches no other node"
 
 
 def imex_down(node: NodeFacts, needs: Needs) -> str:
+    """The state of the IMEX domain where it is down; empty: it is not, or nobody needs it."""
     return _imex_domain(node) if _imex_state(node, needs) not in ("", "UP", "DEGRADED") else ""
 
 
 def imex_degraded(node: NodeFacts, needs: Needs) -> str:
+    """The state of the IMEX domain where it is degraded; empty: it is not."""
     return _imex_domain(node) if _imex_state(node, needs) == "DEGRADED" else ""
 
 
@@ -158,23 +171,27 @@ def imex_unknown(node: NodeFacts, needs: Needs) -> str:
 
 
 def _imex_state(node: NodeFacts, needs: Needs) -> str:
-    """In capitals; empty where nobody says, or nobody needs it."""
+    """The state of the IMEX domain in capitals; empty where nobody says, or nobody needs it."""
     return (node.imex.domain or "").upper() if needs.domain_nodes > 1 else ""
 
 
 def _imex_domain(node: NodeFacts) -> str:
+    """The state of the IMEX domain in words."""
     return f"the IMEX domain is {node.imex.domain}"
 
 
 def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each process of NVIDIA's driver that hangs in the kernel."""
     yield from _hanging(node, of_driver=True)
 
 
 def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each other process that hangs in the kernel."""
     yield from _hanging(node, of_driver=False)
 
 
 def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
+    """Yields each process that hangs in the kernel, of the driver or of others."""
     for process in node.stuck:
         if process.name.startswith("nvidia") == of_driver:
             yield f"{process.name} ({process.pid}) hangs in the kernel (state D)"
@@ -184,7 +201,7 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Folders that are not there, or not to be written to."""
+    """Yields each folder that jobs need and that is missing, not writable or full."""
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
             yield f"the folder {what}, {folder.path}, does not exist"
@@ -195,6 +212,7 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each folder that is nearly full, where ``missing_folders`` says nothing."""
     for what, folder in node.folders.items():
         is_seen = folder.there or what == "/tmp"
         is_failing = what == "/tmp" and (folder.free or 0) < FULL
@@ -203,24 +221,29 @@ def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _is_nearly_full(folder: Folder) -> bool:
+    """Whether little of a folder's file system is free."""
     if not folder.size or folder.free is None:
         return False
     return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
 
 
 def _free_in(folder: Folder) -> str:
+    """How much is free in a folder, in words."""
     return f"{folder.path} has {size(folder.free or 0)} free"
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
+    """That the image cannot be unpacked on the node for lack of space; empty: it can."""
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
 
 def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
+    """That the space for unpacking the image may be too little; empty: enough."""
     return _room_for_image(node, needs, least=needs.image_bytes, most=UNPACKED * needs.image_bytes)
 
 
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
+    """The space for unpacking the image where it is between two bounds; empty: it is not."""
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
         return ""
@@ -228,6 +251,7 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
+    """That Enroot is missing where containers need it; empty: it is there, or not needed."""
     software = node.software
     is_known = software.enroot is not None or software.enroot_missing is not None or "software" in node.hung
     return "enroot is not installed, but containers need it" if needs.containers and not is_known else ""
@@ -241,7 +265,7 @@ def failing_enroot(node: NodeFacts, needs: Needs) -> str:
 
 
 def unwritable_roots(node: NodeFacts, needs: Needs) -> str:
-    """The folder that images are unpacked into."""
+    """That Enroot cannot write where it unpacks images; empty: it can."""
     roots = node.software.roots
     if not needs.containers or roots is None or not roots.problem:
         return ""
@@ -255,20 +279,25 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 
 
 def hung_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each check of the node that hung and that matters."""
     yield from (_hung(look, how) for look, how in node.hung.items() if look not in LESSER_LOOKS)
 
 
 def hung_lesser_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each check of the node that hung and matters little."""
     yield from (_hung(look, how) for look, how in node.hung.items() if look in LESSER_LOOKS)
 
 
 def _hung(look: str, how: str) -> str:
+    """That a check hung, in words."""
     return f"the check of {look} hung ({how})"
 
 
 def failed_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each check of the node that failed, with its error."""
     yield from (f"the check of {look} failed: {error}" for look, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:
+    """Why the node's kernel log cannot be read; empty: it can."""
     return f"the kernel's log cannot be read: {node.kernel.missing}" if node.kernel.missing else ""

@@ -28,7 +28,9 @@ _NVLS = re.compile(r"NCCL INFO (?:NVLS comm |Connected NVLS tree)")
 
 
 class NcclLog(msgspec.Struct, frozen=True):
-    """``transports`` counts channels: ``NET/IB/GDRDMA``, ``NET/Socket``, ``P2P/CUMEM``, ``SHM``, ``NVLS``."""
+    """What NCCL's log on a node says of its version and network; ``transports`` counts channels: ``NET/IB/GDRDMA``,
+    ``SHM``.
+    """
 
     version: str | None = None
     cuda: str | None = None
@@ -72,6 +74,7 @@ class NcclLog(msgspec.Struct, frozen=True):
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
     def _plain(self, name: str) -> str:
+        """A network by the name that people use: ``IB``, ``RoCE``, ``EFA``, ``Socket``."""
         if name.startswith("IB"):
             return "RoCE" if self.adapters and set(self.adapters.values()) <= {"RoCE", "uRoCE"} else "IB"
         if "Libfabric" in name or name.startswith("OFI"):
@@ -154,7 +157,7 @@ def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
 
 
 def _transport(path: str) -> str:
-    """``NET/IB/GDRDMA`` of ``NET/IB/0/GDRDMA``; ``SHM`` of ``SHM/direct/direct``."""
+    """A channel's kind without numbers: ``NET/IB/GDRDMA`` of ``NET/IB/0/GDRDMA``, ``SHM`` of ``SHM/direct/direct``."""
     parts = path.strip().split("/")
     if parts[0] == "NET":
         direct = "/GDRDMA" if any(part.startswith("GDRDMA") for part in parts[2:]) else ""  # also "GDRDMA(PCI)"

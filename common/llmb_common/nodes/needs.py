@@ -46,11 +46,12 @@ class Needs:
 
     @property
     def containers(self) -> bool:
+        """Whether the job runs in a container."""
         return self.scheduler is not None and self.scheduler.containers
 
     @property
     def domain_nodes(self) -> int:
-        """Nodes that share one NVLink domain."""
+        """The number of nodes in one NVLink domain."""
         known = GPUS.get(self.gpu_type)
         return known.nvlink_nodes if known else 1
 
@@ -85,7 +86,7 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
 
 
 def needs_of(plan: JobPlan) -> Needs:
-    """What the job of ``plan`` needs."""
+    """What the job of a plan needs of each of its nodes."""
     image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
     hca = plan.env.get("NCCL_IB_HCA")
     folders = {"installation": plan.install, "workload": _there(plan.workload_folder), "/tmp": "/tmp"}

@@ -20,16 +20,19 @@ DMABUF = (5, 12)
 
 
 def no_adapters(node: NodeFacts, needs: Needs) -> str:
+    """That the node shows no adapter for the network between GPUs; empty: it shows some."""
     return "" if node.machine.adapters else "no device"
 
 
 def lost_links(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each port that lost its link during the check."""
     for port in node.ports:
         if port.errors.get("link_downed"):
             yield f"{port.name} lost its link during the check"
 
 
 def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
+    """Yields each port whose error counters grew during the check."""
     for port in node.ports:
         grown = [f"{count} {name}" for name, count in port.errors.items() if count]
         if grown and not port.errors.get("link_downed"):
@@ -48,6 +51,7 @@ def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
+    """That the dispatcher of experts lacks what it needs of the driver; empty: it does not."""
     if not needs.dispatcher or node.system.peer_mapping is not False or node.system.gdrcopy:
         return ""
     return f"{needs.dispatcher} needs the driver's PeerMappingOverride=1 or GDRCopy; there is neither"
@@ -57,19 +61,22 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yields each port that is slower than ports of its name on other nodes."""
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
 
 def ports_slow_for_their_node(fleet: Fleet) -> Iterator[Found]:
-    """Of a node alone, against its other ports."""
+    """Yields each port that is slower than the other ports of its node, where no other node has one of its name."""
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) == 1)
 
 
 def dark_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yields each port without a link that should have one."""
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "fail")
 
 
 def perhaps_dark_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yields each port without a link that may be meant to have none."""
     yield from (port.dark for port in _ports(fleet) if port.dark_level == "warn")
 
 
@@ -82,11 +89,13 @@ class _Port(NamedTuple):
     active: Sequence[Adapter]
 
     def slow(self, usual: float) -> Found:
+        """The finding that the port is slower than is usual."""
         rate = self.port.rate_gbps
         return Found(self.node.host, f"{self.port.name} runs at {rate:g} Gbit/s; usual here: {usual:g}")
 
     @property
     def dark(self) -> Found:
+        """The finding that the port has no link."""
         own = [port.phys for port in self.node.ports if port.name == self.port.name and port.phys]
         phys = f", {own[0]}" if own else ""
         return Found(self.node.host, f"{self.port.name} is {self.port.state}{phys}")
@@ -106,6 +115,7 @@ class _Port(NamedTuple):
 
 
 def _ports(fleet: Fleet) -> Iterator[_Port]:
+    """Yields each port that serves GPUs, with the ports to compare it with."""
     named: dict[str, list[Adapter]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
@@ -118,7 +128,7 @@ def _ports(fleet: Fleet) -> Iterator[_Port]:
 
 
 def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
-    """Active ports below the usual rate, and that rate."""
+    """Yields each active port below the usual rate, and that rate."""
     for port in _ports(fleet):
         if port.port.state != ACTIVE or not port.port.rate_gbps:
             continue
@@ -134,6 +144,7 @@ def _usual_rate(ports: Sequence[Adapter]) -> float | None:
 
 
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
+    """Yields each node with active Ethernet ports that have no RoCE v2 address."""
     for node in fleet.nodes:
         serving = _serving(node, fleet.needs)
         ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
@@ -147,6 +158,7 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
+    """Yields each node with fewer adapters than is usual."""
     counts = {node.host: len(_serving(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
@@ -180,7 +192,7 @@ def _is_named(name: str, word: str, *, exact: bool) -> bool:
 
 
 def _bare(name: str) -> str:
-    """An adapter's name without its port."""
+    """The name of an adapter without its port."""
     return name.partition(":")[0]
 
 
@@ -188,18 +200,21 @@ def _bare(name: str) -> str:
 
 
 def sockets(fleet: Fleet) -> Iterator[Found]:
+    """Yields each node on which NCCL used plain sockets between nodes."""
     for node in fleet.nodes:
         if fleet.together > 1 and node.nccl and node.nccl.sockets:
             yield Found(node.host, node.host)
 
 
 def indirect(fleet: Fleet) -> Iterator[Found]:
+    """Yields each node on which NCCL did not use GPUDirect RDMA."""
     for node in fleet.nodes:
         if node.nccl and node.nccl.direct is False:
             yield Found(node.host, f"{node.host} ({node.nccl.network})")
 
 
 def unknown_network(fleet: Fleet) -> Iterator[Found]:
+    """Yields why the network that NCCL used is not known; nothing where it is, or is not needed."""
     if fleet.together == 1 or any(node.nccl for node in fleet.nodes):
         return
     reasons = [node.nccl_missing for node in fleet.nodes if node.nccl_missing]
@@ -255,6 +270,7 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
     for where one is down NCCL does not name it."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields each difference between nodes in the adapters that NCCL used."""
         used = {_bare(name) for node in fleet.nodes for name in used_adapters(node)}
         yield from _differing(fleet, value, used)
 
@@ -265,6 +281,7 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
     """The same of all ports, where nobody knows which ones NCCL uses."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields each difference between nodes in their adapters, where nobody knows which were used."""
         if not any(used_adapters(node) for node in fleet.nodes):
             every = {_bare(port.name) for node in fleet.nodes for port in node.machine.adapters}
             yield from _differing(fleet, value, every)

@@ -47,6 +47,7 @@ def read_nodes(run_folder: Path) -> Nodes:
 
 
 def _read_node(file: Path) -> NodeFacts | None:
+    """What a node recorded in a file; None where that cannot be read."""
     try:
         content = read_plain(file, _MOST_OF_A_NODE)  # a larger one is cut, and no JSON
         found: NodeFacts = from_plain(json.loads(content, parse_constant=_refuse), NodeFacts)
@@ -62,6 +63,7 @@ def _read_node(file: Path) -> NodeFacts | None:
 
 
 def _refuse(word: str) -> None:
+    """Raises ValueError for a word that is not JSON."""
     raise ValueError(f"{word} is not JSON")
 
 

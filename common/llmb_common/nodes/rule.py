@@ -41,6 +41,7 @@ class Fleet(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def gpus(self) -> list[GpuRun]:
+        """Every GPU of all nodes, over the run."""
         return [run for node in self.nodes for run in runs_of(node)]
 
 
@@ -72,6 +73,7 @@ def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:
     """A rule about one node by itself: what is wrong with it, or nothing."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields what ``look`` says of each node that it says something of."""
         for node in fleet.nodes:
             text = look(node, fleet.needs)
             if text:
@@ -84,6 +86,7 @@ def several_of_each_node(look: Callable[[NodeFacts, Needs], Iterable[str]]) -> L
     """The same for rules that may find more than one thing on a node."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields everything that ``look`` says of each node."""
         for node in fleet.nodes:
             for text in look(node, fleet.needs):
                 yield Found(node.host, text)
@@ -92,9 +95,10 @@ def several_of_each_node(look: Callable[[NodeFacts, Needs], Iterable[str]]) -> L
 
 
 def each_gpu_run(look: Callable[[GpuRun], str]) -> Look:
-    """A rule about one GPU over a run."""
+    """A rule that asks ``look`` of every GPU over a run; an empty answer says nothing."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields what ``look`` says of each GPU."""
         for run in fleet.gpus:
             text = look(run)
             if text:
@@ -107,6 +111,7 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Look:
     """A rule that all nodes are alike in ``value``; who has none is not asked."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields each node whose value is not that of most."""
         yield from _unlike_most([(node.host, node.host, value(node)) for node in fleet.nodes])
 
     return looked
@@ -116,13 +121,14 @@ def same_on_gpus(value: Callable[[GpuRun], object]) -> Look:
     """A rule that all GPUs of all nodes are alike in ``value``."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields each GPU whose value is not that of most."""
         yield from _unlike_most([(run.host, run.where, value(run)) for run in fleet.gpus])
 
     return looked
 
 
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
-    """``values`` are (host, place, value)."""
+    """Yields the values, given as (host, place, value), that are not what most are; None is not known."""
     usual = usual_value(value for _, _, value in values)
     for host, place, value in values:
         if value is not None and value != usual:
@@ -141,6 +147,7 @@ def usual_value(values: Iterable[T | None]) -> T | None:
     counts = Counter(value for value in values if value is not None)
 
     def rank(value: T) -> tuple[int, float]:
+        """A sort key: how often a value comes, then how good it is."""
         is_better = float(value) if isinstance(value, float | int) else float(value == ACTIVE)
         return counts[value], is_better
 
@@ -148,6 +155,7 @@ def usual_value(values: Iterable[T | None]) -> T | None:
 
 
 def as_text(value: object) -> str:
+    """A value for messages, of at most 80 characters."""
     return f"{value:g}" if isinstance(value, float) else str(value)[:80]
 
 
@@ -166,6 +174,7 @@ def far_from_median(
     """
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields each node whose number is far from the median."""
         for host, number, median in against_median(fleet, value):
             if is_far(number, median):
                 yield Found(host, f"{text.format(number)}; usual here: {median:.4g}")

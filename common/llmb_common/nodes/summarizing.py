@@ -64,11 +64,13 @@ def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
 
 
 def _gpus_of(node: NodeFacts) -> str | None:
+    """The node's GPUs in words, ``8 x NVIDIA B200``; None: it shows none."""
     products = Counter(gpu.product or "unknown GPU" for gpu in node.gpus)
     return ", ".join(f"{count} x {name}" for name, count in products.items()) or None
 
 
 def _adapters_of(node: NodeFacts) -> str | None:
+    """How many adapters NCCL used and how fast they are; None: not known."""
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
@@ -76,24 +78,28 @@ def _adapters_of(node: NodeFacts) -> str | None:
 
 
 def _pcie_of(run: GpuRun) -> str | None:
+    """The width and generation of a GPU's PCIe link under load; None: not known."""
     look = next(iter(run.busy), None)
     known = look and look.pcie_width and look.pcie_generation
     return f"{look.pcie_width} generation {look.pcie_generation:g}" if look and known else None
 
 
 def _limit_of(run: GpuRun) -> str | None:
+    """A GPU's power limit in words; None: not known."""
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     of = f" of {default:g}" if default and limit != default else ""
     return f"{limit:g}{of} W" if limit else None
 
 
 def _clocks_of(run: GpuRun) -> str | None:
+    """A GPU's highest clock, and where it is held; None: not known."""
     highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
     held = held_clock(run)
     return (f"up to {highest:g} MHz" + (f" ({held})" if held else "")) if highest else None
 
 
 def _yes_no(value: bool | None) -> str | None:
+    """``yes`` or ``no``; None for None."""
     return None if value is None else "yes" if value else "no"
 
 

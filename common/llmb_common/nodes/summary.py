@@ -18,7 +18,7 @@ _MOST_DOMAINS = 4
 
 
 class NodeFinding(msgspec.Struct, frozen=True):
-    """Something found in a run; ``kind`` is the rule's name."""
+    """Something that a rule found in a run; ``kind`` is the rule's name."""
 
     kind: str
     severity: Severity
@@ -66,7 +66,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
     findings: tuple[NodeFinding, ...] = ()
 
     def lines(self) -> list[str]:
-        """For people; nothing where no node left anything."""
+        """Lines on the nodes for people; empty where no node left anything."""
         if not self.nodes:
             return []
         versions = [("driver", self.driver), ("CUDA", self.cuda), ("NCCL", self.nccl), ("kernel", self.kernel)]
@@ -88,6 +88,7 @@ class NodeSummary(msgspec.Struct, frozen=True):
 
 
 def _known(parts: Iterable[tuple[str, str]]) -> list[str]:
+    """The parts with a value, each as ``name value``."""
     return [f"{name} {value}" for name, value in parts if value]
 
 

@@ -390,7 +390,11 @@ def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row
 
 
 def _instead(case: Case) -> str:
-    """What runs on so many GPUs: a stand-in (``405b-proxy`` for ``405b``), and variants chosen by name only."""
+    """What else runs on the number of GPUs asked for, as the beginning of a remedy: each clause ends with ``; ``;
+    empty: nothing.
+
+    That is a stand-in size (``405b-proxy`` for ``405b``) and the variants that are chosen by name only.
+    """
     recipe, say, said = case.recipe, case.request.say, ""
     for row in recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
         if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:

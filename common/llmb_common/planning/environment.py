@@ -184,7 +184,11 @@ def _margins(streaming_multiprocessors: int) -> dict[str, str]:
 
 
 def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_overlapped: bool = False) -> str:
-    """Hardware queues. One keeps the launch order that TP and CP overlap rely on before Blackwell."""
+    """The number of hardware queues, as text: ``32`` on any GPU but Hopper's; on Hopper ``1`` with TP or CP and an
+    exchange that is not overlapped, else ``otherwise``.
+
+    One queue keeps the launch order that the overlap of TP and CP relies on.
+    """
     if gpus.generation_of(gpu_type) != "hopper":
         return "32"
     return "1" if (layout.tp > 1 or layout.cp > 1) and not exchange_overlapped else str(otherwise)

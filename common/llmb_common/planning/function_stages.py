@@ -23,9 +23,12 @@ def ends_of(function: Function) -> list[str]:
 
 
 def sharding_problems(function: Function, c: Layout) -> Broken:
-    """FSDP where the function is without it, or the other way round: what NVIDIA's launcher cannot change or capture.
+    """Yields (what is wrong, what to do) for ``c``, whose FSDP setting differs from the function's, each thing that
+    NVIDIA's launcher cannot run so; nothing where it can.
 
-    Its option only turns FSDP on (Megatron-Bridge 0.6.0, ``scripts/performance/utils/overrides.py:94-114``).
+    Call it only where the two differ. Turning FSDP off is never possible; turning it on is not with CUDA graphs or an
+    optimizer other than adam. (The launcher's option only turns FSDP on: Megatron-Bridge 0.6.0,
+    ``scripts/performance/utils/overrides.py:94-114``.)
     """
     if not c.fsdp:
         remedy = "unset FSDP, or choose a CONFIG_VARIANT without fsdp"

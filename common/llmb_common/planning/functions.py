@@ -44,10 +44,10 @@ HYBRID_DOMAIN = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN"
 
 
 def check_combinations(name: str | None, function: Function, layout: Layout) -> None:
-    """Check ``layout`` against what the function ``name`` has beside its columns.
+    """Return where Megatron would accept ``layout`` for the function; ``name`` only begins the message.
 
     Raises:
-        RequestError: Megatron would refuse it.
+        RequestError: it would refuse it: says the first thing, and what to do.
     """
     broken = chain(_refusals(function, layout), _late(name or "", function, layout))
     refuse_first((f"{name}: {message}", remedy) for message, remedy in broken)

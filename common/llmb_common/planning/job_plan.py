@@ -130,7 +130,9 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def likely(self) -> float:
-        """The peak as such jobs were measured; the predicted one where nobody measured any."""
+        """The expected peak of GPU memory, in the unit of ``peak``: ``peak`` times what such jobs were measured to
+        need of it; ``peak`` itself where nobody measured any.
+        """
         return self.peak * self.factor
 
     @property
@@ -145,8 +147,9 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def verdict(self) -> str:
-        """``fits``, ``does not fit``, ``may not fit`` where that is not certain, and ``may fit`` where it is predicted
-        to, and another like it ran out of memory."""
+        """Whether the job fits in GPU memory, in words: ``fits``, ``may fit`` (predicted to, but another job like it
+        ran out), ``may not fit`` (predicted not to, uncertain) or ``does not fit``.
+        """
         if self.fits:
             return "may fit" if self.ran_out else "fits"
         return "does not fit" if self.certain else "may not fit"

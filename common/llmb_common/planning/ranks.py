@@ -24,7 +24,9 @@ class RankGroup(NamedTuple):
 
 
 def groups(plan: JobPlan) -> list[RankGroup]:
-    """The kinds of groups that the job has, in the order of ranks; those of experts after the others."""
+    """The kinds of groups of more than one rank that the job has, in the order TP, CP, DP, PP, then ETP, EP and
+    expert DP where the model has experts; empty: one GPU.
+    """
     grid = [("TP", plan.tp), ("CP", plan.cp), ("DP", plan.dp), ("PP", plan.pp)]
     experts = [("ETP", plan.etp or plan.tp), ("EP", plan.ep or 1), ("expert DP", plan.expert_dp or 1)]
     found = []

@@ -128,10 +128,11 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
 
 
 def _refuse_planned(name: str, said: str) -> None:
-    """Refuse a setting of the framework that a plan sets itself.
+    """Refuse the framework setting ``name`` where a plan sets it itself; return where it does not. ``said`` begins
+    the message: what the user wrote.
 
     Raises:
-        RequestError: ``name`` is one; the remedy names the variable that changes it
+        RequestError: the plan sets it; the remedy says what to set instead, or to leave it out.
     """
     if column := COLUMNS_OF.get(name):
         raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")

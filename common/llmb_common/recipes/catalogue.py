@@ -176,12 +176,15 @@ def _read(path: Path) -> _CatalogueFile:
 
 
 class Catalogue:
-    """The functions of one release of Megatron-Bridge, as rows of a recipe; ``index`` has all by name.
+    """The functions of one release of Megatron-Bridge, read from the file ``path`` when made; ``index`` lists what
+    each function's name says, in the file's order.
 
+    A function's line is decoded when it is asked for: ``function`` fails then where it is damaged. ``is_whole``
+    compares all functions with the SHA-256 in the file; ``configurations`` and ``rows`` give them as parts of a recipe.
     ``base``: the variant that plain pretraining runs.
 
     Raises:
-        RecipeError: the file cannot be read.
+        RecipeError: the file, or the one it builds on, cannot be read.
     """
 
     def __init__(self, path: Path, base: Variant) -> None:

@@ -240,7 +240,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return validated.refused if validated is not None else None
 
     def function(self, row: Row) -> Function | None:
-        """The function that jobs of ``row`` call; None where there is none."""
+        """The function that jobs of ``row`` call, from the recipe's catalogue; None where the row names none.
+
+        Raises:
+            RecipeError: the catalogue has none of that name, or its line is damaged.
+        """
         if row.function is None:
             return None
         assert self.catalogue is not None  # checked when the recipe was loaded

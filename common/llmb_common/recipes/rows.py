@@ -284,7 +284,11 @@ def read_results(path: Path) -> tuple[PublishedResult, ...]:
 
 
 def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
-    """A printed row as a result to compare with; ``rows`` are all printed rows of the same function."""
+    """The printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
+
+    Raises:
+        RecipeError: the row has no variant, size or dtype.
+    """
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
     same = {name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__}

@@ -95,10 +95,10 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 def look(count: int) -> int:
-    """How many of ``count`` runs, the earliest first, the verdict is over: the largest of ``LOOKS`` that is not
-    more.
+    """How many of ``count`` runs, the earliest first, the verdict is over: the largest of ``LOOKS``, which go on
+    doubling, that is not more; 0 where there are fewer than the first of them.
 
-    So it does not matter when or how often somebody asks. 0 for no runs.
+    So it does not matter when or how often somebody asks.
     """
     return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 

@@ -130,8 +130,8 @@ def _edges(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
 
 
 def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
-    """The position of the likeliest change in the series or in one of its last parts; None where none is certain at
-    ``rate``.
+    """The index in ``days`` of the likeliest change, sought in the series and in its last parts; None: none has a
+    chance of ``rate`` or less to be mere scatter.
     """
     found = []
     for size, share in _parts(len(days)):

@@ -37,9 +37,11 @@ def measured_here(install: Path | None) -> Look:
 
 
 def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
-    """Seconds of a step in the newest runs of the plan's configuration and software.
+    """Seconds of a step, one per run, of the newest runs (at most ``_NEWEST``) in ``install`` that have the plan's
+    configuration and software; empty: there is none.
 
-    Outside containers a plan names the engine's release and only runs name the packages: those of the newest run count.
+    Outside containers a plan names only the engine's release: there the packages of the newest run of that release
+    count.
     """
     from llmb_common.results.configuration import configuration_key, software_of_plan
     from llmb_common.runs.index.database import past_times

@@ -52,7 +52,9 @@ class RunPaths(msgspec.Struct, frozen=True):
 
     @property
     def supervisor(self) -> Path:
-        """What the script reads on the node that runs it: as it was planned, like the code."""
+        """The path of ``supervisor.sh`` in the run's folder: the shell code that the batch script reads on the node
+        that runs it, as it was planned.
+        """
         return self.folder / "supervisor.sh"
 
     @property
@@ -140,7 +142,9 @@ def numbered(second: int, number: int) -> str:
 
 
 def experiments_folder(workload_folder: str) -> Path:
-    """The folder in a workload's folder that holds its experiments."""
+    """The path ``WORKLOAD_FOLDER/experiments``, where a workload's runs lie; ``workload_folder`` is a path. Nothing
+    is looked up or made.
+    """
     return Path(workload_folder) / "experiments"
 
 

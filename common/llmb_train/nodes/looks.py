@@ -93,7 +93,14 @@ def nvlink() -> Dict[str, Any]:
 
 
 def imex() -> Dict[str, Any]:
-    """``channels``: how many there are; ``domain``: what the daemon says of it."""
+    """This node's IMEX: ``channels`` (a count, 0: none), ``domain`` (the daemon's word for its state) and
+    ``missing``.
+
+    ``domain`` is None where the tool gave no state; ``missing`` says why the tool could not be asked, if so.
+
+    Raises:
+        Hangs: the tool did not answer in time
+    """
     said, missing = _tool("nvidia-imex-ctl", "-N")
     state = re.search(r"(?i)domain state: *(\w+)", said or "")
     channels = len(names(ROOT / "dev/nvidia-caps-imex-channels"))
@@ -235,8 +242,12 @@ def _starts(program: str) -> bool:
 
 
 def _roots() -> Optional[Dict[str, Any]]:
-    """The folder where Enroot keeps the roots that a job of this user makes, with the ``kind`` of its file system in
-    the word of ``stat``; None: Enroot does not say (before 4.0)."""
+    """The folder where Enroot keeps the user's container roots, as ``folder`` describes one, and ``kind``, its file
+    system.
+
+    ``kind`` is ``stat``'s word, None where it does not say. None: Enroot does not name the folder (before 4.0), or did
+    not answer within 3 seconds.
+    """
     try:
         said, _ = _tool("enroot", "info", seconds=3)
         found = re.search(r"^ *ENROOT_DATA_PATH=(.+)$", said or "", re.MULTILINE)

@@ -130,7 +130,9 @@ class Node:
                 return  # what does not answer once is not asked again
 
     def _look_at_start(self) -> None:
-        """Record the machine, and its GPUs before they train."""
+        """Note the machine's facts and its GPUs' state before training in this record, as ``machine`` and
+        ``before``.
+        """
         self._keep("machine", machine.facts(self._environ))
         self._keep("before", gpus.snapshot())
 

@@ -255,5 +255,10 @@ def read_draft(name: str = _DRAFT) -> Given:
 
 
 def _draft_path(name: str) -> Path:
+    """The path of the user's file ``name`` in LLMB's state folder: ``$XDG_STATE_HOME/llmb`` or
+    ``~/.local/state/llmb``.
+
+    A relative ``XDG_STATE_HOME`` does not count. Makes neither.
+    """
     base = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (base if base.is_absolute() else Path.home() / ".local" / "state") / "llmb" / name

@@ -69,10 +69,15 @@ class Dialogue:
         """Whether only what nobody knows is asked, until the user wants to change something."""
 
     def run(self, secrets: Secrets, summary: Callable[[Answers, Secrets], str]) -> tuple[Answers, Secrets]:
-        """Show the summary of what is known until the user confirms, asking what is to be changed.
+        """The answers and secrets that the user confirmed, after asking for what is to be changed and showing
+        ``summary`` of them.
+
+        Offers to continue with the draft of an earlier time; the draft of this one is kept on Ctrl-C and finished at
+        the end.
 
         Raises:
-            Interrupted: Ctrl-C, or the user left.
+            Interrupted: Ctrl-C, or the user left
+            RequestError: the given folder holds other things and the user does not mean it
         """
         try:
             # Keys that were pressed while the environment was built are no answers.

@@ -139,6 +139,11 @@ def _cpu_partition_here(site: Site, given: Given) -> Any:
 
 
 def _has_gres(site: Site, given: Given) -> bool:
+    """Whether Slurm says how many GPUs a node has in the partition that was given for GPUs, so that jobs can ask for
+    them.
+
+    False also where no partition was given, or none of the site's has that name.
+    """
     return any(p.gpus_per_node for p in site.partitions if p.name == str(given.get("gpu_partition")))
 
 

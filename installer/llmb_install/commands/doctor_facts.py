@@ -90,7 +90,7 @@ class SiteFacts:
 
     @property
     def slurm(self) -> SlurmSettings:
-        """The Slurm section of the site's configuration."""
+        """The settings of the site's Slurm, from the configuration that this object was made with."""
         settings: SlurmSettings = self.config.scheduler(SLURM)
         return settings
 

@@ -67,7 +67,13 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Add workloads to the installation."""
+    """Add workloads, and releases of Megatron-Bridge, to an installation that is there, and make what they need.
+
+    ``clone`` has the recipes; ``path`` is the installation's folder.
+
+    Raises:
+        RequestError: a workload or release is unknown, or there is no installation at ``path``
+    """
     recipes = load_recipes(clone)
     new = expand_workloads(options.workloads, recipes)
     engines = listed_engines(options.engines)
@@ -219,7 +225,16 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
 
 
 def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
-    """Answers, secrets, and whether somebody was asked."""
+    """What to install, by flags, ``--play``, earlier answers or the user: answers, secrets, whether the user was
+    asked.
+
+    Asks only on a terminal, and only where flags do not say all; then it sets ``options.into_used_folder``. ``clone``
+    has the recipes; ``path`` is the installation's folder.
+
+    Raises:
+        RequestError: the answers are wrong, or lack something and nobody can be asked
+        Interrupted: the user left the dialogue
+    """
     recipes = load_recipes(clone)
     flags = arguments.given_by_flags(options)
     found = credentials.from_environment()

@@ -145,10 +145,12 @@ def _remove(target: Path) -> None:
 
 
 def _confirm(path: Path, targets: list[Path]) -> None:
-    """Ask the user to confirm the removal.
+    """List on stderr what would be removed from the installation ``path`` and wait until the user types ``yes``.
+
+    Removes nothing itself. Each of ``targets`` lies in ``path``.
 
     Raises:
-        RequestError: it was not confirmed, or nobody can be asked
+        RequestError: the user typed anything else, or there is no terminal to ask on (``--yes`` is for that)
     """
     names = ", ".join(str(target.relative_to(path)) for target in targets)
     if not (sys.stdin.isatty() and sys.stderr.isatty()):

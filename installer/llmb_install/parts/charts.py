@@ -66,6 +66,9 @@ class Charts(Artefact):
         return self.path.is_file()
 
     def verify(self) -> str | None:
+        """``PATH is missing`` where the quick check fails, else None: there is no slower check, contents are not
+        compared.
+        """
         return None if self.is_complete() else f"{self.path} is missing"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:

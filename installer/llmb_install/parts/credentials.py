@@ -184,7 +184,9 @@ def _digest(text: str) -> str:
 
 
 def _read(path: Path) -> str:
-    """Its text. What others wrote there need not be UTF-8, and stays byte for byte: see ``_bytes``."""
+    """The text of a file, bytes that are not UTF-8 kept as surrogates so that ``_bytes`` gives them back; empty: no
+    file.
+    """
     return path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
 
 
@@ -253,7 +255,11 @@ def hf_token_file(install: Path, token: Secret) -> Small:
 
 
 def registry_key(install: Path, key: Secret) -> Small:
-    """The NGC key that was given to LLMB, in a file of the installation, for both NGC hosts: see ``configuration``."""
+    """A part that keeps the given NGC key in a file of ``install``, for both NGC hosts. Nothing is written by this
+    call.
+
+    The file is for its owner alone. Its ``make`` raises RequestError for a text that can be no key.
+    """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
     def look() -> str | None:

@@ -214,6 +214,7 @@ class Tool(Environment):
     disk = 29_000_000
 
     def room(self) -> list[Room]:
+        """The disk space that the environment needs: one ``Room`` of a fixed size, also where it is there already."""
         return [Room(self.link.parent, TOOL_BYTES, f"environment {self.name}")]
 
     def show(self) -> str:
@@ -236,6 +237,7 @@ class SharedTool(Tool):
     of_one_user = True
 
     def show(self) -> str:
+        """What the user is told will be made: ``environment NAME with what LLMB needs``. Reads and changes nothing."""
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:

@@ -165,7 +165,11 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
 
 
 def _refused(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
-    """Why a registry answered with an HTTP status, and what to do."""
+    """Why a registry refused an image, by HTTP status, and what the user can do: two texts. Asks nobody.
+
+    ``source`` names the image (for its credentials), ``watch`` what Enroot was doing then. Any status has texts; one
+    that is not known counts as an error of the registry's own.
+    """
     if status == 404 and watch.doing.startswith("Downloading"):
         return "the registry lacks a layer of the image", "tell who runs the registry: the image has to be pushed again"
     if status == 404:

@@ -190,7 +190,10 @@ def _discard_unfinished(environment: Environment) -> None:
 
 
 def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
-    """All builds of this name, whatever their state, oldest name first; ``content``: only those of this hash."""
+    """The folders of all builds of an environment, whole or not, sorted by name; empty: there is none.
+
+    ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it.
+    """
     pattern = build_names(environment.name, content)
     try:
         return sorted(path for path in environment.link.parent.iterdir() if pattern.match(path.name))

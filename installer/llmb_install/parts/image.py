@@ -42,12 +42,16 @@ _IMPORT_SECONDS = 7200.0
 
 @dataclass(frozen=True)
 class Image(Artefact):
-    """A container image (``*.sqsh``) of an installation, with its receipt.
+    """A container image (``*.sqsh``) of an installation, with its receipt: the file that names its source, size and
+    hash.
 
-    ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands that should run on a compute node.
-    ``receipts``: folder for the receipt where the image's own cannot be written. ``env``: Enroot's environment.
-    ``mirror``: the registry, and the folder in it, that has the image at this site. ``origin``: the same image
-    elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an NGC key given to LLMB.
+    Only ``ensure`` and ``discard`` change anything; ``ensure`` imports it with Enroot, takes it from ``origin``, or
+    adopts a whole file without a receipt. ``source``: ``nvcr.io#nvidia/nemo:26.02.01``. ``prefix``: put before commands
+    that should run on a compute node. ``receipts``: folder for the receipt where the image's own cannot be written.
+    ``env``: Enroot's environment. ``mirror``: the registry, and the folder in it, that has the image at this site.
+    ``origin``: the same image elsewhere, with its receipt, from where it is taken instead. ``key``: the file with an
+    NGC key given to LLMB. ``space_check``: False where the user asked for none. ``download``, ``disk``: bytes that it
+    is taken to need.
     """
 
     source: str
@@ -136,7 +140,12 @@ class Image(Artefact):
         ]
 
     def is_complete(self) -> bool:
-        """Whether the file is the one that the receipt describes, by size, time and superblock. Reads 96 bytes."""
+        """Whether the image file and its receipt are there and agree: size, time, source, architecture and
+        superblock.
+
+        Reads 96 bytes and not the whole file, which ``verify`` does. False: there is no file, no receipt, or another
+        image's. Raises what ``require_trusted`` does where the file lies where others could have put it.
+        """
         # A folder elsewhere is one that the settings name.
         named = None if self.path.is_relative_to(self.install) else self.path.parent
         require_trusted(self.path, self.install, named)
@@ -253,7 +262,9 @@ def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
 
 
 def _receipt_beside(path: Path) -> dict[str, Any] | None:
-    """The receipt beside an image file; None where there is none."""
+    """The receipt in ``NAME.receipt.json`` beside the image file ``path``, which need not exist; None where there is
+    none.
+    """
     return read_receipt(path.with_name(f"{path.name}.receipt.json"))
 
 
@@ -444,7 +455,11 @@ def _require_space(image: Image) -> None:
 
 
 def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
-    """Bytes free in a folder as a compute node sees it; None where it does not say."""
+    """Bytes free in ``folder`` as a compute node sees it, by ``df``; None where it does not say. Waits up to ten
+    minutes.
+
+    ``prefix``: the words that run a command on a compute node, as ``srun``.
+    """
     answer = ask([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
     return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

@@ -23,7 +23,11 @@ FOLDER = Path(".llmb") / "tmp"
 
 
 def root_for(folder: Path, root: Path) -> Path:
-    """``root``, or ``folder`` itself where that is on another file system than ``FOLDER``: by a link, or mounted."""
+    """The folder under which files for ``folder`` are prepared so that moving them there is a rename: ``root``, or
+    ``folder``.
+
+    ``folder`` itself only where it exists on another file system than ``root``'s scratch folder, by a link or a mount.
+    """
     is_apart = folder.exists() and folder.stat().st_dev != existing(root / FOLDER).stat().st_dev
     return folder if is_apart else root
 

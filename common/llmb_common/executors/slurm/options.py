@@ -176,7 +176,11 @@ def limit_of(text: str) -> int | None:
 
 
 def sbatch_line(option: str, value: str | int | None = None) -> str:
-    """One ``#SBATCH`` line, quoted by Slurm's rules: double quotes, with a backslash before quotes and backslashes.
+    """The text ``#SBATCH --OPTION=VALUE``, or ``#SBATCH --OPTION`` where ``value`` is None; ``option`` has no
+    dashes.
+
+    A value with other characters than plain ones is put in double quotes, with a backslash before quotes and
+    backslashes.
 
     Raises:
         RequestError: the value contains a line break or a control character.

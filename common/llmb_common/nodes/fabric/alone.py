@@ -18,7 +18,7 @@ be 4,096 of them. Chosen by simulation (docs/fabric.md)."""
 
 
 class Value(NamedTuple):
-    """``gpu`` None: of the whole node."""
+    """One figure of a GPU by itself; ``gpu`` None: of its whole node."""
 
     host: str
     gpu: int | None
@@ -43,6 +43,7 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
 
 
 def _values(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
+    """Every figure that GPUs and nodes gave by themselves, by what was measured."""
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
     within = [
@@ -58,7 +59,10 @@ def _values(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
 def measure(
     name: MeasureName, figures: Sequence[float], own: Usual | None, least: float | None, nodes: int = 1
 ) -> Measure:
-    """All figures of one kind, in short."""
+    """All figures of one kind as one measure: their median, lowest and limit.
+
+    ``own`` is what is usual, None where too few figures say it; ``least`` is the site's expectation.
+    """
     return Measure(
         name=name,
         word=MEASURES[name].word,
@@ -76,6 +80,7 @@ def measure(
 def _findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
+    """What slow figures of one kind say of GPUs and nodes; where many are slow, that there are two kinds of machine."""
     median = statistics.median(value.figure for value in values)
     least = expected.least(name)
     slow: dict[str, list[Value]] = {}
@@ -113,6 +118,7 @@ def _findings(
 
 
 def _where(found: Sequence[Value]) -> str:
+    """The GPUs of the figures, to begin a sentence with: ``GPUs 2,5: ``; empty for whole nodes."""
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:
         return ""

@@ -54,7 +54,7 @@ def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list
 
 
 class Witnesses:
-    """What the groups of all rounds say of single nodes."""
+    """What all groups of all rounds say of single nodes: who was fast with whom, and who was always slow."""
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
         self.groups = [group for group in groups if group.slow is not None]
@@ -88,7 +88,7 @@ class Witnesses:
         ]
 
     def partners(self, host: str) -> set[str]:
-        """Whom a node was measured with."""
+        """The nodes that ``host`` was measured with, itself among them."""
         return {other for group in self._of.get(host, ()) for other in group.nodes}
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
@@ -101,7 +101,7 @@ class Witnesses:
         ]
 
     def figures_of(self, nodes: Iterable[str]) -> list[GroupSpeed]:
-        """Every measurement of exactly this group."""
+        """Every measurement of exactly this group of nodes."""
         wanted = frozenset(nodes)
         return [group for group in self.groups if frozenset(group.nodes) == wanted]
 
@@ -135,6 +135,7 @@ class _Round:
         self._groups: list[list[str]] = []
 
     def groups(self) -> list[list[str]]:
+        """The groups of the next round; empty where nothing is left to ask."""
         again = self._slow_only_together()
         for group in again:
             self._take(group)
@@ -157,18 +158,22 @@ class _Round:
                 self._take(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
+        """Whether too few free nodes share the host's switch to make a group there."""
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
         return len(at_home) < self._size - 1
 
     def _take(self, group: list[str]) -> None:
+        """Add a group to the round; its nodes are free no more."""
         self._groups.append(group)
         self._free = [host for host in self._free if host not in group]
 
     def _partners(self, host: str) -> list[str]:
+        """The partners that a suspect gets: on its own switch, new to it, and fast."""
         known = self._known.partners(host)
         domain = self._topology.get(host)
 
         def rank(other: str) -> tuple[bool, bool]:
+            """A sort key: partners on another switch last, then known ones."""
             return self._topology.get(other) != domain, other in known
 
         return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
@@ -208,7 +213,7 @@ def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
 
 @dataclass(frozen=True)
 class Blame:
-    """What remains when all witnesses are heard."""
+    """Who or what is slow once all witnesses are heard."""
 
     nodes: tuple[str, ...] = ()
     """Each slow with every partner."""
@@ -253,6 +258,7 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
 
 
 def _domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
+    """The switches or segments of which most nodes are slow, each with these nodes."""
     members: dict[str, set[str]] = {}
     for group in known.groups:
         for host in group.nodes:

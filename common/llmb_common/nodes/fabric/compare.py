@@ -18,7 +18,7 @@ Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement in both."""
+    """How one kind of figure changed between two measurements of a fabric."""
 
     name: MeasureName
     count: int
@@ -35,7 +35,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """``answer`` is the line to print first."""
+    """What two measurements of a fabric have different; ``answer`` is the line to print first."""
 
     answer: Comparison
     lines: tuple[str, ...]
@@ -65,20 +65,23 @@ def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> Fabr
 
 
 def as_data(found: FabricComparison) -> dict[str, Any]:
-    """The same for ``--json``."""
+    """A comparison as JSON values."""
     data: dict[str, Any] = msgspec.to_builtins(found)
     return data
 
 
 def _matrix(measured: FabricMeasurement) -> dict[str, float]:
+    """TFLOPS of the matrix product, by GPU."""
     return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
 
 
 def _copy(measured: FabricMeasurement) -> dict[str, float]:
+    """Bandwidth of copies within a GPU's memory, by GPU."""
     return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
 
 
 def _within(measured: FabricMeasurement) -> dict[str, float]:
+    """Bus bandwidth within each node, by node."""
     return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
 
 
@@ -89,7 +92,7 @@ def _groups(measured: FabricMeasurement) -> dict[str, float]:
 
 
 def _whole(measured: FabricMeasurement) -> dict[str, float]:
-    """By size, the largest first."""
+    """Bus bandwidth over all nodes, by size, the largest first."""
     whole = (measured.whole,) if measured.whole is not None else ()
     sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
     return {

@@ -10,7 +10,7 @@ CPU_RATIO = 0.25
 
 
 class Expectation:
-    """What the site says in ``health`` of its ``cluster_config.yaml``."""
+    """What the site expects of its fabric, from ``health`` in ``cluster_config.yaml``."""
 
     def __init__(self, settings: HealthSettings, device: str) -> None:
         self._settings = settings
@@ -31,6 +31,7 @@ class Expectation:
         return setting * (CPU_RATIO if self.by_ratio else MEASURES[name].fails)
 
     def _setting(self, name: MeasureName, nodes: int) -> float | None:
+        """The site's expectation for a measure, on groups of so many nodes; None: it has none."""
         if name == "groups":
             by_size = {2: self._settings.all_reduce_gb_per_s, 4: self._settings.four_nodes_all_reduce_gb_per_s}
             return by_size.get(nodes)

@@ -59,20 +59,21 @@ def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, li
 
 
 def group_size(count: int) -> int:
-    """How many nodes a group has in a fleet of ``count``."""
+    """The number of nodes in a group, in a fleet of ``count`` nodes."""
     return 4 if count >= FOURS_FROM else 2
 
 
 def natural(hosts: Sequence[str]) -> list[str]:
-    """Each host once, ``n2`` before ``n10``."""
+    """The hosts, each once, in the order of their numbers: ``n2`` before ``n10``."""
     return sorted(dict.fromkeys(hosts), key=_key)
 
 
 def _key(name: str) -> list[tuple[int, str]]:
+    """A sort key that compares the digits in names as numbers."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _cut(members: Sequence[str], size: int) -> list[list[str]]:
-    """Full groups only."""
+    """Nodes in groups of ``size``; those that are left over are in none."""
     return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

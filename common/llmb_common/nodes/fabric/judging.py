@@ -66,6 +66,7 @@ def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurem
 
 
 def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
+    """A finding for each node that did not take part to the end."""
     return [
         new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
         for host, why in measured.missing.items()
@@ -103,6 +104,7 @@ def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _whole(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
+    """The measure over all nodes together; empty where it gave no figure."""
     whole = measured.whole
     if whole is None or whole.busbw_gbps is None:
         return []
@@ -125,6 +127,7 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
 
 
 def _level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
+    """The verdict: the worst level of the findings; ``not judged`` where no group could be compared."""
     levels = {finding.level for finding in findings}
     if "fail" in levels:
         return "fail"
@@ -140,7 +143,7 @@ def _answer(
     of_groups: Sequence[Measure],
     whole: Sequence[Measure],
 ) -> str:
-    """The line to print first."""
+    """The line to print first: the verdict with its reason."""
     if level == "not judged":
         count = len(measured.rounds[0]) if measured.rounds else 0
         few = f"{counted(count, 'group')}, too few to compare (at least {RATIO_FROM})"
@@ -156,7 +159,7 @@ def _answer(
 
 
 def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
-    """The bus bandwidths, as the rest of a sentence."""
+    """The bus bandwidths that were measured, as the rest of a sentence."""
     said = [
         f"; {counted(item.count, 'group')} of {item.nodes} nodes gave {figure(item.median, item.unit)} in the median"
         for item in of_groups[:1]
@@ -166,7 +169,7 @@ def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
 
 
 def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
-    """What so many groups can show, and what they cannot."""
+    """What so many groups can show and what they cannot, in two sentences."""
     main = of_groups[0] if of_groups else None
     if main is None or main.limit is None:
         return "Fewer than three groups cannot be compared. health: in cluster_config.yaml can say what to expect."

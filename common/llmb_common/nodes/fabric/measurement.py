@@ -13,7 +13,7 @@ SCHEMA = 1
 
 
 class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One collective among all GPUs of some nodes."""
+    """One collective operation among all GPUs of some nodes."""
 
     nodes: tuple[str, ...]
     gpus_per_node: int
@@ -36,11 +36,12 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int:
+        """The number of ranks that took part."""
         return len(self.nodes) * self.gpus_per_node
 
     @property
     def hung_nodes(self) -> list[str]:
-        """The nodes of ``hung_ranks``."""
+        """The nodes whose ranks hung."""
         hosts = [self.nodes[rank // self.gpus_per_node] for rank in self.hung_ranks if 0 <= rank < self.ranks]
         return list(dict.fromkeys(hosts))
 
@@ -76,7 +77,7 @@ def bus_factor(collective: str, ranks: int) -> float:
 
 
 class NodeMeasurement(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU by itself; on CPUs, one process."""
+    """What one GPU gave by itself; on CPUs, one process."""
 
     host: str
     gpu: int

@@ -18,7 +18,7 @@ from llmb_common.nodes.fabric.words import figure, nodes_text, slower
 def group_findings(
     groups: Sequence[GroupSpeed], topology: dict[str, str], expected: Expectation
 ) -> list[FabricFinding]:
-    """Everything that slow groups say, and groups that gave no figure."""
+    """What slow groups, and groups without a figure, say of nodes, switches and paths."""
     known = Witnesses(groups)
     found = blame(groups, topology)
     findings = [_hung(host, groups) for host in sorted(known.hung)]
@@ -31,6 +31,7 @@ def group_findings(
 
 
 def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
+    """The finding that a node hung in a collective."""
     group = next(group for group in groups if host in group.hung)
     return new_finding(
         "hung",
@@ -41,6 +42,7 @@ def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
 
 
 def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
+    """Findings on the nodes that are slow with every partner."""
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
     for host in found.nodes:
@@ -83,15 +85,17 @@ def _middle(groups: Sequence[GroupSpeed]) -> GroupSpeed:
 
 
 def _is_little(group: GroupSpeed) -> bool:
+    """Whether a group is slower by less than what counts as slow."""
     return group.deviations is not None and group.deviations < DEVIATIONS
 
 
 def _median(group: GroupSpeed) -> float:
-    """What is usual among its like."""
+    """The bus bandwidth that is usual among groups like this one."""
     return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
 
 
 def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
+    """The finding that a node slows down every partner."""
     return new_finding(
         "slow-node",
         level,
@@ -102,6 +106,7 @@ def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], le
 
 
 def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
+    """The finding that a node fails with every partner."""
     return new_finding(
         "no-figure",
         "fail",
@@ -111,15 +116,17 @@ def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
 
 
 def _partners(host: str, witnesses: Sequence[GroupSpeed]) -> str:
-    """``n[1-3], and with n[4-6]``."""
+    """The partners in each of the groups, as text: ``n[1-3], and with n[4-6]``."""
     return ", and with ".join(_others(host, group) for group in witnesses)
 
 
 def _others(host: str, group: GroupSpeed) -> str:
+    """The other nodes of a group, as a host list."""
     return nodes_text([node for node in group.nodes if node != host])
 
 
 def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
+    """The finding that a switch or segment is slow."""
     groups = [group for host in hosts for group in known.against(host) if group.busbw_gbps is not None]
     said = _said(_middle(groups)) if groups else "no figures"
     return new_finding(
@@ -131,7 +138,7 @@ def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFindin
 
 
 def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
-    """Slow groups of which each node is fast with others."""
+    """Findings on slow groups of which each node is fast with others."""
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
         domains = {topology.get(host, "") for host in group.nodes}
@@ -148,12 +155,14 @@ def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> lis
 
 
 def _said(group: GroupSpeed) -> str:
+    """What a group gave, in words."""
     if group.busbw_gbps is None:
         return printable(group.why)[:200]
     return f"{figure(group.busbw_gbps, 'GB/s')}, {slower(group.busbw_gbps, _median(group))}"
 
 
 def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
+    """The finding that the path between some nodes is slow."""
     return new_finding(
         "slow-path",
         _level(group, expected),
@@ -164,7 +173,7 @@ def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
 
 
 def _level(group: GroupSpeed, expected: Expectation) -> Level:
-    """How much it counts that a group is slow."""
+    """How much it counts that a group is slow: ``fail`` below the site's expectation, else ``warn``."""
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
@@ -172,6 +181,7 @@ def _level(group: GroupSpeed, expected: Expectation) -> Level:
 
 
 def _once(group: GroupSpeed) -> FabricFinding:
+    """The note that a group was slow once and not again."""
     return new_finding(
         "slow-once",
         "note",
@@ -182,6 +192,7 @@ def _once(group: GroupSpeed) -> FabricFinding:
 
 
 def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
+    """The finding that one of some nodes is slow, and nobody can say which."""
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
     return new_finding(

@@ -16,7 +16,7 @@ from llmb_common.nodes.fabric.measurement import GroupMeasurement, bus_factor
 
 
 class Column(msgspec.Struct, frozen=True, kw_only=True):
-    """One time of a size: out of place, or in place."""
+    """The figures of one size in an output of nccl-tests, out of place or in place."""
 
     seconds: float
     algbw_gbps: float
@@ -36,17 +36,17 @@ class SizeResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def best(self) -> Column | None:
-        """The faster of the two."""
+        """The column with the larger bandwidth; None where there is none."""
         return max(self.columns, key=lambda column: column.busbw_gbps, default=None)
 
     @property
     def columns(self) -> list[Column]:
-        """Those that are there."""
+        """The columns that the output has of this size."""
         return [column for column in (self.out_of_place, self.in_place) if column is not None]
 
 
 class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
-    """One program's output."""
+    """What the output of one program of nccl-tests says."""
 
     collective: str = ""
     """As it says; where an old release does not, as its bandwidths say; empty: unknown."""
@@ -69,25 +69,28 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ranks(self) -> int:
+        """The number of ranks; 0: not known."""
         return len(self.hosts)
 
     @property
     def nodes(self) -> tuple[str, ...]:
+        """The nodes, in the order of ranks."""
         return tuple(dict.fromkeys(self.hosts))
 
     @property
     def gpus_per_node(self) -> int:
-        """0: unknown, or not the same on all nodes."""
+        """The number of GPUs on each node; 0: not known, or not the same on all."""
         counts = set(Counter(self.hosts).values())
         return counts.pop() if len(counts) == 1 else 0
 
     @property
     def largest(self) -> SizeResult | None:
+        """The largest size with figures; None where no size has any."""
         return max((size for size in self.sizes if size.best), key=lambda size: size.bytes, default=None)
 
     @property
     def wrong(self) -> list[SizeResult]:
-        """Sizes with wrong values."""
+        """The sizes at which values were wrong."""
         return [size for size in self.sizes if any(column.wrong for column in size.columns)]
 
     @property
@@ -97,7 +100,7 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def good(self) -> bool:
-        """Whether it ended, and nothing was wrong."""
+        """Whether the test ended with figures, and nothing was wrong."""
         return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
 
     def measurements(self) -> list[GroupMeasurement]:
@@ -141,12 +144,12 @@ _MARK = re.compile(
 
 
 def is_nccl_tests(text: str) -> bool:
-    """Whether this is, or contains, an output of nccl-tests."""
+    """Whether a text is, or contains, an output of nccl-tests."""
     return _MARK.search(text) is not None
 
 
 def parse_nccl_tests(text: str) -> list[NcclTest]:
-    """The tests that wrote ``text``, one after another; empty: none did."""
+    """The tests whose output a text has, in order; empty where it has none."""
     found: list[_Reader] = []
     reader = _Reader()
     for raw in text.splitlines():
@@ -160,7 +163,7 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
 
 
 class _Reader:
-    """One test, line by line."""
+    """Reads the output of one test, line by line."""
 
     def __init__(self) -> None:
         self.is_test = False
@@ -180,11 +183,12 @@ class _Reader:
         self._problems: list[str] = []
 
     def is_over(self, line: str) -> bool:
-        """Whether ``line`` belongs to the next test."""
+        """Whether a line belongs to the next test already."""
         is_first = _VERSION.match(line) or _STARTING.match(line) or _BEGINS.match(line)
         return bool(is_first) and (self._ended or bool(self._sizes))
 
     def take(self, line: str) -> None:
+        """Take in a line of the output."""
         if _BEGINS.match(line):
             self.is_test = True
             self._begun += 1
@@ -216,12 +220,14 @@ class _Reader:
             self._library = self._library or match["library"]
 
     def _take_device(self, match: re.Match[str]) -> None:
+        """Take in a line about a rank's GPU."""
         if match["group"] not in (None, "0"):
             return  # NCCL_TESTS_SPLIT: the figures are those of the first group
         self._devices[int(match["rank"])] = match["host"]
         self._gpus[match["gpu"].strip()] += 1
 
     def _take_row(self, line: str) -> None:
+        """Take in a row of figures."""
         size = _row(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
         if size is None:
             self._unreadable += 1
@@ -229,6 +235,7 @@ class _Reader:
             self._sizes.append(size)
 
     def result(self) -> NcclTest:
+        """What all lines together say."""
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:
             problems.append(
@@ -260,6 +267,7 @@ def _release(code: int) -> str:
 
 
 def _is_header(line: str) -> bool:
+    """Whether a line has the headings of the table."""
     words = line.lstrip("# ").split()
     return line.startswith("#") and (words[:2] == ["size", "count"] or words[:2] == ["bytes", "N"])
 
@@ -299,6 +307,7 @@ def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResul
 
 
 def _column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
+    """The column that some words of a row make; None where they are no figures."""
     numbers = [_number(value) for value in values[:3]]
     time, algbw, busbw = numbers
     if time is None or algbw is None or busbw is None or time <= 0:
@@ -314,6 +323,7 @@ def _column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column 
 
 
 def _number(text: str) -> float | None:
+    """The number that a text is; None where it is none, or not finite."""
     try:
         value = float(text)
     except ValueError:
@@ -322,7 +332,7 @@ def _number(text: str) -> float | None:
 
 
 def _collective(program: str) -> str:
-    """``all_reduce`` of ``all_reduce_perf_mpi``; empty: the program is none of these."""
+    """The collective that a program measures, ``all_reduce`` of ``all_reduce_perf_mpi``; empty: not known."""
     match = re.match(r"([a-z_]+?)_perf", program.rpartition("/")[2])
     return match[1] if match else ""
 

@@ -12,7 +12,7 @@ from llmb_common.base.structs import read_generated
 
 
 class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One figure, as its source has it."""
+    """One published bandwidth, as its source has it."""
 
     gpu: str
     nodes: int
@@ -30,12 +30,15 @@ class PublishedBandwidth(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of ``published.json``."""
+
     looked_up: str
     figures: tuple[PublishedBandwidth, ...]
 
 
 @lru_cache
 def _file() -> _File:
+    """The published figures of this release."""
     found: _File = read_generated(
         Path(__file__).with_name("published.json"), _File, remedy="restore the file from the release"
     )
@@ -43,7 +46,7 @@ def _file() -> _File:
 
 
 def looked_up() -> str:
-    """The day when the figures were looked up."""
+    """The day on which the published figures were looked up."""
     return _file().looked_up
 
 

@@ -94,6 +94,7 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
 
 
 def _gives(rail: GroupMeasurement) -> float:
+    """The bus bandwidth of a rail; 0 where it gave none."""
     return rail.busbw_gbps or 0.0
 
 
@@ -103,6 +104,7 @@ def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) ->
 
 
 def _common(groups: Sequence[_Rails]) -> _Rails:
+    """The rails that are slow in every one of the groups."""
     if not groups:
         return {}
     first = groups[0]
@@ -110,6 +112,7 @@ def _common(groups: Sequence[_Rails]) -> _Rails:
 
 
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
+    """The finding with the slow rails named; unchanged without any."""
     if not rails or finding.level == "note":
         return finding
     said = " and ".join(_named(number, [rail]) for number, rail in rails.items())

@@ -47,10 +47,12 @@ def group_speeds(
 
 
 def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
+    """What a group is compared by: its size, and whether it crosses switches."""
     return _Kind(len(group.nodes), spans(group.nodes, topology))
 
 
 def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
+    """How fast a group was against what is usual of its kind."""
     value = group.busbw_gbps
     if value is None:
         # Whoever gives no figure is slow, whatever the others give.
@@ -76,7 +78,7 @@ def _hung(group: GroupMeasurement) -> tuple[str, ...]:
 
 
 class _References:
-    """What is usual of each kind of groups."""
+    """What is usual of each kind of group in a measurement."""
 
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._expected = expected
@@ -96,7 +98,7 @@ class _References:
                 self._usual[kind] = self._of_later(kind)
 
     def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
-        """Those that gave a figure."""
+        """The groups that gave a figure, by kind."""
         found: dict[_Kind, list[GroupMeasurement]] = {}
         for groups in rounds:
             for group in groups:
@@ -105,6 +107,7 @@ class _References:
         return found
 
     def of(self, kind: _Kind) -> Usual | None:
+        """What is usual of a kind; None where too few groups say it."""
         return self._usual.get(kind)
 
     def asked_from(self, kind: _Kind) -> float | None:
@@ -112,7 +115,7 @@ class _References:
         return self._asked_from.get(kind)
 
     def measures(self) -> list[Measure]:
-        """In short; of groups that only a later round has, nothing."""
+        """A measure for each kind of group in the first round."""
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
             measure("groups", _figures(groups), self.of(kind), self._expected.least("groups", kind.size), kind.size)
@@ -120,6 +123,7 @@ class _References:
         ]
 
     def _ask(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
+        """The bandwidth below which groups of a kind are measured again; None where all or none are."""
         if self._few_nodes:
             return None
         own = self._usual_of(kind, groups, [], sure=False)
@@ -135,6 +139,7 @@ class _References:
         *,
         sure: bool = True,
     ) -> Usual | None:
+        """What is usual of a kind by these groups; None where they are too few."""
         own = usual(
             _figures([*groups, *later]),
             times=DEVIATIONS,

@@ -180,7 +180,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checks_engine(self) -> bool:
-        """Whether the job is held against the release that its image has: LLMB_ENGINE_CHECK, in any case."""
+        """False where LLMB_ENGINE_CHECK is ``off`` (in any case), else True: whether the job's settings are compared
+        with the release of the engine that its image holds.
+        """
         return self.tuning.get("LLMB_ENGINE_CHECK", "").strip().lower() != "off"
 
 

@@ -200,6 +200,12 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
 
 
 def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
+    """The status Failed of the first iteration that shows NaN, infinity, a missing loss or figure, or a skipped
+    step; None: all are sound.
+
+    All iterations count, but a skipped step only in ``window``. A missing loss counts only where the log should print
+    one.
+    """
     # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
     # prints it, but a version that prints none at all is no reason to fail.
     loss_expected = content.log_format == "mbridge" or any(item.loss is not None for item in content.iterations)
@@ -412,6 +418,9 @@ def _end(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
 
 
 def _integers(section: object, *names: str) -> tuple[int | None, ...]:
+    """The values of ``names`` in ``section``, in that order; None for each that is missing or no positive integer,
+    for all where ``section`` is no mapping.
+    """
     values = [section.get(name) if isinstance(section, dict) else None for name in names]
     return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
 
