@@ -136,7 +136,8 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
     sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
     if a.moe is not None:
         sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
-    sizes += [(f"{mixer} layers", size, "TP", c.tp) for mixer, both in layers.scans.items() for size in both]
+    for mixer, both in layers.scans.items():
+        sizes += [(f"{mixer} layers", size, "TP", c.tp) for size in both]
     for what, size, column, by in sizes:
         if by > 1 and size % by == 0 and (size // by) % unit:
             part = f"{column}={by} leaves a rank {size // by} of the {size} columns of its {what}"
