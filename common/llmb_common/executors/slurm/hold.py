@@ -75,11 +75,17 @@ class HeldNodes:
 def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
     """``argv`` with what makes it run in a container: options of Pyxis, or a start of Enroot."""
     if slurm.runtime == "enroot":
-        options = [word for mount in inside.mounts for word in ("--mount", for_enroot(mount))]
-        return ["enroot", "start", *(["--rw"] if slurm.container_writable else []), *options, inside.image, *argv]
-    options = ["--no-container-mount-home", *(["--container-writable"] if slurm.container_writable else [])]
-    mounts = [f"--container-mounts={','.join(inside.mounts)}"] if inside.mounts else []
-    return [*options, f"--container-image={inside.image}", *mounts, *argv]
+        options = ["--rw"] if slurm.container_writable else []
+        for mount in inside.mounts:
+            options += ["--mount", for_enroot(mount)]
+        return ["enroot", "start", *options, inside.image, *argv]
+    options = ["--no-container-mount-home"]
+    if slurm.container_writable:
+        options.append("--container-writable")
+    options.append(f"--container-image={inside.image}")
+    if inside.mounts:
+        options.append(f"--container-mounts={','.join(inside.mounts)}")
+    return [*options, *argv]
 
 
 @contextlib.contextmanager

@@ -95,7 +95,10 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
         if attempt.nodes == before.nodes and _is_unnamed(attempt):
             named[number] = msgspec.structs.replace(attempt, failed=before.failed)
-    unnamed = {node for attempt in named if _is_unnamed(attempt) for node in expand_known(attempt.nodes)}
+    unnamed: set[str] = set()
+    for attempt in named:
+        if _is_unnamed(attempt):
+            unnamed.update(expand_known(attempt.nodes))
     try:
         unfit = set(unfit_nodes(compress(unnamed))) if unnamed else set()
     except LLMBError:
@@ -234,8 +237,10 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     detail = job.reason if live else _end_detail(record, job, events)
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
         since = job.submitted
+    elif not live:
+        since = job.ended
     else:
-        since = job.ended if not live else job.started if job.state == RUNNING else None
+        since = job.started if job.state == RUNNING else None
     return Finding(
         state=job.state,
         detail=detail,

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 
@@ -81,7 +82,8 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     for path in (plan.install, plan.workload_folder, plan.checkpoint.save, load):
         if path and not any(Path(path).is_relative_to(folder) for folder in paths):
             paths.append(path)
-    for path in [*paths, *(part for mount in plan.mounts for part in mount.split(":")[:2])]:
+    asked_for = chain.from_iterable(mount.split(":")[:2] for mount in plan.mounts)
+    for path in [*paths, *asked_for]:
         if problem := mount_problem(path, runtime):
             raise RequestError(f"the path {path} {problem}", remedy="rename it")
     mounts = [f"{path}:{path}" for path in paths] + list(plan.mounts)
