@@ -285,13 +285,18 @@ def _keys(model: Any, most: int | None = None) -> float:
 
 def _window(model: Any, index: int) -> int | None:
     """The number of tokens that a layer attends to at most; None: all."""
-    window, every = getattr(model, "window_size", None), getattr(model, "window_attn_skip_freq", None)
+    window = getattr(model, "window_size", None)
+    every = getattr(model, "window_attn_skip_freq", None)
     if window is None:
         return None
     inside = bool(every[index]) if isinstance(every, list) and index < len(every) else True
     if isinstance(every, int):
         inside = (index + 1) % every != 0
-    return int(sum(window) + 1 if isinstance(window, (list, tuple)) else window) if inside else None
+    if not inside:
+        return None
+    if isinstance(window, (list, tuple)):
+        return int(sum(window) + 1)
+    return int(window)
 
 
 def _attention_products(model: Any, index: int) -> float:

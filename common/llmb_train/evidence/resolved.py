@@ -115,7 +115,9 @@ def _precision(model: Any) -> Any:
         recipe = _get(model, "fp8_recipe", None)
         return f"fp8 ({_FP8_RECIPES.get(str(recipe), recipe)})"
     half = _get(model, "bf16")
-    return half if half is _UNKNOWN else ("bf16" if half else "neither bf16, fp8 nor nvfp4")
+    if half is _UNKNOWN:
+        return half
+    return "bf16" if half else "neither bf16, fp8 nor nvfp4"
 
 
 def _recomputed(model: Any) -> Any:
