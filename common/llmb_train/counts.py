@@ -94,7 +94,8 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
     """The layers in order, and those of each head for further tokens. A hybrid's are of one part each."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
-        main, *heads = ([_OF_LETTER[letter] for letter in part] for part in pattern.replace("|", "").split("/"))
+        parts = pattern.replace("|", "").split("/")
+        main, *heads = [[_OF_LETTER[letter] for letter in part] for part in parts]
         return main, heads
     linear = moe = [False] * model.num_layers
     if getattr(model, "experimental_attention_variant", None) == "gated_delta_net":

@@ -303,7 +303,10 @@ def as_text(result: dict[str, Any]) -> str:
     whole."""
     lines = []
     for fabric in result.get("fabric", ()):  # a result of an earlier release has none
-        lines += [f"fabric: {fabric['answer']}", *([fabric["coarseness"]] if fabric["coarseness"] else []), ""]
+        lines.append(f"fabric: {fabric['answer']}")
+        if fabric["coarseness"]:
+            lines.append(fabric["coarseness"])
+        lines.append("")
     lines += [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]

@@ -60,9 +60,15 @@ def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
 
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
     """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
-    if (function := _function(base)) is None or base.plan.device == "cpu":
+    function = _function(base)
+    if function is None or base.plan.device == "cpu":
         return ()
-    return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
+    fixed: list[str] = []
+    if function.stages:
+        fixed += ["pp", "vp"]
+    if not function.columns.cuda_graph:
+        fixed.append("cuda_graph")
+    return tuple(fixed)
 
 
 def _function(base: PlannedJob, row: Row | None = None) -> Function | None:

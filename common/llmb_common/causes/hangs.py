@@ -195,10 +195,10 @@ class RankFile:
         """
         if not self.frames:
             return ""
-        own = next(
-            (frame for frame in self.frames if not re.search("/(?:site|dist)-packages/|/lib/python3", frame[0])), None
-        )
-        named = [self.frames[0], *([own] if own and own != self.frames[0] else [])]
+        own = [frame for frame in self.frames if not re.search("/(?:site|dist)-packages/|/lib/python3", frame[0])]
+        named = [self.frames[0]]
+        if own and own[0] != named[0]:
+            named.append(own[0])
         return ", in ".join(f"{function} ({file}:{line})" for file, line, function in named)
 
 

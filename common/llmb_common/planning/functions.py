@@ -169,15 +169,19 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     ``MoEFlexTokenDispatcher``.
     """
     settings, moe, layers = function.settings, function.architecture.moe, function.layers
-    dispatcher, backend = (settings.get(key) for key in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"))
-    flex, overlap = dispatcher == "flex", bool(settings.get("overlap_moe_expert_parallel_comm"))
+    dispatcher = settings.get("moe_token_dispatcher_type")
+    backend = settings.get("moe_flex_dispatcher_backend")
+    flex = dispatcher == "flex"
+    overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
     graphed = str([settings.get(f"cuda_graph_{key}") for key in ("scope", "modules")]) if c.cuda_graph else ""
     modules = (settings.get("recompute_modules") or []) if settings.get("recompute_granularity") == "selective" else []
-    lacks = {
-        *(() if moe else ("moe", "moe_act", "shared_experts")),
-        *(() if layers is None or layers.latent else ("mla_up_proj",)),
-        *(() if layers is None or layers.delta else ("gdn_norm_out",)),
-    }
+    lacks: set[str] = set()
+    if not moe:
+        lacks.update(["moe", "moe_act", "shared_experts"])
+    if layers is not None and not layers.latent:
+        lacks.add("mla_up_proj")
+    if layers is not None and not layers.delta:
+        lacks.add("gdn_norm_out")
     deepep = GPUS[gpu_type].generation == "hopper" or gpu_type in _DEEPEP
     rules = (
         (

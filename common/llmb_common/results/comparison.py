@@ -184,8 +184,9 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
     """Names of the plan's fields that decide how much work a step is, and differ between the two plans. Empty: equal
     work.
     """
-    # Variants of a catalogue are kinds of training: sft, pretrain.
-    names = (*fields_of(JobPlan, "work"), *(["variant"] if first.function or second.function else []))
+    names = list(fields_of(JobPlan, "work"))
+    if first.function or second.function:
+        names.append("variant")  # those of a catalogue are kinds of training: sft, pretrain
     return tuple(name for name in names if getattr(first, name) != getattr(second, name))
 
 

@@ -227,7 +227,9 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
     partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
-    walls = [*([(f"partition {name}", partition)] if partition is not None else []), *facts.limits.walls]
+    walls = list(facts.limits.walls)
+    if partition is not None:
+        walls.insert(0, (f"partition {name}", partition))
     if walls:
         what, most = min(walls, key=lambda wall: wall[1])
         short = [workload for workload in wanted if workload.longest > most]

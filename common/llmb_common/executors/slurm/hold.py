@@ -64,8 +64,10 @@ class HeldNodes:
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
         step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
-        step += [f"--nodelist={compress(nodes)}"] if nodes else []
-        return [*step, *(_inside(self.slurm, inside, argv) if inside else argv)]
+        if nodes:
+            step.append(f"--nodelist={compress(nodes)}")
+        step += _inside(self.slurm, inside, argv) if inside else argv
+        return step
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         """srun (22.05) gives up a whole step when it cannot start one of its tasks, and names the node."""

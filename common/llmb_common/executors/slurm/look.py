@@ -49,10 +49,12 @@ def _with_attempts(
     found = dict(findings)
     asked: list[tuple[RunRecord, list[Start]]] = []
     for record in records:
-        state, events = found[record.paths.run_id].state, read_events(record.paths.events)
+        state = found[record.paths.run_id].state
+        events = read_events(record.paths.events)
         # The starts that are over, of a job that has not ended with them.
-        waits = events.started is not None and is_waiting(state or "")
-        starts = [*events.earlier, *([Start(events.nodes, events.started, events.preempted)] if waits else [])]
+        starts = list(events.earlier)
+        if events.started is not None and is_waiting(state or ""):
+            starts.append(Start(events.nodes, events.started, events.preempted))
         if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
             asked.append((record, starts))
     if not asked:

@@ -153,19 +153,21 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
     # read-only root, and core's helper for data indices and Triton's cache write to it.
-    return [
-        "--no-container-mount-home",
-        *(["--container-writable"] if slurm.container_writable else []),
-        f"--container-image={quote(image)}",
-        f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}",
-        f"--container-env={quote(','.join(_job_variables(plan)))}",
-    ]
+    options = ["--no-container-mount-home"]
+    if slurm.container_writable:
+        options.append("--container-writable")
+    options.append(f"--container-image={quote(image)}")
+    options.append(f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}")
+    options.append(f"--container-env={quote(','.join(_job_variables(plan)))}")
+    return options
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
     """The names of the variables that containers must take over from the job."""
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
-    return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
+    if plan.checkpoint.enabled:
+        ours.append("LLMB_RESUME")
+    return [*plan.env, *ours]
 
 
 class SlurmScript(JobScript):
