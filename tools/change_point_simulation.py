@@ -33,14 +33,22 @@ def _normal(source: random.Random, deviation: float) -> list[float]:
 
 def _heavy(source: random.Random, deviation: float) -> list[float]:
     """Student's t with three degrees of freedom, scaled to the standard deviation."""
-    chi = [math.sqrt(math.fsum(source.gauss(0, 1) ** 2 for _ in range(3)) / 3) for _ in range(DAYS)]
+    chi = []
+    for _ in range(DAYS):
+        squares = [source.gauss(0, 1) ** 2 for _ in range(3)]
+        chi.append(math.sqrt(math.fsum(squares) / 3))
     return [deviation / math.sqrt(3) * source.gauss(0, 1) / value for value in chi]
 
 
 def _shared(source: random.Random, deviation: float) -> list[float]:
     """Two runs a day, which share half of their variance."""
     half = deviation * math.sqrt(0.5)
-    return [source.gauss(0, half) + fmean(source.gauss(0, half) for _ in range(2)) for _ in range(DAYS)]
+    found = []
+    for _ in range(DAYS):
+        shared = source.gauss(0, half)
+        runs = [source.gauss(0, half) for _ in range(2)]
+        found.append(shared + fmean(runs))
+    return found
 
 
 def _correlated(source: random.Random, deviation: float) -> list[float]:

@@ -55,10 +55,13 @@ def _made(kind: str, called: str, where: str, makers: Makers) -> Iterable[str]:
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """A table with padded columns."""
     body = [list(row) for row in rows]
-    widths = [max(len(line[i]) for line in [list(header), *body]) for i in range(len(header))]
-    lines = [list(header), ["-" * width for width in widths], *body]
-    padded = ([cell.ljust(width) for cell, width in zip(line, widths, strict=True)] for line in lines)
-    return ["| " + " | ".join(cells) + " |" for cells in padded]
+    columns = zip(header, *body, strict=True)
+    widths = [max(map(len, column)) for column in columns]
+    found = []
+    for line in [list(header), ["-" * width for width in widths], *body]:
+        cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+        found.append("| " + " | ".join(cells) + " |")
+    return found
 
 
 class Footnotes:

@@ -132,9 +132,12 @@ def runs(cluster: Cluster, gain: float, source: random.Random) -> list[Block]:
 def compare(cluster: Cluster, gain: float, source: random.Random) -> tuple[Answer, Comparison]:
     """One comparison to its end."""
     blocks = runs(cluster, gain, source)
-    ends = (found for size in looks(MOST) if (found := compare_blocks(blocks[:size])) is not None)
     last = None
-    for last in ends:
+    for size in looks(MOST):
+        found = compare_blocks(blocks[:size])
+        if found is None:
+            continue
+        last = found
         if USUAL.met(last):
             break
     assert last is not None
@@ -171,10 +174,11 @@ def cell(cluster: Cluster, gain: float, *, trials: int, seed: int) -> Cell:
 
 
 def _table(clusters: tuple[Cluster, ...], gains: tuple[float, ...], trials: int, seed: int) -> Iterator[str]:
-    return lines(
-        ["Cluster", *(f"{100 * gain:g} %" for gain in gains)],
-        ([cluster.title, *(cell(cluster, gain, trials=trials, seed=seed) for gain in gains)] for cluster in clusters),
-    )
+    def row(cluster: Cluster) -> list[str | Cell]:
+        cells = [cell(cluster, gain, trials=trials, seed=seed) for gain in gains]
+        return [cluster.title, *cells]
+
+    return lines(["Cluster", *(f"{100 * gain:g} %" for gain in gains)], map(row, clusters))
 
 
 def main() -> None:

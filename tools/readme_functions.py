@@ -24,7 +24,8 @@ def models(recipe: Recipe) -> list[str]:
     for size in catalogue.sizes:
         entries = [entry for entry in catalogue.index if entry.model == size]
         function = catalogue.function(entries[0].name)
-        shape, plain = function.architecture, [entry for entry in entries if entry.variant(base) == base]
+        shape = function.architecture
+        plain = [entry for entry in entries if entry.variant(base) == base]
         rows.append(
             [
                 f"`{size}`",
@@ -32,7 +33,7 @@ def models(recipe: Recipe) -> list[str]:
                 str(shape.layers),
                 f"{shape.moe.top_k} of {shape.moe.experts}" if shape.moe else "",
                 _counts(catalogue.function(entry.name).sequence_length for entry in plain),
-                *(_counts(entry.gpus for entry in plain if entry.gpu == name) for name in types),
+                *(_counts(entry.gpus for entry in _on(name, plain)) for name in types),
             ]
         )
     header = ["`MODEL_SIZE`", "parameters", "layers", "experts", "sequence", *(name.upper() for name in types)]
@@ -47,7 +48,7 @@ def precisions(recipe: Recipe) -> list[str]:
     rows = []
     for size in catalogue.sizes:
         plain = [entry for entry in catalogue.index if entry.model == size and entry.variant(base) == base]
-        rows.append([f"`{size}`", *(_words(entry for entry in plain if entry.gpu == name) for name in types)])
+        rows.append([f"`{size}`", *(_words(_on(name, plain)) for name in types)])
     return table(["`MODEL_SIZE`", *(name.upper() for name in types)], rows)
 
 
@@ -58,11 +59,11 @@ def named(recipe: Recipe) -> list[str]:
     found: dict[str, list[FunctionName]] = defaultdict(list)
     for entry in catalogue.index:
         found[entry.variant(base)].append(entry)
-    rows = [
-        [f"`{name}`", str(len(entries)), ", ".join(dict.fromkeys(f"`{entry.model}`" for entry in entries))]
-        for name, entries in sorted(found.items())
-        if name != base
-    ]
+    found.pop(base, None)
+    rows = []
+    for name, entries in sorted(found.items()):
+        of_models = dict.fromkeys(f"`{entry.model}`" for entry in entries)
+        rows.append([f"`{name}`", str(len(entries)), ", ".join(of_models)])
     return table(["`CONFIG_VARIANT`", "functions", "models"], rows)
 
 
@@ -108,10 +109,10 @@ def containers(recipe: Recipe) -> list[str]:
     found: dict[str, list[PublishedRow]] = defaultdict(list)
     for row in _published(recipe):
         found[row.container].append(row)
-    rows = [
-        [name, str(len(of)), str(sum(row.function is not None for row in of))]
-        for name, of in sorted(found.items(), key=lambda item: release_order(item[0]), reverse=True)
-    ]
+    rows = []
+    for name in sorted(found, key=release_order, reverse=True):
+        with_function = [row for row in found[name] if row.function is not None]
+        rows.append([name, str(len(found[name])), str(len(with_function))])
     return table(["container", "published rows", "equal to a function"], rows)
 
 
@@ -180,7 +181,13 @@ def _catalogue(recipe: Recipe) -> Catalogue:
 
 
 def _gpu_types(catalogue: Catalogue) -> list[str]:
-    return [name for name in GPUS if any(entry.gpu == name for entry in catalogue.index)]
+    known = {entry.gpu for entry in catalogue.index}
+    return [name for name in GPUS if name in known]
+
+
+def _on(gpu_type: str, entries: Iterable[FunctionName]) -> list[FunctionName]:
+    """Those of the functions that are for a GPU type."""
+    return [entry for entry in entries if entry.gpu == gpu_type]
 
 
 def _published(recipe: Recipe) -> tuple[PublishedRow, ...]:

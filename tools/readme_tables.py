@@ -187,7 +187,9 @@ def results(recipe: Recipe, variant: str, gpu: str) -> list[str]:
             cells.append(_figure(result, "tflops_per_gpu", "g"))
         cells.append(notes.mark(result.why) if result.why else "")
         body.append(cells)
-    return [*table([*header, *(["TFLOPS/GPU"] if with_tflops else []), "note"], body), *notes.lines()]
+    if with_tflops:
+        header.append("TFLOPS/GPU")
+    return [*table([*header, "note"], body), *notes.lines()]
 
 
 def _causal_mfu(recipe: Recipe, result: PublishedResult) -> str:

@@ -110,7 +110,9 @@ def _example(recipe: Recipe, variant: str, size: str, dtype: str, gpu: str, gpus
     row = find_row(recipe, result)
     assert row is not None  # checked when the recipe was loaded
     model = recipe.model(size)
-    sequence, gbs, seconds = model.sequence_length, row.global_batch_size(result.gpus), result.step_seconds
+    sequence = model.sequence_length
+    gbs = row.global_batch_size(result.gpus)
+    seconds = result.step_seconds
     architecture = msgspec.structs.replace(model.listed, layers=row.layers or model.listed.layers)
     attention = recipe.variant(variant).flops_attention or recipe.flops.attention
     per_sequence = model_flops(architecture, sequence, attention).total

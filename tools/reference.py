@@ -9,6 +9,7 @@ import textwrap
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,9 @@ def _variables() -> Iterator[str]:
     alike = [name for name in COLUMNS if VARIABLES[name].meaning == column.meaning]
     for name, variable in VARIABLES.items():
         if name not in alike:
-            option = f"`{variable.option}`" if variable.option else "`--set`" if name in COLUMNS else ""
+            option = "`--set`" if name in COLUMNS else ""
+            if variable.option:
+                option = f"`{variable.option}`"
             default = variable.default.format_map(_Recipe())
             yield f"| `{name}` | {variable.in_table} | {default} | {option} |"
     yield f"| {' '.join(f'`{name}`' for name in alike)} | {column.in_table} | {column.default} | `--set` |"
@@ -121,7 +124,9 @@ def _settings() -> Iterator[str]:
         told = docstrings(struct)
         for field in msgspec.structs.fields(struct):
             default = field.default if isinstance(field.default, (str, int, float)) and field.default != "" else None
-            shown = "" if default is None else f"`{str(default).lower() if isinstance(default, bool) else default}`"
+            if isinstance(default, bool):
+                default = str(default).lower()
+            shown = "" if default is None else f"`{default}`"
             yield f"| `{prefix}{field.name}` | {shown} | {told[field.name]} |"
 
 
@@ -158,7 +163,7 @@ def _options() -> Iterator[str]:
 
 
 def _commands() -> Iterator[tuple[str, click.Command]]:
-    for name in (name for section in COMMANDS.values() for name in section):
+    for name in chain.from_iterable(COMMANDS.values()):
         command = load_command(name)
         yield name, command
         verbs = getattr(command, "commands", None) or getattr(command, "verbs", {})

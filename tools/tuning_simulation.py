@@ -106,12 +106,10 @@ class Kind:
         combinations = source.sample([*itertools.product(*map(range, self.settings))], self.candidates + 1)
         effects = [_course(count, self.effect, source) for count in self.settings]
         weights = [_course(count, 0.25, source) for count in self.settings]
-        pairs = {
-            (a, b, i, j): source.gauss(0, self.pair)
-            for a, b in itertools.combinations(range(len(self.settings)), 2)
-            for i in range(self.settings[a])
-            for j in range(self.settings[b])
-        }
+        pairs: dict[tuple[int, int, int, int], float] = {}
+        for a, b in itertools.combinations(range(len(self.settings)), 2):
+            for i, j in itertools.product(range(self.settings[a]), range(self.settings[b])):
+                pairs[a, b, i, j] = source.gauss(0, self.pair)
         logs: list[float] = []
         memory: list[float] = []
         for combination in combinations:
@@ -216,7 +214,7 @@ def tune(space: Space, noise: Noise, source: random.Random, best: int = 0, budge
             runs[due.arm].append(site.run(due))
     state = tuning.state(runs)
     proved = state.proof is not None and state.proof.answer == "faster"
-    every = [run for listed in runs.values() for run in listed]
+    every = list(itertools.chain.from_iterable(runs.values()))
     whole = sum(run.hours for run in every if run.number > len(space.logs))
     return Found(
         space.logs[state.search.leader if proved else 0],
@@ -248,9 +246,10 @@ def row(kind: Kind, noise: Noise, count: int, seed: int) -> tuple[str, ...]:
     """Of a table: how often the answer is good enough, the mean loss, what it costs, how often a crash is named."""
     found = [*tunings(kind, noise, count, seed)]
     good = sum(item.loss <= CLOSE for item in found) / count
-    loss, cost, proof, runs = (
-        sum(getattr(item, name) for item in found) / count for name in ("loss", "cost", "proof", "runs")
-    )
+    loss = sum(item.loss for item in found) / count
+    cost = sum(item.cost for item in found) / count
+    proof = sum(item.proof for item in found) / count
+    runs = sum(item.runs for item in found) / count
     out = [item for item in found if item.out]
     named = f"{sum(item.named for item in out)} of {len(out)}" if noise.best else ""
     figures = (f"{100 * good:.1f}", f"{100 * loss:.2f}", f"{cost - proof:.1f}", f"{cost:.1f}", f"{runs:.1f}")

@@ -233,7 +233,9 @@ def looks(
 ) -> tuple[Counter[Answer], float]:
     """As ``verdicts`` of somebody who repeats runs until there is an answer, up to 20; with the mean number of runs."""
     sizes = [size for size in LOOKS if size <= 20]
-    scatters, answers, taken = sites(noise, source, known, trials), Counter[Answer](), 0
+    scatters = sites(noise, source, known, trials)
+    answers = Counter[Answer]()
+    taken = 0
     for _ in range(trials):
         runs, scatter = repeats(noise, source, sizes[-1], days), next(scatters)
         for size in sizes:
@@ -352,9 +354,12 @@ def comparisons_table(trials: int, seed: int) -> Iterator[str]:
     def cells(noise: Noise, known: bool, case: Case, source: random.Random) -> Iterator[str]:
         scatters = sites(noise, source, known, trials)
         for share in DIFFERENCES:
-            sides = [[repeats(noise, source, *case) for _ in range(2)] for _ in range(trials)]
-            slower = [[_longer(run, 1 + share) for run in second] for _, second in sides]
-            found = [compare_times(a, b, next(scatters)) for (a, _), b in zip(sides, slower, strict=True)]
+            sides = []
+            for _ in range(trials):
+                first = repeats(noise, source, *case)
+                second = repeats(noise, source, *case)
+                sides.append((first, [_longer(run, 1 + share) for run in second]))
+            found = [compare_times(first, slower, next(scatters)) for first, slower in sides]
             yield f"{100 * sum(item.is_real for item in found) / trials:.0f}"
 
     heads = ["Noise", "Record", "Runs of each", *(f"{100 * share:.0f} %" for share in DIFFERENCES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import json
@@ -12,7 +13,7 @@ import socket
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -129,17 +130,29 @@ def _imported(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable
     Not from the working folder, which all nodes share: modelopt, which Megatron-Bridge imports, looks for its own files
     there first, 700 times by each rank.
     """
-    working = Path.cwd()
-    os.chdir("/")
-    try:
+    with _outside_working_folder():
         engines.install_patches(engine)
         if says:
             print_header(job, engine)
         from megatron.bridge.training.pretrain import pretrain
-    finally:
-        os.chdir(working)
     function: Callable[..., None] = pretrain
     return function
+
+
+@contextlib.contextmanager
+def _outside_working_folder() -> Iterator[None]:
+    """Work in ``/`` and then in the working folder again; in the latter throughout where it cannot be opened."""
+    try:
+        working = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield
+        return
+    try:
+        os.chdir("/")
+        yield
+    finally:
+        os.fchdir(working)  # not by its name: the folder may have been removed
+        os.close(working)
 
 
 def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:

@@ -115,8 +115,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
     def _publish(self) -> None:
         """Through the job's own store, in which nobody waits for anybody but the first rank, and that not for long."""
-        waited = [round(sum(_seconds(*wait) for wait in waits), 6) for waits in self._steps.values()]
-        store, rank, world = dist.distributed_c10d._get_default_store(), dist.get_rank(), dist.get_world_size()
+        waited = [round(sum(itertools.starmap(_seconds, waits)), 6) for waits in self._steps.values()]
+        store = dist.distributed_c10d._get_default_store()
+        rank = dist.get_rank()
+        world = dist.get_world_size()
         store.set(f"llmb-waits-{rank}", json.dumps(waited))
         if rank:
             return

@@ -65,12 +65,14 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 def index(names: Iterable[str]) -> list[list[Any]]:
     """What the names say: name, model, task, GPUs, GPU type, precision, variant or null."""
-    words = ((name, perf_recipes.NAME.match(name)) for name in names)
-    return [
-        [name, *(int(word) if part == "gpus" else word for part, word in found.groupdict().items())]
-        for name, found in words
-        if found is not None
-    ]
+    rows = []
+    for name in names:
+        found = perf_recipes.NAME.match(name)
+        if found is not None:
+            words: dict[str, Any] = found.groupdict()
+            words["gpus"] = int(words["gpus"])
+            rows.append([name, *words.values()])
+    return rows
 
 
 def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None) -> str:
@@ -82,13 +84,11 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
     found, by_length = _apart(found)
     lines = {name: f"{json.dumps(name)}:{_line(row)}" for name, row in found.items()}
     selected_by = ",\n".join(map(_line, index(found)))
+    models = {row["hugging_face"] for row in found.values()} & perf_recipes.PUBLISHED.keys()
+    assumed = {name: perf_recipes.PUBLISHED[name].assumed for name in sorted(models)}
     head: dict[str, Any] = {
         "sha256": hashlib.sha256(",\n".join(lines.values()).encode()).hexdigest(),
-        "assumed": {
-            name: perf_recipes.PUBLISHED[name].assumed
-            for name in sorted({row["hugging_face"] for row in found.values()} & perf_recipes.PUBLISHED.keys())
-            if perf_recipes.PUBLISHED[name].assumed
-        },
+        "assumed": {name: what for name, what in assumed.items() if what},
     }
     if by_length:
         head["by_length"] = by_length
@@ -105,12 +105,14 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
 def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """The rows, and how FLOPs follow the length: of a model, where that is the same for all of its functions."""
     of_models: dict[str, list[Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for name, row in found.items():
+        rows[name] = {key: value for key, value in row.items() if key != "by_length"}
         match = perf_recipes.NAME.match(name)
         if match is not None and row.get("by_length"):
             of_models.setdefault(match["model"], []).append(row["by_length"])
-    rows = {name: {key: value for key, value in row.items() if key != "by_length"} for name, row in found.items()}
-    return rows, {model: merged for model, each in sorted(of_models.items()) if (merged := _of_model(each))}
+    merged = {model: _of_model(each) for model, each in sorted(of_models.items())}
+    return rows, {model: growth for model, growth in merged.items() if growth}
 
 
 def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:

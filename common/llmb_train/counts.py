@@ -94,7 +94,8 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
     """The layers in order, and those of each head for further tokens. A hybrid's are of one part each."""
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
-        main, *heads = ([_OF_LETTER[letter] for letter in part] for part in pattern.replace("|", "").split("/"))
+        parts = pattern.replace("|", "").split("/")
+        main, *heads = [[_OF_LETTER[letter] for letter in part] for part in parts]
         return main, heads
     linear = moe = [False] * model.num_layers
     if getattr(model, "experimental_attention_variant", None) == "gated_delta_net":
@@ -287,13 +288,18 @@ def _keys(model: Any, most: int | None = None) -> float:
 
 def _window(model: Any, index: int) -> int | None:
     """The number of tokens that a layer attends to at most; None: all."""
-    window, every = getattr(model, "window_size", None), getattr(model, "window_attn_skip_freq", None)
+    window = getattr(model, "window_size", None)
+    every = getattr(model, "window_attn_skip_freq", None)
     if window is None:
         return None
     inside = bool(every[index]) if isinstance(every, list) and index < len(every) else True
     if isinstance(every, int):
         inside = (index + 1) % every != 0
-    return int(sum(window) + 1 if isinstance(window, (list, tuple)) else window) if inside else None
+    if not inside:
+        return None
+    if isinstance(window, (list, tuple)):
+        return int(sum(window) + 1)
+    return int(window)
 
 
 def _attention_products(model: Any, index: int) -> float:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import multiprocessing
 import os
@@ -33,11 +34,8 @@ from llmb_train import no_te
 _TENSOR_TO = torch.Tensor.to
 _TENSOR_TYPE = torch.Tensor.type
 _IDENTITY = (torch.Tensor.cuda, torch.Tensor.pin_memory)
-_MEMORY_STATS = [
-    f"{kind}_bytes.all.{when}"
-    for kind in ("allocated", "active", "inactive_split", "reserved")
-    for when in ("current", "peak")
-]
+_MEMORY_KINDS = ("allocated", "active", "inactive_split", "reserved")
+_MEMORY_STATS = [f"{kind}_bytes.all.{when}" for kind, when in itertools.product(_MEMORY_KINDS, ("current", "peak"))]
 _MEMORY_COUNTS = ("allocation.all.current", "allocation.all.peak", "num_alloc_retries", "num_ooms")
 
 _DOWN, _UP = 11, 12

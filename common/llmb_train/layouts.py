@@ -11,6 +11,7 @@ Imports Megatron: call ``engine.install_patches`` first.
 from __future__ import annotations
 
 import copy
+import itertools
 from typing import Any
 
 from llmb_train.perf_recipes import NAME
@@ -55,7 +56,8 @@ def layers_of_chunks(model: Any) -> list[int] | None:
         return None
     if layout.virtual_pipeline_model_parallel_size != vp:
         return None
-    return [layout.layout[rank][chunk].count(LayerType.decoder) for chunk in range(vp) for rank in range(pp)]
+    chunks_and_ranks = itertools.product(range(vp), range(pp))
+    return [layout.layout[rank][chunk].count(LayerType.decoder) for chunk, rank in chunks_and_ranks]
 
 
 def layouts(name: str, model: Any) -> list[list[Any]]:

@@ -100,8 +100,12 @@ def _hints(kind: type) -> dict[str, Any]:
 
 def _member(hint: Any, value: Any) -> Any:
     """The member of an enumeration in ``hint`` that ``value`` names; else ``value``."""
-    members = {name: member for kind in _enumerations(hint) for name, member in kind.__members__.items()}
-    return members.get(value, value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    members: dict[str, enum.Enum] = {}
+    for kind in _enumerations(hint):
+        members.update(kind.__members__)
+    return members.get(value, value)
 
 
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:

@@ -110,7 +110,8 @@ def _defined() -> dict[str, str]:
         raise EngineError(
             "Megatron-Bridge is not installed in this Python", remedy="run inside a container or an engine that has it"
         )
-    roots = [root for parent in spec.submodule_search_locations or () if (root := Path(parent) / folder).is_dir()]
+    places = [Path(parent) / folder for parent in spec.submodule_search_locations or ()]
+    roots = [place for place in places if place.is_dir()]
     if not roots:
         raise WrongEngine(
             f"this Megatron-Bridge has no {PACKAGE}",

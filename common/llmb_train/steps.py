@@ -118,7 +118,9 @@ def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
     index = start.folder / f"iter_{start.step:07d}" / ".metadata"
     saved = {shape.decode() for shape in _RANDOM_STATE.findall(index.read_bytes())} if index.is_file() else set()
     p = job.parallelism
-    ranks = [p.pp, p.tp, *([job.data_parallel * p.cp] if (p.ep or 1) > 1 else [])]
+    ranks = [p.pp, p.tp]
+    if (p.ep or 1) > 1:
+        ranks.append(job.data_parallel * p.cp)
     return not saved or saved == {".".join(map(str, ranks))}
 
 

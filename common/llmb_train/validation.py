@@ -16,6 +16,7 @@ import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from llmb_train import perf_recipes
@@ -206,7 +207,8 @@ def _as_in_the_container() -> Iterator[None]:
 @contextmanager
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
     """A context in which the modules of ``needs`` can be found."""
-    modules = {name: types.ModuleType(name) for need in needs for name in need.modules}
+    names = chain.from_iterable(need.modules for need in needs)
+    modules = {name: types.ModuleType(name) for name in names}
     for need in needs:
         for name, content in need.modules.items():
             vars(modules[name]).update(content)

@@ -145,13 +145,13 @@ def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Pa
     folder = user_path(given.get("image_folder") or str(install / "images"), "--image-folder")
     prefix = ("srun",) if given["install_method"] == "srun" else ()
     architecture = given["arch"]
-    return [
-        Image(
-            *(source, folder / image_file_name(source), architecture, install / ".llmb" / "receipts", prefix),
-            origin=bundled_image(architecture, source),
-        )
-        for source in sorted({head["image"] for head in chosen})
-    ]
+    receipts = install / ".llmb" / "receipts"
+    images: list[Artefact] = []
+    for source in sorted({head["image"] for head in chosen}):
+        path = folder / image_file_name(source)
+        origin = bundled_image(architecture, source)
+        images.append(Image(source, path, architecture, receipts, prefix, origin=origin))
+    return images
 
 
 def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,9 @@ class Installation:
         """One image for each distinct source: workloads share."""
         if not self.answers.uses_images:
             return []
-        sources = {recipe.engines[release] for recipe in self.recipes.values() for release in self._chosen(recipe)}
+        sources: set[str] = set()
+        for recipe in self.recipes.values():
+            sources.update(recipe.engines[release] for release in self._chosen(recipe))
         return [self.image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
@@ -133,7 +136,8 @@ class Installation:
             return []
         repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
         token = self.secrets.hf_token or credentials.stored_hf_token(self.path)
-        return [ModelFiles(name, self.path, hub, token) for hub in self.hub() for name in sorted(repositories)]
+        hubs_and_names = product(self.hub(), sorted(repositories))
+        return [ModelFiles(name, self.path, hub, token) for hub, name in hubs_and_names]
 
     def hub(self) -> list[Environment]:
         """What fetches from Hugging Face, where that was asked for."""
@@ -145,7 +149,7 @@ class Installation:
 
     def releases(self) -> list[str]:
         """The releases of Megatron-Bridge that the chosen recipes need."""
-        return sorted({release for recipe in self.recipes.values() for release in self._chosen(recipe)})
+        return sorted(set(chain.from_iterable(map(self._chosen, self.recipes.values()))))
 
     def _made(self) -> list[str]:
         """Those of them that there is a lock for; a newer one the site brings itself."""

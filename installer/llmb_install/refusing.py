@@ -56,7 +56,12 @@ def no_such_option(call: Call, flag: str) -> RequestError:
         corrected = []
         for word in call.words:
             name, equals, value = word.partition("=")
-            corrected.append(word if name != flag else meant.flag + (equals + value if meant.metavar else ""))
+            if name != flag:
+                corrected.append(word)
+            elif meant.metavar:
+                corrected.append(meant.flag + equals + value)
+            else:
+                corrected.append(meant.flag)
         instead = _line(call.name, corrected)
     return wrong(call, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from llmb_common.base.errors import EnvironmentLacks, SchedulerError
 from llmb_common.causes.diagnosis import diagnose

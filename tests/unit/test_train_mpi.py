@@ -100,11 +100,10 @@ def test_a_rank_asks_before_it_trains_and_only_with_transformer_engine(
     job = SimpleNamespace(world_size=1, device="cpu", release="0.3", parallelism=TWO.parallelism)
     monkeypatch.setattr(main, "find_rank", lambda _: SimpleNamespace(world_size=1, rank=0, export=lambda _: None))
     monkeypatch.setattr(main.engines, "find", lambda *_: found)
-    monkeypatch.setattr(main.engines, "install_patches", lambda _: None)
     for name in ("Node", "HangReporter"):
         monkeypatch.setattr(main, name, lambda *_: SimpleNamespace(start=lambda *_, **__: None))
     monkeypatch.setattr(main.refusals, "check", lambda *_: None)
-    monkeypatch.setattr(main, "print_header", lambda *_: None)
+    monkeypatch.setattr(main, "_imported", lambda *_, **__: None)
     monkeypatch.setattr(main, "_configuration", lambda *_: (Configuration(**vars(configured())), None))
     monkeypatch.setattr(main.named_settings, "apply", lambda *_: None)
     monkeypatch.setattr(main.gc, "disable", lambda: None)

@@ -50,6 +50,9 @@ def named_before(word: str) -> str | None:
 
 def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
     """The content of the suite for a GPU type; ``listed`` has the precisions of each workload."""
+    tests: list[str] = []
+    for workload, precisions in listed.items():
+        tests += [f"  - {{{_job(workload, precision)}}}" for precision in precisions]
     lines = [
         f"# The workloads of NVIDIA's Exemplar Clouds in release {RELEASE} ({DATE}), looked up {LOOKED_UP}:",
         f"# {_FACTS['source']}",
@@ -68,7 +71,7 @@ def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
         "  reference: optional",
         "  force: true  # the number of GPUs is NVIDIA's, not one of Megatron-Bridge's own",
         "tests:",
-        *(f"  - {{{_job(workload, precision)}}}" for workload, of in listed.items() for precision in of),
+        *tests,
     ]
     return "\n".join(lines) + "\n"
 

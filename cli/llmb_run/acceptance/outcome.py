@@ -15,6 +15,7 @@ A workload of which the suite says ``reference: none`` only has to run; a campai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.base.hostlist import compress
@@ -42,6 +43,9 @@ def outcome(
     """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet. ``fabrics``: what
     was measured between its nodes before it began, which decides nothing here."""
     workloads = [_workload(item) for item in standings]
+    reruns: list[dict[str, Any]] = []
+    for workload in workloads:
+        reruns += [{"workload": workload["title"], **rerun} for rerun in workload["reruns"]]
     return {
         "schema": 1,
         "campaign": frozen.id,
@@ -52,7 +56,7 @@ def outcome(
         **conclusion(workloads, evening=frozen.evening),
         "fabric": [_fabric(item.verdict) for item in fabrics],
         "workloads": workloads,
-        "reruns": [{"workload": item["title"], **rerun} for item in workloads for rerun in item["reruns"]],
+        "reruns": reruns,
     }
 
 
@@ -284,9 +288,14 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
         "headline": headline(result),
         "workloads": [columns.as_dict(WORKLOAD, workload) for workload in result["workloads"]],
         "columns": columns.described(WORKLOAD),
-        "remarks": [line for item in result["workloads"] for line in _remarks(item)],
+        "remarks": _all_remarks(result),
         "references": _references(result),
     }
+
+
+def _all_remarks(result: dict[str, Any]) -> list[str]:
+    """The remarks on all workloads, one after the other."""
+    return list(chain.from_iterable(_remarks(item) for item in result["workloads"]))
 
 
 def as_text(result: dict[str, Any]) -> str:
@@ -294,14 +303,17 @@ def as_text(result: dict[str, Any]) -> str:
     whole."""
     lines = []
     for fabric in result.get("fabric", ()):  # a result of an earlier release has none
-        lines += [f"fabric: {fabric['answer']}", *([fabric["coarseness"]] if fabric["coarseness"] else []), ""]
+        lines.append(f"fabric: {fabric['answer']}")
+        if fabric["coarseness"]:
+            lines.append(fabric["coarseness"])
+        lines.append("")
     lines += [columns.table(WORKLOAD, result["workloads"]).rstrip("\n")]
     if result["reruns"]:
         lines += ["", f"reruns ({len(result['reruns'])}):"]
         lines += [f"  {_rerun_text(item)}" for item in result["reruns"]]
     else:
         lines += ["", "reruns: none"]
-    if remarks := [line for item in result["workloads"] for line in _remarks(item)]:
+    if remarks := _all_remarks(result):
         lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
     if references := _references(result):
         lines += ["", *references]
@@ -342,6 +354,7 @@ def _references(result: dict[str, Any]) -> list[str]:
             for known in references
         )
     )
-    if levels := sorted({f"{level:.1%}" for item in result["workloads"] if (level := item["confidence"])}):
+    confidences = [item["confidence"] for item in result["workloads"]]
+    if levels := sorted({f"{level:.1%}" for level in confidences if level}):
         found.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     return found

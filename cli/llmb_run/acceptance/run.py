@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,8 +135,9 @@ def write_pack(
     Raises:
         RecordError: they cannot be written
     """
-    measured = [run.measured for item in standings for run in item.runs if run.measured is not None]
-    ended = max((run.record.state_time for item in standings for run in item.runs), default=frozen.began)
+    runs = list(chain.from_iterable(item.runs for item in standings))
+    measured = [run.measured for run in runs if run.measured is not None]
+    ended = max((run.record.state_time for run in runs), default=frozen.began)
     secrets = stored_secrets(workspace.install)
     mask = Mask(secrets)
     plain = build(measured, workspace, f"Acceptance of {result['suite']}")
@@ -159,7 +161,7 @@ def write_pack(
     path = campaign.folder / (frozen.suite_name + (".tar.zst" if shutil.which("zstd") else ".tar.gz"))
     written = write_archive(
         path,
-        [run.record.paths.folder for item in standings for run in item.runs],
+        [run.record.paths.folder for run in runs],
         [as_dict(item) for item in measured],
         secrets=secrets,
         overwrite=True,
@@ -228,7 +230,7 @@ def _look_at_nodes(
             raise
         why = error.message
         notice(f"health: {why}")
-    nodes = [verdict for found in looked for verdict in found.verdicts]
+    nodes = list(chain.from_iterable(found.verdicts for found in looked))
     fabrics = [found.fabric for found in looked if found.fabric is not None]
     plain = {"nodes": msgspec.to_builtins(nodes), "fabric": msgspec.to_builtins(fabrics)}
     write_json(campaign.folder / HEALTH, {"schema": 1, **plain, "why": why})

@@ -306,4 +306,6 @@ def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest
 
 def _said(own: T | None, default: T | None, otherwise: T) -> T:
     """The first of a test's own value, the suite's default and ``otherwise`` that is not None."""
-    return own if own is not None else default if default is not None else otherwise
+    if own is not None:
+        return own
+    return default if default is not None else otherwise

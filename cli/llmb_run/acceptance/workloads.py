@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +253,7 @@ class Judged:
         first = [item for item in standings if item.workload.entry.prescreen]
         if all(item.progress.answer == "pass" for item in first):
             first = standings
-        return [due for item in first for due in item.due]
+        return list(chain.from_iterable(item.due for item in first))
 
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
         """Where each workload stands, in the order of the suite, by the runs so far."""

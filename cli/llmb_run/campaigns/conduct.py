@@ -5,7 +5,7 @@ The loop of every campaign: look at the runs on record, ask a strategy what is d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
@@ -122,6 +122,13 @@ Runs: TypeAlias = Mapping[int, Sequence[Run]]
 """Of every arm, by its number."""
 
 
+def with_arms(runs: Runs) -> Iterator[tuple[int, Run]]:
+    """Yields every run with the number of its arm, arm by arm."""
+    for arm, of_arm in runs.items():
+        for run in of_arm:
+            yield arm, run
+
+
 @dataclass(frozen=True)
 class Due:
     """A run to start now: the ``attempt`` of an arm, both numbers from 1. It may be one without a job yet.
@@ -187,10 +194,10 @@ class Conduct:
             runs = self.look()
             due = self._strategy.due(self._arms, runs)
             if unwanted := [item for item in due if item.cancel]:
-                records = {(arm, run.number): run.record for arm, these in runs.items() for run in these}
+                records = {(arm, run.number): run.record for arm, run in with_arms(runs)}
                 cancel([records[item.arm, item.attempt] for item in unwanted])
                 continue
-            every = [run for arm in runs.values() for run in arm]
+            every = [run for _, run in with_arms(runs)]
             unsettled = [run.record for run in every if run.unsettled]
             live = [run.record for run in every if run.live and not run.unsettled]
             named = {(item.arm, item.attempt) for item in due}

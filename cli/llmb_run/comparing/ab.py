@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
     """The content of ``result.json``. Changes of time are in per cent: -6.1 is B 6.1 % faster."""
     one, other = (arm.plan for arm in standing.arms)
     work, loss = list(unequal_work(one, other)), None
-    runs = [run.measured for block in standing.good for run in block.counted if run is not None and run.measured]
+    counted = chain.from_iterable(block.counted for block in standing.good)
+    runs = [run.measured for run in counted if run is not None and run.measured]
     if runs and not work:  # where the loss of any run differs most from that of the first
         found = loss_difference(*(run.timing.iterations for run in runs))
         loss = {"iteration": found[0], "relative_difference": found[1]} if found else None

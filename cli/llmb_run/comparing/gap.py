@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from shlex import quote
 from typing import Literal, TypeAlias
 
@@ -285,13 +286,19 @@ class _Sides:
             given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
             self._there = self._there.having({name.removeprefix("env "): value for name, value in given.items()})
             groups = self._groups([name for name in apart if name in chosen or name in given])
-        left = [(name,) for name in apart if not any(name in group for group in groups)]
-        return [self._difference({name: apart[name] for name in names}) for names in (*groups, *left)]
+        grouped = set(chain.from_iterable(groups))
+        left = [(name,) for name in apart if name not in grouped]
+        found = []
+        for names in (*groups, *left):
+            changed = {name: apart[name] for name in names}
+            found.append(self._difference(changed))
+        return found
 
     def _says_otherwise(self, fact: str) -> bool:
         """Whether the requests of the two runs give a fact different values."""
         assert self._here is not None
-        here, there = ({_fact_of(n): v for n, v in spec.settings.items()} for spec in (self._here.spec, self._there))
+        here = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
+        there = {_fact_of(name): value for name, value in self._there.settings.items()}
         return here.get(fact) != there.get(fact)
 
     def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
@@ -314,7 +321,8 @@ class _Sides:
         """One difference, with the command that measures it and what it is worth in published results, as far as
         known.
         """
-        before, after = (", ".join(pair[side] for pair in apart.values()) for side in (0, 1))
+        before = ", ".join(pair[0] for pair in apart.values())
+        after = ", ".join(pair[1] for pair in apart.values())
         found = GapDifference(_kind(next(iter(apart))), ", ".join(apart), before, after)
         if self._here is None or not all(self._says_otherwise(name) for name in apart):
             return found
@@ -381,7 +389,7 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
         said = "no faster run of the same work is recorded here"
         found.append(("best", [said if gap.change is None else f"{said}: what differs from the published job"]))
     if gap.differences:
-        found.append(("differs", [line for item in gap.differences for line in _told(item)]))
+        found.append(("differs", list(chain.from_iterable(_told(item) for item in gap.differences))))
     elif gap.change is not None:
         found.append(("differs", ["nothing on record: suspect nodes, neighbors or the day"]))
     return found

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from typing import Any
 
 from llmb_common.base.errors import RequestError
@@ -15,7 +16,7 @@ from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_block
 from llmb_common.results.steps import whole_time
 from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
-from llmb_run.campaigns.conduct import Due, Run, Runs
+from llmb_run.campaigns.conduct import Due, Run, Runs, with_arms
 
 BROKEN = 4
 """Blocks that may be lost to faults of machines; each is made up for by another one."""
@@ -202,7 +203,8 @@ class ComparisonProgress:
     @property
     def hours(self) -> float:
         """The GPU-hours that all runs of the comparison have held."""
-        return sum(run.hours for block in self.blocks for run in block.runs if run is not None)
+        runs = chain.from_iterable(block.runs for block in self.blocks)
+        return sum(run.hours for run in runs if run is not None)
 
 
 @dataclass(frozen=True)
@@ -219,11 +221,14 @@ class InTurns:
         new: list[RunBlock] = []
         while standing.lacks(new):
             new.append(self._block(len(standing.blocks) + len(new) + 1, {}))
-        return [due for block in (*open_, *new) for due in block.due(wanted=not standing.failure)]
+        found: list[Due] = []
+        for block in (*open_, *new):
+            found += block.due(wanted=not standing.failure)
+        return found
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
         """Where the comparison stands, by the runs on record."""
-        known = {(arm, run.number): run for arm, these in runs.items() for run in these}
+        known = {(arm, run.number): run for arm, run in with_arms(runs)}
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
         return ComparisonProgress(arms, blocks, self.rule)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.engines import image_file_name
@@ -164,7 +165,8 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
             yield from ("--env", f"{name}=true")
     if plan.profile is not None:
         yield "--profile"
-    documented = {gpus for row in recipe.rows_for(plan.gpu_type, size=plan.model_size) for gpus in row.scales}
+    rows = recipe.rows_for(plan.gpu_type, size=plan.model_size)
+    documented = set(chain.from_iterable(row.scales for row in rows))
     own_scale = plan.function is not None and f"_{plan.gpus}gpu_" in plan.function.name
     if plan.gpus not in documented and not own_scale:
         yield "--force"

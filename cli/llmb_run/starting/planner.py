@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from llmb_common.base.cluster_types import ClusterType, traits_of
@@ -50,7 +51,7 @@ def plan_options(
     listed = {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)}
     varied = dimensions_of(vary, "--vary")
     groups = [dimensions_of(text.split(), "--zip") for text in zipped]
-    for name in (name for group in (varied, *groups) for name in group):
+    for name in chain(varied, *groups):
         value = ",".join(listed.get(name, [])) or base.settings.get(name)
         if value is not None:
             raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
@@ -97,7 +98,7 @@ def combined(
         _require_queue(kind)
     assert workspace.install  # without one nothing can be planned: say so once
     given = _check_names(base, workspace, {name: values for name, values in dimensions.items() if values})
-    for name in sorted(set(given) & {name for group in zipped for name in group}):
+    for name in sorted(set(chain.from_iterable(zipped)).intersection(given)):
         raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
     given.pop("scale", None)
     base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
@@ -181,13 +182,16 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
     names = given.get("workload") or [base.workload]
     recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
     # What only another release here has is no slip: planning says which one.
-    known = [*recipes, *(own for recipe in recipes for own in workspace.adopted(recipe).values())]
+    known = list(recipes)
+    for recipe in recipes:
+        known += workspace.adopted(recipe).values()
     for size in given.get("size", ()):
         # A size of one of several workloads is a combination; a size of none is a slip.
         if not any(size.lower() in recipe.sizes for recipe in known):
             recipes[0].model(size)
     for wanted in given.get("dtype", ()):
-        dtypes = sorted({configuration.dtype for recipe in known for configuration in recipe.configurations})
+        configurations = chain.from_iterable(recipe.configurations for recipe in known)
+        dtypes = sorted({configuration.dtype for configuration in configurations})
         if wanted.lower() not in dtypes:
             raise RequestError(f"--dtype {wanted}: no configuration has it", remedy=f"it is one of {', '.join(dtypes)}")
     return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
@@ -112,7 +113,8 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
     """A row for each plan, with what differs in it and is not told of every job. ``chain``: jobs of each run."""
     right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
-    varied = dict.fromkeys(name for item in planned for name in item.spec.varied if name not in _TOLD)
+    names = itertools.chain.from_iterable(item.spec.varied for item in planned)
+    varied = dict.fromkeys(name for name in names if name not in _TOLD)
     rows = []
     for item in {id(item.plan): item for item in planned}.values():
         plan = item.plan
@@ -318,7 +320,7 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
         EnvironmentLacks: too few nodes are left
     """
     records = refresh([load_record(folder) for folder in earlier])
-    shown = [bad for record in records for bad in shown_bad(record)]
+    shown = list(itertools.chain.from_iterable(shown_bad(record) for record in records))
     bad = nodes_to_leave_out(shown, workspace.install)
     for item in bad:
         notice(as_notice(item))

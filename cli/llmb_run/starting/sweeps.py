@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
+from itertools import chain, product
 
 import msgspec
 
@@ -56,11 +56,11 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
         RequestError: a dimension has no value or one twice or is named twice, zipped ones have not as many as each
             other, or there are too many combinations
     """
-    groups: list[list[dict[str, str]]] = [
-        *([{name: value} for value in _once(name, values)] for name, values in dimensions.items()),
-        *map(_zipped, zipped),
-    ]
-    names = [name for group in groups for name in group[0]]
+    groups: list[list[dict[str, str]]] = []
+    for name, values in dimensions.items():
+        groups.append([{name: value} for value in _once(name, values)])
+    groups += map(_zipped, zipped)
+    names = list(chain.from_iterable(group[0] for group in groups))
     if twice := {name for name in names if names.count(name) > 1}:
         raise RequestError(f"{', '.join(sorted(twice))}: varied twice", remedy="give all its values at once")
     if (count := math.prod(map(len, groups))) > MOST:
@@ -68,7 +68,13 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
         raise RequestError(
             f"{count} combinations ({sizes}) are more than {MOST}", remedy="give fewer values, or zip dimensions"
         )
-    return [{name: value for part in parts for name, value in part.items()} for parts in product(*groups)]
+    found = []
+    for parts in product(*groups):
+        combination: dict[str, str] = {}
+        for part in parts:
+            combination |= part
+        found.append(combination)
+    return found
 
 
 def _once(name: str, values: Sequence[str]) -> Sequence[str]:

@@ -45,6 +45,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -114,6 +115,11 @@ def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSp
         return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
 
 
+def _unquoted(part: str) -> list[str]:
+    """The words in a part of a task, without their quotes."""
+    return [word.strip("'\"") for word in re.findall(_WORD, part)]
+
+
 def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     """The jobs of one line of NVIDIA's simple task list, ``(fp8, [128, 256], 3)``; ``at`` is its place.
 
@@ -123,8 +129,8 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
     # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
         raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
-    values = [[word.strip("'\"") for word in re.findall(_WORD, part)] for part in re.findall(_PART, line)]
-    if not all(word.strip() for words in values for word in words):
+    values = [_unquoted(part) for part in re.findall(_PART, line)]
+    if not all(word.strip() for word in chain.from_iterable(values)):
         raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
     if not 3 <= len(values) <= 4:
         raise ConfigError(
@@ -294,7 +300,8 @@ def _said(settings: TaskSettings) -> dict[str, list[str]]:
     Raises:
         RequestError: a name or a value is not valid
     """
-    found = {name: _words(value) for name in NAMED if (value := getattr(settings, name, None))}
+    given = {name: getattr(settings, name, None) for name in NAMED}
+    found = {name: _words(value) for name, value in given.items() if value}
     columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
     settings_of([f"{name}={_words(values)[0]}" for name, values in settings.megatron.items()], "megatron")

@@ -72,13 +72,19 @@ class Standing:
         return self.order[0]
 
 
+def _short_times(runs: Sequence[Trial]) -> list[float]:
+    """The logarithms of the step times of those short trials that have one."""
+    return [trial.log for trial in runs if trial.outcome == "timed" and not trial.full]
+
+
 def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     """Where the search stands after ``runs``: of the base and of each candidate, in the order of their starts.
 
     ``seed`` decides the order within the rounds.
     """
-    times = [[trial.log for trial in known if trial.outcome == "timed" and not trial.full] for known in runs]
-    out = {at: why for at, known in enumerate(runs) if at and (why := _why_out(known))}
+    times = [_short_times(known) for known in runs]
+    why_out = {at: _why_out(known) for at, known in enumerate(runs) if at}
+    out = {at: why for at, why in why_out.items() if why}
     base_fails = _base_fails(runs[0])
     remaining = list(range(1, len(runs)))
     eliminated: list[int] = []

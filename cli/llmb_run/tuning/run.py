@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import asdict, dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,7 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
     tuning = Tuning(arms, campaign.id, wanted.trial_steps, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, workspace, notice).to_the_end()
     result = outcome(campaign.id, kept, tuning, runs)
-    measured = [run.measured for listed in runs.values() for run in listed if run.measured is not None]
+    measured = [run.measured for run in chain.from_iterable(runs.values()) if run.measured is not None]
     report = build(measured, workspace, f"Tuning of {result['base']['title']}")
     about = {name: result[name] for name in ("conclusion", "found", "trials", "winner")}
     report = msgspec.structs.replace(report, tuning=about, answer=of_tuning(about))

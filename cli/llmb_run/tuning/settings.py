@@ -31,18 +31,19 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
     if mine is None or base.plan.device == "cpu":
         return {}
     experts = mine.architecture.moe is not None
-    module = "mla_up_proj" if mine.layers and mine.layers.latent else "moe_act" if experts else "mlp"
+    module = "moe_act" if experts else "mlp"
+    if mine.layers and mine.layers.latent:
+        module = "mla_up_proj"
     found = {TENSORS: ["true", "false"]}
     if not base.plan.recompute_layers:
         found[RECOMPUTED] = ["none", f"selective;{_MODULES}=[{module}]"]
     if experts:
         found[DISPATCHER] = ["alltoall", *(f"flex;{_BACKEND}={backend}" for backend in ("deepep", "hybridep"))]
         found[EXPERTS] = ["true", f"false;{_DELAYED}=false"]
-    said = [own_said(base), *(row_said(base, row) for row in rows)]
-    return {
-        name: list(dict.fromkeys([*values, *(each[name] for each in said if name in each)]))
-        for name, values in found.items()
-    }
+    for said in (own_said(base), *(row_said(base, row) for row in rows)):
+        for name in found.keys() & said.keys():
+            found[name].append(said[name])
+    return {name: list(dict.fromkeys(values)) for name, values in found.items()}
 
 
 def own_said(base: PlannedJob) -> dict[str, str]:
@@ -59,15 +60,23 @@ def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
 
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
     """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
-    if (function := _function(base)) is None or base.plan.device == "cpu":
+    function = _function(base)
+    if function is None or base.plan.device == "cpu":
         return ()
-    return (*(("pp", "vp") if function.stages else ()), *(() if function.columns.cuda_graph else ("cuda_graph",)))
+    fixed: list[str] = []
+    if function.stages:
+        fixed += ["pp", "vp"]
+    if not function.columns.cuda_graph:
+        fixed.append("cuda_graph")
+    return tuple(fixed)
 
 
 def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     """The function of ``row``, or else of the base; None where there is none."""
     catalogue, own = base.recipe.catalogue, base.plan.function
-    name = row.function if row is not None else own.name if own is not None else None
+    name = own.name if own is not None else None
+    if row is not None:
+        name = row.function
     return catalogue.function(name) if catalogue is not None and name is not None else None
 
 
@@ -88,8 +97,10 @@ def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]
 
 def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
     """Changes with one setting in each, where several were joined as one dimension."""
-    return {
-        key: value
-        for name, said in changes.items()
-        for key, value in (settings_in(f"{name}={said}", name) if is_setting(name) else {name: said}).items()
-    }
+    found: dict[str, str] = {}
+    for name, said in changes.items():
+        if is_setting(name):
+            found |= settings_in(f"{name}={said}", name)
+        else:
+            found[name] = said
+    return found

@@ -104,9 +104,10 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     found = {} if only else _found(base, rows) | found_settings(base, rows)
     values = {**found, **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
-    own = {name: value for name in values if (value := _own(base, name)) is not None}
-    documented = [{name: _column(row, name) for name in (*_SIZES, *_SAVERS)} | row_said(base, row) for row in rows]
-    always = [changes for row in documented if (changes := _changes_of_row(row, values, own))]
+    of_base = {name: _own(base, name) for name in values}
+    own = {name: value for name, value in of_base.items() if value is not None}
+    of_rows = [_changes_of_row(_documented(base, row), values, own) for row in rows]
+    always = [changes for changes in of_rows if changes]
     near = _near({name: values[name] for name in found if name not in given}, own)
     fixed = {name: values[name] for name in given}
     each = math.prod(map(len, fixed.values()))
@@ -117,6 +118,12 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
     far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
     return _planned(base, workspace, values, own, always, drawn, count + far)
+
+
+def _documented(base: PlannedJob, row: Row) -> dict[str, str]:
+    """What a documented row says of columns and settings that may be searched, as text."""
+    columns = {name: _column(row, name) for name in (*_SIZES, *_SAVERS)}
+    return columns | row_said(base, row)
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
@@ -213,7 +220,9 @@ def _rows(base: PlannedJob) -> list[Row]:
 
 def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """The columns worth searching, each with its values as text: the base's, documented ones and near ones."""
-    plan, fixed, found = base.plan, fixed_columns(base), dict[str, list[str]]()
+    plan = base.plan
+    fixed = fixed_columns(base)
+    found: dict[str, list[str]] = {}
     for name in _SIZES:
         if name == "ep" and not plan.has_experts:
             continue

@@ -19,7 +19,7 @@ from llmb_common.results.paired import RESOLUTION, looks
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
-from llmb_run.campaigns.conduct import Due, Run, Runs
+from llmb_run.campaigns.conduct import Due, Run, Runs, with_arms
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
 from llmb_run.tuning.halving import Standing, Trial, look, trials_of
 from llmb_run.tuning.outcomes import outcome_of
@@ -53,8 +53,8 @@ def is_full(run: Run) -> bool:
 
 def in_order(runs: Runs) -> list[tuple[int, Run]]:
     """Every run that has ended, with the number of its arm, in the order of their starts."""
-    known = [(run.began, number, run.number, run) for number, listed in runs.items() for run in listed if not run.live]
-    return [(number, run) for _, number, _, run in sorted(known, key=lambda item: item[:3])]
+    ended = [(number, run) for number, run in with_arms(runs) if not run.live]
+    return sorted(ended, key=lambda item: (item[1].began, item[0], item[1].number))
 
 
 @dataclass(frozen=True)
@@ -119,8 +119,7 @@ class Tuning:
         leader = state.search.leader
         others = [
             (number, run)
-            for number, listed in runs.items()
-            for run in listed
+            for number, run in with_arms(runs)
             if run.live and (state.proof is None or not _is_of_proof(run, leader))
         ]
         if others:  # whole runs against a leader that is none any more need no job
@@ -143,7 +142,7 @@ class Tuning:
     def state(self, runs: Runs) -> TuningState:
         """Where the tuning stands by the runs on record: search, proof, and what is spent."""
         price = self._price(runs)
-        spent = sum(run.hours for listed in runs.values() for run in listed)
+        spent = sum(run.hours for _, run in with_arms(runs))
         candidates = self._candidates(price, runs)
         trials = self.trials(runs)
         search = look(trials[: candidates + 1], self.seed)
@@ -206,7 +205,7 @@ class Tuning:
 
     def _proof(self, leader: int, runs: Runs) -> InTurns:
         """The comparison of the leader with the base, with what the rest has left of the budget."""
-        others = sum(run.hours for listed in runs.values() for run in listed if not _is_of_proof(run, leader))
+        others = sum(run.hours for _, run in with_arms(runs) if not _is_of_proof(run, leader))
         budget = self.budget - others if math.isfinite(self.budget) else None
         return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
 

@@ -21,6 +21,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import IO, Literal
 
@@ -251,7 +252,7 @@ def uses(folder: Path) -> bool:
     """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
     code from there, by whatever link."""
     wanted = os.fsencode(f"{os.path.realpath(folder)}/")
-    return any(wanted in content for name in ("cmdline", "maps") for _, content in _each(name))
+    return any(wanted in content for _, content in chain(_each("cmdline"), _each("maps")))
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:

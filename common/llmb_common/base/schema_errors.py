@@ -140,9 +140,11 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
             else:
                 continue
             break
-    return tuple(
-        value for option in _options(kind) if typing.get_origin(option) is Literal for value in option.__args__
-    )
+    words: list[Any] = []
+    for option in _options(kind):
+        if typing.get_origin(option) is Literal:
+            words += option.__args__
+    return tuple(words)
 
 
 def _options(kind: Any) -> Iterator[Any]:

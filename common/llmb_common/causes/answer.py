@@ -99,7 +99,11 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def said(self) -> str:
         """The summary, followed by the log line that it rests on where the summary does not have it."""
-        line = self.cause.line if self.cause else self.suspect.line if self.suspect else ""
+        line = ""
+        if self.cause:
+            line = self.cause.line
+        elif self.suspect:
+            line = self.suspect.line
         return self.summary if not line or line in self.summary else f"{self.summary}: {line}"
 
     @property

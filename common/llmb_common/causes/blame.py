@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmb_common.causes.answer import Cause
-from llmb_common.causes.reading import Complaint, Reading, number_of
+from llmb_common.causes.reading import Complaint, Reading, complaints_in, number_of
 from llmb_common.causes.table import FailureSignature, signatures
 
 INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
@@ -22,8 +22,7 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
     Lines of two files have no order. ``state`` is the id of the signature that the job's own state stands for, or
     empty.
     """
-    complaints = [item for reading in readings for item in reading.complaints]
-    ends = [item for item in complaints if item.signature.id in INTERRUPTIONS]
+    ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
         return state in INTERRUPTIONS
     return any(str(end.log) != cause.file or (number_of(end) or 0) <= (cause.number or 0) for end in ends)
@@ -57,8 +56,7 @@ def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
 
     A line without a place may be of any of them.
     """
-    complaints = [item for reading in readings for item in reading.complaints]
-    ends = [item for item in complaints if item.signature.role in ("ended", "killed")]
+    ends = [item for item in complaints_in(readings) if item.signature.role in ("ended", "killed")]
     alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]
     return {item.location.host for item in alone if item.location.host}
 

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 from llmb_common.causes.lines import LogLine
@@ -67,13 +68,15 @@ def never_came(known: Begun, how: str) -> Missing | None:
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
-    for group in dict.fromkeys(entry.group for entries in known.entries.values() for entry in entries):
+    entries = chain.from_iterable(known.entries.values())
+    for group in dict.fromkeys(entry.group for entry in entries):
         for rank, place in _missing_in(group, known, waiting):
             blamed.setdefault(rank, []).append(place)
     roots = [rank for rank in blamed if rank not in waiting]
     if not roots or 2 * len(roots) > len(known.entries):
         return None
-    group, sequence, operation = Counter(place for rank in roots for place in blamed[rank]).most_common(1)[0][0]
+    places = Counter(chain.from_iterable(blamed[rank] for rank in roots))
+    (group, sequence, operation), _ = places.most_common(1)[0]
     of = f" of {known.names[group]}" if known.names.get(group) else ""
     return Missing(tuple(sorted(roots)), f"{operation} (sequence {sequence}{of})", how)
 
@@ -128,10 +131,11 @@ class TimedOutCollectives:
 
     def note(self, line: LogLine) -> None:
         """Add what a line says of a collective that its rank waits in; a line whose rank is not known adds nothing."""
-        found, own = _GROUP.search(line.text), _OWN.search(line.text)
+        found = _GROUP.search(line.text)
         group = (found[2] or found[1]) if found else ""
-        seat = int(found[4]) if found else int(own[1]) if own else None
-        rank = line.rank if line.rank is not None else seat if group in ("", _DEFAULT) else None
+        rank = line.rank
+        if rank is None and group in ("", _DEFAULT):
+            rank = _seat_in(line.text, found)
         if rank is None:
             return
         if found:
@@ -160,24 +164,36 @@ class TimedOutCollectives:
         the last.
         """
         rest = PAIR if self.seats.keys() - {_DEFAULT} else _DEFAULT
-        entries = {
-            rank: [entry if entry.group else entry._replace(group=rest) for entry in own.values()]
-            for rank, own in self.begun.items()
-        }
+        entries = {rank: _with_group(own.values(), rest) for rank, own in self.begun.items()}
         if not world:
             world = max(entries) + 1 if len(entries) >= _MANY else 0
         sizes: dict[str, int] = {}
         for group, seats in self.seats.items():
-            sizes[self.names[group] or group] = max(sizes.get(self.names[group] or group, 0), max(seats) + 1)
+            name = self.names[group] or group
+            sizes[name] = max(sizes.get(name, 0), max(seats) + 1)
         members = {group: _members(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
         members[_DEFAULT] = tuple(range(min(world, _MOST_RANKS)))
-        how = f"{len(self.waiting)}{f' of {world}' if world else ''} ranks waited for it"
+        of_all = f" of {world}" if world else ""
+        how = f"{len(self.waiting)}{of_all} ranks waited for it"
         return never_came(Begun(dict(entries), members, self.names), how)
 
     @property
     def waiting(self) -> frozenset[int]:
         """The ranks that reported to have waited in a collective."""
         return frozenset(rank for rank, own in self.begun.items() if not all(entry.done for entry in own.values()))
+
+
+def _seat_in(text: str, found: re.Match[str] | None) -> int | None:
+    """The rank's number in its group, by the match of ``_GROUP`` or else by what stands before it; None: not said."""
+    if found:
+        return int(found[4])
+    own = _OWN.search(text)
+    return int(own[1]) if own else None
+
+
+def _with_group(entries: Iterable[BegunCollective], group: str) -> list[BegunCollective]:
+    """The collectives, those without a group as of ``group``."""
+    return [entry if entry.group else entry._replace(group=group) for entry in entries]
 
 
 def _members(seats: Mapping[int, int], size: int) -> tuple[int, ...]:

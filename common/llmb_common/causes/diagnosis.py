@@ -29,7 +29,15 @@ from llmb_common.causes.blame import (
 )
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places, locate
-from llmb_common.causes.reading import Complaint, Reading, first_by_time, number_of, read_complaints, trapped
+from llmb_common.causes.reading import (
+    Complaint,
+    Reading,
+    complaints_in,
+    first_by_time,
+    number_of,
+    read_complaints,
+    trapped,
+)
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.nodes.reading import FOLDER, read_nodes
 from llmb_common.runs.finding import attempts_of
@@ -87,7 +95,8 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     readings = [read_complaints(*log) for log in logs]
     _add_ranks(places, ranks)  # by their processes the kernel's lines are known as ours
     readings += _kernel_logs(paths.folder, places)
-    failed = [node for attempt in attempts_of(record)[-1:] for node in expand_known(attempt.failed)]
+    attempts = attempts_of(record)
+    failed = expand_known(attempts[-1].failed) if attempts else []
     if events.unfit is not None:
         failed = expand_known(events.unfit)
     said = f"{record.state}, {record.detail}" if record.detail else record.state
@@ -146,7 +155,7 @@ def _without_launchers(readings: Sequence[Reading]) -> None:
 
     There a task of srun is a launcher, one on a node, and its number is no rank.
     """
-    if not any(_TORCHRUN.search(item.line.text) for item in _all(readings)):
+    if not any(_TORCHRUN.search(item.line.text) for item in complaints_in(readings)):
         return
     for reading in readings:
         for number, item in enumerate(reading.complaints):
@@ -211,11 +220,6 @@ def _diagnose(
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
 
 
-def _all(readings: Sequence[Reading]) -> Iterator[Complaint]:
-    """Every complaint of all readings, in their order."""
-    return (item for reading in readings for item in reading.complaints)
-
-
 def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
     """The reading of the log that a complaint stands in."""
     return next(reading for reading in readings if reading.log == item.log)
@@ -231,7 +235,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
 
     The surest kind comes first, then the order of files and lines, and of times where lines have them.
     """
-    roots = [item for item in _all(readings) if item.signature.role == "root"]
+    roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
     for strength in (3, 2, 1):
         kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
@@ -282,13 +286,17 @@ def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
     that ended first has said nothing, neither by rank nor by host, while several others did.
     """
     roles = ("ended", "killed")
-    ends = ([item for item in reading.complaints if item.signature.role in roles] for reading in readings)
-    if any(items[0].signature.role == "killed" for items in ends if items):
-        return True
+    for reading in readings:
+        ends = [item for item in reading.complaints if item.signature.role in roles]
+        if ends and ends[0].signature.role == "killed":
+            return True
     rank, host = _ended_first(readings, places)
-    complaints = [item for item in _all(readings) if item.signature.role not in roles]
+    complaints = [item for item in complaints_in(readings) if item.signature.role not in roles]
     known = {item.signature.id for item in complaints}
-    spoken = {one for reading in readings for kind, ranks in reading.ranks.items() if kind in known for one in ranks}
+    spoken: set[int] = set()
+    for reading in readings:
+        for kind in known.intersection(reading.ranks):
+            spoken.update(reading.ranks[kind])
     # NCCL's own lines have a host and a GPU, and no rank.
     by_host = any(item.line.rank is None and host is not None and item.line.host == host for item in complaints)
     return rank is not None and len(spoken) > 1 and rank not in spoken and not by_host
@@ -382,7 +390,9 @@ def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int,
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
     """Rank and node that ended first, by the word of what started the ranks; None each where nothing says it."""
     says = (
-        item for item in _all(readings) if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
+        item
+        for item in complaints_in(readings)
+        if item.signature.role in ("ended", "killed") or _TASK.match(item.line.text)
     )
     first = next((item for item in says if "Terminated" not in item.line.text), None)
     return locate(first, places)[:2] if first is not None else (None, None)
@@ -449,8 +459,8 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
     if alone and killed and alone.file == killed.file and (alone.number or 0) < (killed.number or 0):
         killed = None
     roles = ("witness", "root", "cascade", "ended", "teardown", "noise")
-    others = (item for role in roles for item in witnesses if item.role == role)
-    return killed or alone or next(others, None)
+    others = sorted((item for item in witnesses if item.role in roles), key=lambda item: roles.index(item.role))
+    return killed or alone or (others[0] if others else None)
 
 
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:

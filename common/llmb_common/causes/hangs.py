@@ -195,10 +195,10 @@ class RankFile:
         """
         if not self.frames:
             return ""
-        own = next(
-            (frame for frame in self.frames if not re.search("/(?:site|dist)-packages/|/lib/python3", frame[0])), None
-        )
-        named = [self.frames[0], *([own] if own and own != self.frames[0] else [])]
+        own = [frame for frame in self.frames if not re.search("/(?:site|dist)-packages/|/lib/python3", frame[0])]
+        named = [self.frames[0]]
+        if own and own[0] != named[0]:
+            named.append(own[0])
         return ", in ".join(f"{function} ({file}:{line})" for file, line, function in named)
 
 
@@ -208,7 +208,7 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
     except OSError:
         return []
-    read = [found for file in files if (found := _read(file))]
+    read = [found for found in map(_read, files) if found is not None]
     last = max((start for start, _ in read), default=())
     return sorted((item for start, item in read if start == last), key=lambda item: item.rank)
 
@@ -270,7 +270,8 @@ def find_stuck(
     """
     recorded = never_came(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = stuck(ranks)
-    printed = next((found for reading in readings if (found := reading.waits.missing(places.world))), None)
+    missing = (reading.waits.missing(places.world) for reading in readings)
+    printed = next((found for found in missing if found is not None), None)
     if recorded and stacks and set(stacks[0].ranks) & set(recorded.ranks):
         return _cause(recorded, stacks[1], "certain", places)
     if stacks and stacks[1] and stacks[0].how == "its stack":

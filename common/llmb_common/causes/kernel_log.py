@@ -71,9 +71,15 @@ def _remedy(line: str) -> str:
 
 def _lost_links(log: KernelLog) -> Counter[str]:
     """How often each device lost its link, without the first ``Link down`` of each."""
-    lost = Counter(found[1] for _, text in log.lines if (found := _LOST.search(text)))
-    down = Counter(found[1] for _, text in log.lines if (found := _DOWN.search(text)))
+    lost = _devices(_LOST, log)
+    down = _devices(_DOWN, log)
     return lost + (down - Counter(set(down)))
+
+
+def _devices(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
+    """How many lines match ``pattern``, by the device that they name."""
+    found = (pattern.search(text) for _, text in log.lines)
+    return Counter(match[1] for match in found if match)
 
 
 def _trouble(age: float, text: str) -> _Trouble | None:

@@ -67,7 +67,7 @@ def parse(line: str) -> LogLine:
     known: dict[str, str] = {}
     rest = line.lstrip()
     for _ in range(_MOST_PREFIXES):
-        match = next((found for pattern in _PREFIXES if (found := _prefix(pattern, rest))), None)
+        match = _first_prefix(rest)
         if match is None:
             break
         known = {name: value for name, value in match.groupdict().items() if value} | known
@@ -76,6 +76,15 @@ def parse(line: str) -> LogLine:
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     mild = known.get("level", "")[:1] in ("W", "I", "D")
     return LogLine(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
+
+
+def _first_prefix(text: str) -> re.Match[str] | None:
+    """The match of the first of ``_PREFIXES`` that ``text`` begins with; None where it begins with none."""
+    for pattern in _PREFIXES:
+        found = _prefix(pattern, text)
+        if found is not None:
+            return found
+    return None
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:

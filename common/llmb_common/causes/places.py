@@ -142,15 +142,23 @@ def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str
     if "named" in item.signature.traits and location.ranks:
         line = LogLine(line.text, location.ranks[0])
     host = line.host or location.host
-    rank = line.rank if line.rank is not None else location.ranks[0] if len(location.ranks) == 1 else None
+    rank = line.rank
+    if rank is None and len(location.ranks) == 1:
+        rank = location.ranks[0]
     if rank is None and location.bus is not None:
         rank = places.rank_of_bus(host, location.bus)
     if rank is None and location.pid is not None:
         rank = places.processes.get(location.pid)
-    local = line.local if line.local is not None else location.local if location.local is not None else line.gpu
+    local = _first_known(line.local, location.local, line.gpu)
     if rank is None and local is not None:
         rank = places.rank_at(host, local)
-    gpu = location.bus or (
-        str(location.gpu) if location.gpu is not None else str(line.gpu) if line.gpu is not None else None
-    )
-    return rank, places.host_of(rank) if host is None else host, gpu
+    if host is None:
+        host = places.host_of(rank)
+    index = _first_known(location.gpu, line.gpu)
+    gpu = location.bus or (str(index) if index is not None else None)
+    return rank, host, gpu
+
+
+def _first_known(*numbers: int | None) -> int | None:
+    """The first of ``numbers`` that is not None; None where all are."""
+    return next((number for number in numbers if number is not None), None)

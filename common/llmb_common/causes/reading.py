@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
+from itertools import chain
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -190,11 +191,19 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     return reading
 
 
+def complaints_in(readings: Sequence[Reading]) -> Iterator[Complaint]:
+    """Every complaint of all readings, in their order."""
+    return chain.from_iterable(reading.complaints for reading in readings)
+
+
 def _revive(reading: Reading) -> None:
     """Take back as causes the tracebacks of ranks that then ended by themselves, whatever others printed in between."""
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
-    ended = {rank for item in own for rank in (item.line.rank, *item.location.ranks) if rank is not None}
+    ended: set[int | None] = set()
+    for item in own:
+        ended.update([item.line.rank, *item.location.ranks])
+    ended.discard(None)
     later, reading.complaints = reading.complaints, []
     for item in reading.overtaken:
         if item.line.rank in ended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from itertools import chain
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -102,7 +103,8 @@ def kernel_patterns() -> tuple[str, ...]:
 
     They are valid for Python and for ``grep -P``.
     """
-    return tuple(_scoped(pattern) for item in signatures() for pattern in item.dmesg)
+    patterns = chain.from_iterable(item.dmesg for item in signatures())
+    return tuple(_scoped(pattern) for pattern in patterns)
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
@@ -187,7 +189,11 @@ def _fits(bits: str, form: str) -> bool:
 def _sxid(found: FailureSignature, number: int, rest: str) -> FailureSignature:
     """The signature of SXids, ``found``, made that of one number; ``rest`` is the line after the number."""
     known = next((item for item in numbers().sxids if item[0] == number), None)
-    name, severity = (known[1], known[2]) if known else ("", "fatal" if rest.startswith("Fatal") else "not fatal")
+    if known:
+        _, name, severity = known
+    else:
+        name = ""
+        severity = "fatal" if rest.startswith("Fatal") else "not fatal"
     role: Role = "noise" if severity == "not fatal" else "root"
     return msgspec.structs.replace(
         found,

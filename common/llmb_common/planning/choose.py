@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -288,7 +289,7 @@ def documented_scales(given: PlanningInput) -> list[int]:
     """
     scaling = given.request.fp8_recipe
     rows = [row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
-    return sorted({scale for row in rows for scale in row.scales})
+    return _scales_of(rows)
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
@@ -370,7 +371,7 @@ def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row
         RequestError: the rows have no such dtype
     """
     recipe, asked, say = given.recipe, given.request.dtype, given.request.say
-    available = list(dict.fromkeys(dtype for row in rows for dtype in row.dtypes))
+    available = list(dict.fromkeys(chain.from_iterable(row.dtypes for row in rows)))
     if asked is None:
         return recipe.defaults.dtype if recipe.defaults.dtype in available else available[0]
     if asked not in available:
@@ -462,7 +463,12 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
 
 def _scales(rows: Sequence[Row]) -> str:
     """The documented numbers of GPUs of all ``rows``, in order, with commas."""
-    return ", ".join(map(str, sorted({scale for row in rows for scale in row.scales})))
+    return ", ".join(map(str, _scales_of(rows)))
+
+
+def _scales_of(rows: Iterable[Row]) -> list[int]:
+    """The documented numbers of GPUs of all ``rows``, in order."""
+    return sorted(set(chain.from_iterable(row.scales for row in rows)))
 
 
 def _base(rows: Sequence[Row]) -> Row | None:

@@ -68,8 +68,8 @@ def memory_clock(case: Case) -> int | None:
 
 _CUDNN_NORMS = {
     # Megatron-Bridge 0.3.1, scripts/performance/perf_plugins.py: _set_model_specific_environment_variables.
-    ("mbridge", "405b"): {(gpu, "fp8_cs") for gpu in ("gb300", "gb200")},
-    ("mbridge", "70b"): {(gpu, precision) for gpu in ("gb300", "gb200") for precision in ("bf16", "fp8_cs")},
+    ("mbridge", "405b"): {("gb300", "fp8_cs"), ("gb200", "fp8_cs")},
+    ("mbridge", "70b"): {("gb300", "bf16"), ("gb300", "fp8_cs"), ("gb200", "bf16"), ("gb200", "fp8_cs")},
     ("mbridge", "8b"): {("h100", "fp8_cs")},
     # NeMo 2.3.0 to 2.3.2, scripts/performance/llm/pretrain_llama31_405b.py and pretrain_nemotron4_340b.py: everywhere.
     ("nemo2", "405b"): None,
@@ -200,7 +200,9 @@ def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, st
     Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
     ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
     """
-    values, own, settings = dict(function.env), function.columns, function.settings
+    values = dict(function.env)
+    own = function.columns
+    settings = function.settings
     if HYBRID_DOMAIN in values and layout.ep != own.ep:
         gpu, ranks = gpus.GPUS[case.gpu_type], layout.ep or 1
         if gpu.nvlink_nodes > 1 and ranks > gpu.nvlink_gpus:

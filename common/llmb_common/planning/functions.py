@@ -136,7 +136,8 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
     sizes = [("MLP", a.ffn or 0, "TP", c.tp)] if any(kind.mlp == "dense" for kind in layers.kinds.values()) else []
     if a.moe is not None:
         sizes += [("experts", a.moe.ffn, "ETP", etp), ("shared expert", a.moe.shared_ffn or 0, "TP", c.tp)]
-    sizes += [(f"{mixer} layers", size, "TP", c.tp) for mixer, both in layers.scans.items() for size in both]
+    for mixer, both in layers.scans.items():
+        sizes += [(f"{mixer} layers", size, "TP", c.tp) for size in both]
     for what, size, column, by in sizes:
         if by > 1 and size % by == 0 and (size // by) % unit:
             part = f"{column}={by} leaves a rank {size // by} of the {size} columns of its {what}"
@@ -168,15 +169,19 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     ``MoEFlexTokenDispatcher``.
     """
     settings, moe, layers = function.settings, function.architecture.moe, function.layers
-    dispatcher, backend = (settings.get(key) for key in ("moe_token_dispatcher_type", "moe_flex_dispatcher_backend"))
-    flex, overlap = dispatcher == "flex", bool(settings.get("overlap_moe_expert_parallel_comm"))
+    dispatcher = settings.get("moe_token_dispatcher_type")
+    backend = settings.get("moe_flex_dispatcher_backend")
+    flex = dispatcher == "flex"
+    overlap = bool(settings.get("overlap_moe_expert_parallel_comm"))
     graphed = str([settings.get(f"cuda_graph_{key}") for key in ("scope", "modules")]) if c.cuda_graph else ""
     modules = (settings.get("recompute_modules") or []) if settings.get("recompute_granularity") == "selective" else []
-    lacks = {
-        *(() if moe else ("moe", "moe_act", "shared_experts")),
-        *(() if layers is None or layers.latent else ("mla_up_proj",)),
-        *(() if layers is None or layers.delta else ("gdn_norm_out",)),
-    }
+    lacks: set[str] = set()
+    if not moe:
+        lacks.update(["moe", "moe_act", "shared_experts"])
+    if layers is not None and not layers.latent:
+        lacks.add("mla_up_proj")
+    if layers is not None and not layers.delta:
+        lacks.add("gdn_norm_out")
     deepep = GPUS[gpu_type].generation == "hopper" or gpu_type in _DEEPEP
     rules = (
         (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any
 
 import msgspec
@@ -30,7 +31,7 @@ class Stage(msgspec.Struct, frozen=True):
     @property
     def layers(self) -> tuple[Layer, ...]:
         """The layers of all chunks of the stage."""
-        return tuple(layer for chunk in self.chunks for layer in chunk)
+        return tuple(chain.from_iterable(self.chunks))
 
 
 def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *, early: int = 0) -> list[Stage]:
@@ -95,7 +96,8 @@ def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
         return (min(layout.pp - rank, layout.ga),)
     ahead = 2 * (layout.pp - rank - 1) + (vp - 1) * layout.pp + early
     passes = min(ahead + 1, layout.ga * vp)
-    return tuple(sum((turn // layout.pp) % vp == chunk for turn in range(passes)) for chunk in range(vp))
+    of_chunks = Counter((turn // layout.pp) % vp for turn in range(passes))
+    return tuple(of_chunks[chunk] for chunk in range(vp))
 
 
 GIB = 2**30

@@ -231,15 +231,13 @@ def make_plan(
     )
     plan = msgspec.structs.replace(plan, preflight=preflight)
     differs = deviations(case, plan)
-    notices = [
-        *case.notices,
-        *engine_notices(recipe, case, engine, published),
-        *([f"published result of {published.source}: {note}" for note in published.notes] if published else []),
-        *known_issues(case, plan),
-        *as_notices(differs),
-        *check_time_limit(plan, request.say),
-        *check_memory(case, memory),
-    ]
+    notices = [*case.notices, *engine_notices(recipe, case, engine, published)]
+    if published is not None:
+        notices += [f"published result of {published.source}: {note}" for note in published.notes]
+    notices += known_issues(case, plan)
+    notices += as_notices(differs)
+    notices += check_time_limit(plan, request.say)
+    notices += check_memory(case, memory)
     preflight = msgspec.structs.replace(preflight, deviations=differs, warnings=tuple(notices))
     return msgspec.structs.replace(plan, preflight=preflight)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Literal
 
 from llmb_common.base.engines import container_release, release_order, same_release
 from llmb_common.base.printable import as_written
@@ -72,7 +73,11 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
             _software_apart(plan, recipe, item[0]),
         ),
     )
-    other_scale = any(item.name == _GPUS for item in differs)
+    likeness: Literal["exact", "weak scaling", "nearest"] = "exact"
+    if _of_the_steps(differs):
+        likeness = "nearest"
+    elif any(item.name == _GPUS for item in differs):
+        likeness = "weak scaling"
     document = recipe.document(result)
     return PublishedTime(
         step_seconds=result.step_seconds,
@@ -81,7 +86,7 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
         container=document.container,
         software=document.software,
         source=result.source,
-        likeness="nearest" if _of_the_steps(differs) else "weak scaling" if other_scale else "exact",
+        likeness=likeness,
         differs=tuple(differs),
     )
 

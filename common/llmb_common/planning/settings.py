@@ -99,9 +99,9 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
 
     On GPUs: a CPU trains a copy that has other settings. Whatever a catalogue does not keep, only the engine knows.
     """
-    known = {
-        f"{section}{name}": function.settings.get(name) for section, names in _OF_FUNCTION.items() for name in names
-    }
+    known: dict[str, Any] = {}
+    for section, names in _OF_FUNCTION.items():
+        known |= {f"{section}{name}": function.settings.get(name) for name in names}
     if layout.recompute_layers == function.columns.recompute_layers:
         known |= {
             f"model.{name}": function.settings.get(name) for name in ("recompute_granularity", "recompute_modules")
@@ -171,7 +171,9 @@ def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
         return sections[section][field].split("|") if sections else []
     if not strict:
         return []
-    known = [f"{section}.{field}" for section, fields in sections.items() for field in fields]
+    known: list[str] = []
+    for other, fields in sections.items():
+        known += [f"{other}.{one}" for one in fields]
     here = [f"{other}.{field}" for other, fields in sections.items() if field in fields]
     near = f" (did you mean {here[0]!r}?)" if here else did_you_mean(name, known, cutoff=0.7)
     raise RequestError(

@@ -34,7 +34,9 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     if plan.scheduler is None or plan.scheduler.own_limit:
         return []
     saving = plan.checkpoint.save_seconds if plan.checkpoint.enabled else None
-    limit, facts, slow = limit_seconds(plan.time_limit), say("TIME_LIMIT", plan.time_limit), ""
+    limit = limit_seconds(plan.time_limit)
+    facts = say("TIME_LIMIT", plan.time_limit)
+    slow = ""
     ended = "it will be ended before its last step"
     if saving is not None:
         facts += f", of which saving the checkpoint may take {_words(saving)}"

@@ -82,4 +82,6 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
         """``TP8 PP8 VP5 FSDP``, for people; empty where there is data parallelism only."""
         sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
         words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]
-        return " ".join([*words, *(["FSDP"] if self.fsdp else [])])
+        if self.fsdp:
+            words.append("FSDP")
+        return " ".join(words)

@@ -122,8 +122,10 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def in_order(self) -> list[LayerKind]:
         """The kind of each layer, from the first to the last."""
-        runs = re.findall(r"([0-9]*)([a-z])", self.order)
-        return [self.kinds[letter] for count, letter in runs for _ in range(int(count or 1))]
+        found: list[LayerKind] = []
+        for count, letter in re.findall(r"([0-9]*)([a-z])", self.order):
+            found += [self.kinds[letter]] * int(count or 1)
+        return found
 
     def first(self, ffn: int) -> int:
         """Elements of the first product of an MLP of width ``ffn``, which keeps both halves where it is gated."""

@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     largest of its family.
     """
     asked = model_named(name)
-    found: list[Nearest] = [Nearest(recipe, model) for recipe in recipes for model in _models(recipe, gpu_type)]
+    found: list[Nearest] = []
+    for recipe in recipes:
+        found += [Nearest(recipe, model) for model in _models(recipe, gpu_type)]
     if asked.parameters is None:
         family = [item for item in found if asked.family and item.model.family == asked.family]
         return max(family, key=lambda item: item.model.parameters or 0, default=None)
@@ -145,7 +148,7 @@ def plan_command(
         here = (gpu_type,)
     known = [one for one in known if one.gpu in here]
     known = [one for one in known if one.dtype == (dtype or "bf16")] or known
-    scales = sorted({scale for one in known for scale in one.scales})
+    scales = sorted(set(chain.from_iterable(one.scales for one in known)))
     scale = min(scales, key=lambda scale: abs(math.log(scale / (gpus or scales[0]))))
     one = next(one for one in known if scale in one.scales)
     words = ["llmb-run", "plan", "-w", recipe.workload, "-s", size, "--gpu-type", str(gpu_type), "--dtype", one.dtype]

@@ -8,6 +8,7 @@ each is compared with the fastest of its own place.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
@@ -70,13 +71,15 @@ def compare_times(
     """
     if not first or not second:
         raise ValueError("a side without a successful run cannot be compared")
-    days = [{run.day for run in side} for side in (first, second)]
+    days = {run.day for run in first}
     stated = STATED
-    if days[0] == days[1] and days[0] != {""}:
+    if days == {run.day for run in second} and days != {""}:
         # What a day does, it does to both.
-        scatter, stated = replace(scatter, day=0.0), replace(stated, day=0.0)
-        if len(days[0]) == 1:
-            first, second = ([replace(run, day="") for run in side] for side in (first, second))
+        scatter = replace(scatter, day=0.0)
+        stated = replace(stated, day=0.0)
+        if len(days) == 1:
+            first = [replace(run, day="") for run in first]
+            second = [replace(run, day="") for run in second]
     # Of sides that are alike, one may have met the stalls that the other missed.
     shown = SHOWN if scatter.learned else SETTLED
     one = level(first, scatter, squares(batches(second)), stated=stated, shown=shown)
@@ -105,8 +108,10 @@ def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, f
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
-    apart = sorted(b - a for a in first for b in second)
-    total, beyond, left_out = math.comb(len(first) + len(second), len(first)), 0, 0
+    apart = sorted(b - a for a, b in itertools.product(first, second))
+    total = math.comb(len(first) + len(second), len(first))
+    beyond = 0
+    left_out = 0
     for ways in _rank_sums(len(first), len(second)):
         beyond += ways
         if beyond > _RANK_RATE * total:
@@ -141,8 +146,7 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
     }
     apart = [
         (abs(item.loss / known[item.index] - 1), item.index)
-        for other in others
-        for item in other
+        for item in itertools.chain.from_iterable(others)
         if item.index in known and item.loss is not None and math.isfinite(item.loss)
     ]
     if not apart:
@@ -157,13 +161,15 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
     The plan's facts come first, then software, image and nodes. Where the runs of one side differ among themselves, its
     value has each of theirs with the number of runs.
     """
-    one, other = ([facts(record) for record in side] for side in (first, second))
-    names = dict.fromkeys(name for found in (*one, *other) for name in found)
-    return [
-        (name, _together(one, name), _together(other, name))
-        for name in names
-        if len({found.get(name) for found in (*one, *other)}) > 1
-    ]
+    one = [facts(record) for record in first]
+    other = [facts(record) for record in second]
+    every = [*one, *other]
+    rows = []
+    for name in dict.fromkeys(itertools.chain.from_iterable(every)):
+        values = {found.get(name) for found in every}
+        if len(values) > 1:
+            rows.append((name, _together(one, name), _together(other, name)))
+    return rows
 
 
 def _together(side: Sequence[dict[str, str]], name: str) -> str:
@@ -178,8 +184,9 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
     """Names of the plan's fields that decide how much work a step is, and differ between the two plans. Empty: equal
     work.
     """
-    # Variants of a catalogue are kinds of training: sft, pretrain.
-    names = (*fields_of(JobPlan, "work"), *(["variant"] if first.function or second.function else []))
+    names = list(fields_of(JobPlan, "work"))
+    if first.function or second.function:
+        names.append("variant")  # those of a catalogue are kinds of training: sft, pretrain
     return tuple(name for name in names if getattr(first, name) != getattr(second, name))
 
 

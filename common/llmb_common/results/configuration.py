@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -70,7 +71,7 @@ def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     where the plans are alike.
     """
     values = [values_of(plan) for plan in plans]
-    names = dict.fromkeys(name for plan_values in values for name in plan_values)
+    names = dict.fromkeys(chain.from_iterable(values))
     found: dict[str, list[str]] = {}
     # Engine and image stand last, also where only one plan has a variable that the others lack.
     for name in sorted(names, key=lambda name: name in ("engine", "image")):
@@ -246,12 +247,14 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
         digests.setdefault(image, set()).update([content] if content else [])
     found = {item: item.content or _image(item.image, digests[item.image]) for item in set(images)}
     names = {image: software_of_image(image) for image in digests}
-    often = Counter(name for name, mark in {(names[item.image], mark) for item, mark in found.items()} if mark)
-    marks = {
-        item: f" ({mark})" if mark and (often[names[item.image]] > 1 or _unlike(names[item.image], mark)) else ""
-        for item, mark in found.items()
-    }
-    return [marks[item] for item in images]
+    marked = {(names[item.image], mark) for item, mark in found.items() if mark}
+    often = Counter(name for name, _ in marked)
+    marks = []
+    for item in images:
+        name, mark = names[item.image], found[item]
+        needed = mark and (often[name] > 1 or _unlike(name, mark))
+        marks.append(f" ({mark})" if needed else "")
+    return marks
 
 
 def _unlike(name: str, image: str) -> bool:

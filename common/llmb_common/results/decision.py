@@ -139,7 +139,11 @@ def decide(
     found = level(runs, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
     limit, origin = math.log1p(tolerance), math.log(reference)
     low, high = found.low - origin, found.high - origin
-    answer: Answer = "pass" if high <= limit else "fail" if low > limit else "open"
+    answer: Answer = "open"
+    if high <= limit:
+        answer = "pass"
+    elif low > limit:
+        answer = "fail"
     middle, groups = found.mean - origin, len(batches(runs))
     there = [*runs, *waiting]
     waiting_days = max(len(batches(there)) - groups, 0)  # one with the nodes of two days makes them one

@@ -169,7 +169,9 @@ def _splits(values: Sequence[float]) -> Iterator[_Split]:
     """Every way to cut the series in two with at least ``_LEAST`` days on each side."""
     first = values[0]
     sums = list(itertools.accumulate(value - first for value in values))
-    squares, total, count = math.fsum((value - first) ** 2 for value in values), sums[-1], len(values)
+    squares = math.fsum((value - first) ** 2 for value in values)
+    total = sums[-1]
+    count = len(values)
     for at in range(_LEAST, count - _LEAST + 1):
         before, after = sums[at - 1], total - sums[at - 1]
         rest = squares - before * before / at - after * after / (count - at)
@@ -413,8 +415,9 @@ def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scat
     """The changes of level among the runs, in order, each with the facts that changed at the same time and stayed."""
     starts = _days(moments)
     edges = [*starts, len(moments)]
-    means = [fmean(math.log(moment.seconds) for moment in moments[a:b]) for a, b in itertools.pairwise(edges)]
-    changes = level_changes(means, day_prior(scatter, [b - a for a, b in itertools.pairwise(edges)]), rate)
+    days = [moments[begin:end] for begin, end in itertools.pairwise(edges)]
+    means = [_mean_log(day) for day in days]
+    changes = level_changes(means, day_prior(scatter, [len(day) for day in days]), rate)
     last = standing(means, changes)
     found = []
     for number, change in enumerate(changes):
@@ -438,6 +441,11 @@ def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scat
     return tuple(found)
 
 
+def _mean_log(moments: Sequence[DatedRun]) -> float:
+    """The mean of the logarithms of the runs' step times."""
+    return fmean(math.log(moment.seconds) for moment in moments)
+
+
 def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
     """What changed with the first run after the change, else in the days in which it may lie, and stayed so.
 
@@ -445,7 +453,9 @@ def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: r
     """
     around = range(edges[change.earliest - 1] + 1, edges[change.latest + 1])
     for runs in ([edges[change.at]], around):
-        found = [item for at in runs for item in seen[at] if _stayed(seen, level, at, item)]
+        found = []
+        for at in runs:
+            found += [item for item in seen[at] if _stayed(seen, level, at, item)]
         if found:
             return tuple(found)
     return ()
@@ -456,8 +466,17 @@ def _stayed(seen: _Seen, level: range, at: int, change: Changed) -> bool:
 
     What changed with the runs before and after too is another in every run, and explains nothing.
     """
-    named = [(run, item) for run in level for item in seen[run] if item.name == change.name]
-    before = {value for run, item in named if run < at for value in (item.before, item.after)}
-    after = {value for run, item in named if run > at for value in (item.before, item.after)}
-    restless = {at - 1, at + 1} <= {run for run, _ in named}
+    named: set[int] = set()
+    before: set[str] = set()
+    after: set[str] = set()
+    for run in level:
+        for item in seen[run]:
+            if item.name != change.name:
+                continue
+            named.add(run)
+            if run < at:
+                before.update([item.before, item.after])
+            elif run > at:
+                after.update([item.before, item.after])
+    restless = {at - 1, at + 1} <= named
     return not restless and change.after not in before and change.before not in after

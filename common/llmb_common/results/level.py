@@ -140,16 +140,22 @@ def level(
     """
     calm = [replace(run, stalls=()) if run.stalls else run for run in runs]
     steady, mean = _centre(calm), _centre(runs)
-    alone, spread = (_spread(side, scatter, earlier, stated, shown) for side in (calm, runs))
-    stalling = sum(any(share > 0 for run in batch for share in run.stalls) for batch in batches(runs))
+    alone = _spread(calm, scatter, earlier, stated, shown)
+    spread = _spread(runs, scatter, earlier, stated, shown)
+    stalling = [batch for batch in batches(runs) if any(map(_has_slow_stall, batch))]
     return Level(
         steady=steady,
         half=alone.half(error_rate, extra_error),
         stalls=mean - steady,
         mean_half=spread.half(error_rate, extra_error),
-        repeated=stalling > 1 or scatter.one_day,
+        repeated=len(stalling) > 1 or scatter.one_day,
         spread=spread,
     )
+
+
+def _has_slow_stall(run: StepTime) -> bool:
+    """Whether one of the run's stalls took longer than usual; a stall may also be steps that took less."""
+    return any(share > 0 for share in run.stalls)
 
 
 def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
@@ -189,7 +195,8 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
     between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
     # That the site is louder than what is stated is believed at once.
     trusted = scatter.learned and (free + days_free >= TRUST or scatter.total > stated.total)
-    for model in (scatter, stated) if trusted else (stated,):
+    models = [scatter, stated] if trusted else [stated]
+    for model in models:
         run, run_degrees, odd_run = pooled(model.run**2 + inside, model.run_degrees, within, free)
         part = run * own.share
         unsettled = not model.learned and len(groups) > 1 and days_free + 1 < SETTLED
@@ -198,7 +205,9 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
         day = model.day**2
         prior = summed_degrees(day, model.day_degrees, part, run_degrees)
         total, degrees, odd_day = pooled(day + part, prior, between, days_free)
-        source: Source = "runs" if odd_run or odd_day else "site" if model.learned else "stated"
+        source: Source = "site" if model.learned else "stated"
+        if odd_run or odd_day:
+            source = "runs"
         if unsettled and source == "stated" and day + part > total:
             total, degrees = day + part, prior
         if source != "runs":

@@ -11,6 +11,7 @@ import itertools
 import math
 import random
 import statistics
+from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
@@ -129,7 +130,8 @@ def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[st
 def _chance(runs: Sequence[StepTime], few: int) -> float:
     """The probability that some node is in exactly ``few`` runs, were these drawn from ``runs`` by chance."""
     sets = [_nodes(run) for run in runs]
-    patterns = {tuple(node in had for had in sets) for node in frozenset().union(*sets)}
+    nodes = frozenset().union(*sets)
+    patterns = {tuple(node in had for had in sets) for node in nodes}
     as_often = sum(sum(pattern) == few for pattern in patterns)
     return 1 - (1 - 1 / math.comb(len(runs), few)) ** as_often
 
@@ -160,7 +162,7 @@ def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collecti
     shuffling the runs ``trials`` times reaches that t too often, or the runs are too few to tell.
     """
     sets = [_nodes(run) for run in runs]
-    counts = {node: sum(node in had for had in sets) for node in frozenset().union(*sets)}
+    counts = Counter(itertools.chain.from_iterable(sets))
     patterns: dict[tuple[int, ...], str] = {}
     for node in sorted(node for node, count in counts.items() if 2 <= count <= len(runs) - 2):
         patterns.setdefault(tuple(at for at, had in enumerate(sets) if node in had), node)

@@ -150,7 +150,8 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
     found = design.interval(steady, rate)
     if found is None:
         return None
-    first, second = ([time for block in blocks for time in block.of(side)] for side in "AB")
+    first = list(itertools.chain.from_iterable(block.of("A") for block in blocks))
+    second = list(itertools.chain.from_iterable(block.of("B") for block in blocks))
     stalls = _stalls(first, second, rate / _STALLS_RARER)
     low, centre, high = less(found, [stalls])
     noise, drift = design.scatter(steady, found[1])
@@ -163,12 +164,14 @@ def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) 
 
     Zeros where it is not certain that one does: Student's t of the runs' own shares, wrong less often than ``rate``.
     """
-    sides = [[math.log1p(run.stall_share) for run in side] for side in (first, second)]
+    shares = [math.log1p(run.stall_share) for run in first]
+    others = [math.log1p(run.stall_share) for run in second]
     degrees = len(first) + len(second) - 2
     if degrees < 1:
         return 0.0, 0.0, 0.0
-    apart = statistics.fmean(sides[0]) - statistics.fmean(sides[1])
-    squared = math.fsum((share - statistics.fmean(side)) ** 2 for side in sides for share in side)
+    apart = statistics.fmean(shares) - statistics.fmean(others)
+    left = [*_centred(shares), *_centred(others)]
+    squared = math.fsum(value**2 for value in left)
     error = math.sqrt(squared / degrees * (1 / len(first) + 1 / len(second)))
     half = t_quantile(rate, degrees) * error
     return (apart - half, apart, apart + half) if abs(apart) > half else (0.0, 0.0, 0.0)
@@ -184,8 +187,10 @@ class _Design:
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._turns = [block.turns for block in blocks]
         self._shared: list[Vector] = []
-        for shape in _TURNS if len(blocks) >= SHAPED else _DRIFT:
-            left = self._rest(_joined([shape[turn] for turn in turns] for turns in self._turns))
+        shapes = _TURNS if len(blocks) >= SHAPED else _DRIFT
+        for shape in shapes:
+            of_blocks = [[shape[turn] for turn in turns] for turns in self._turns]
+            left = self._rest(_joined(of_blocks))
             length = math.sqrt(_dot(left, left))
             self._shared.append([value / length if length > _TINY else 0.0 for value in left])
         self._sides = _joined(_sides(block.order, block.turns) for block in blocks)
@@ -202,8 +207,11 @@ class _Design:
         if self._size < _TINY:
             return None
         left = self._rest(_joined(values))
-        seen, limits, same = _dot(self._own, left) / self._size, [], 0
-        tables, every = self._tables(left), len(ORDERS) ** len(self._turns) <= _ALL
+        seen = _dot(self._own, left) / self._size
+        limits = []
+        same = 0
+        tables = self._tables(left)
+        every = len(ORDERS) ** len(self._turns) <= _ALL
         for draw in itertools.product(*tables) if every else _some(tables, rate):
             score, along, squared, *shared = map(sum, zip(*draw, strict=True))
             size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
@@ -224,7 +232,7 @@ class _Design:
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
         """Standard deviation of the difference of two runs, and the drift from one run to the next."""
         left = [value - difference * side for value, side in zip(_joined(values), self._sides, strict=True)]
-        turns = _joined([float(turn) for turn in turns] for turns in self._turns)
+        turns = _joined(list(map(float, turns)) for turns in self._turns)
         drift = _dot(turns, left) / _dot(turns, turns)
         rest, free = self._rest(left), len(left) - len(self._turns) - len(self._shared) - 1
         return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
@@ -245,8 +253,11 @@ class _Design:
         for turns in self._turns:
             end = start + len(turns)
             values, own, *shared = (vector[start:end] for vector in (left, self._own, *self._shared))
-            drawn = [_sides(letters, turns) for letters in ORDERS]
-            tables.append([[_dot(sides, other) for other in (values, own, sides, *shared)] for sides in drawn])
+            rows = []
+            for letters in ORDERS:
+                sides = _sides(letters, turns)
+                rows.append([_dot(sides, other) for other in (values, own, sides, *shared)])
+            tables.append(rows)
             start = end
         return tables
 
@@ -264,7 +275,7 @@ def _sides(letters: str, turns: Sequence[int]) -> Vector:
 
 def _joined(values: Iterable[Vector]) -> Vector:
     """The values of all blocks as one vector, less the mean of their own block."""
-    return [value for block in values for value in _centred(block)]
+    return list(itertools.chain.from_iterable(map(_centred, values)))
 
 
 def _centred(values: Vector) -> Vector:

@@ -188,8 +188,12 @@ def baselines(install: Path) -> list[Baseline]:
 
 def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
     """Raises RecordError where a baseline has no runs, or a run without a time."""
-    if not all(item.runs and all(run.seconds > 0 for run in item.runs) for item in found):
-        raise RecordError(f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file")
+    for item in found:
+        timed = all(run.seconds > 0 for run in item.runs)
+        if not item.runs or not timed:
+            raise RecordError(
+                f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file"
+            )
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
@@ -262,8 +266,13 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
     """The baselines to compare a run with, that of its own software first; without those that the run is part of."""
     if not known:
         return []  # to say what a run's software is may mean to read its log
-    others = [item for item in known if all(run.run_id != record.paths.run_id for run in item.runs)]
+    others = [item for item in known if not _has_run(item, record)]
     return baselines_for(record.plan, software_of(record), others, past)
+
+
+def _has_run(item: Baseline, record: RunRecord) -> bool:
+    """Whether the baseline was made from the run, among others."""
+    return any(run.run_id == record.paths.run_id for run in item.runs)
 
 
 def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
@@ -272,7 +281,7 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
 
     The baseline of its own configuration comes first, else the newest with the same GPUs; none that the run is part of.
     """
-    if any(run.run_id == record.paths.run_id for item in _alike(account, known) for run in item.runs):
+    if any(_has_run(item, record) for item in _alike(account, known)):
         return []
     return unlike_site(account, known, configuration_key(record.plan))
 
@@ -351,11 +360,10 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
         return None
     known = [_of_result(result, recipe) for result in recipe.results if result.size == before.model_size]
-    pairs = [
-        (one["gpu"], seconds / base - 1)
-        for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2)
-        if _apart(one, other) == wanted
-    ]
+    pairs = []
+    for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2):
+        if _apart(one, other) == wanted:
+            pairs.append((one["gpu"], seconds / base - 1))
     own = [ratio for gpu, ratio in pairs if gpu == before.gpu_type]
     if found := own or [ratio for _, ratio in pairs]:
         of = "published rows" if own else "published rows of other GPUs"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from statistics import fmean
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -108,7 +109,7 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
         same = {name: value for name, value in aspects(plan, "work", "speed").items() if name != "gbs"}
         family = json.dumps(same, sort_keys=True), run.software, overridden
         families.setdefault(family, []).append(run)
-    return [line for family in families.values() for line in _lines(family)]
+    return list(chain.from_iterable(map(_lines, families.values())))
 
 
 def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:

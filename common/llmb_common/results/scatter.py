@@ -128,8 +128,11 @@ def _squares(groups: Sequence[Sequence[float]]) -> Squares:
     """The ``Squares`` of batches of numbers."""
     means = list(map(_mean, groups))
     centre = _mean(means)
+    inside: list[float] = []
+    for batch, mean in zip(groups, means, strict=True):
+        inside += [(log - mean) ** 2 for log in batch]
     return Squares(
-        math.fsum((log - mean) ** 2 for batch, mean in zip(groups, means, strict=True) for log in batch),
+        math.fsum(inside),
         sum(map(len, groups)) - len(groups),
         math.fsum((mean - centre) ** 2 for mean in means),
         max(len(groups) - 1, 0),
@@ -153,7 +156,10 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     apart = [found for _, found in groups if found.between_degrees]
     within = [(found.within / found.within_degrees, found.within_degrees) for found in near]
     between = [(found.between / found.between_degrees, found.between_degrees) for found in apart]
-    know_run, know_day = (sum(degrees for _, degrees in side) >= _ENOUGH for side in (within, between))
+    within_degrees = sum(degrees for _, degrees in within)
+    between_degrees = sum(degrees for _, degrees in between)
+    know_run = within_degrees >= _ENOUGH
+    know_day = between_degrees >= _ENOUGH
     if not (know_run or know_day):
         return replace(STATED, runs=count)
     day, day_degrees, run, run_degrees = STATED.day**2, STATED.day_degrees, STATED.run**2, STATED.run_degrees
@@ -161,11 +167,12 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
         run, run_degrees = _prior(within)
     if know_day:
         total, day_degrees = _prior(between)
-        share = sum(found.between_degrees * found.share for found in apart) / sum(degrees for _, degrees in between)
+        share = sum(found.between_degrees * found.share for found in apart) / between_degrees
         if know_run:
             day = max(total - run * share, 0.0)
         else:  # one run a day: the two cannot be told apart
-            day, run = (total * part**2 / STATED.total**2 for part in (STATED.day, STATED.run))
+            day = total * STATED.day**2 / STATED.total**2
+            run = total * STATED.run**2 / STATED.total**2
             run_degrees = day_degrees
     return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, learned=True, runs=count)
 
@@ -266,7 +273,13 @@ class PastRuns:
         if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})
             ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}
-            together = batches(list(known.values())[:_NEWEST])
-            self._batches[configuration] = [{ids[id(time)]: time.mean_log for time in batch} for batch in together]
-        left = ([log for run_id, log in batch.items() if run_id not in than] for batch in self._batches[configuration])
-        return _squares([batch for batch in left if batch])
+            self._batches[configuration] = []
+            for together in batches(list(known.values())[:_NEWEST]):
+                logs_by_id = {ids[id(time)]: time.mean_log for time in together}
+                self._batches[configuration].append(logs_by_id)
+        left = []
+        for batch in self._batches[configuration]:
+            logs = [log for run_id, log in batch.items() if run_id not in than]
+            if logs:
+                left.append(logs)
+        return _squares(left)

@@ -164,7 +164,10 @@ def _day_that_may_decide(
     """
     needs = what_would_decide(judge, times)
     sooner_elsewhere = spread and needs is not None and needs.days > 0
-    for further_days in (True, False) if sooner_elsewhere else (False, True) if spread else (False,):
+    tries = [False, True] if spread else [False]
+    if sooner_elsewhere:
+        tries = [True, False]
+    for further_days in tries:
         if may_decide(judge, times, left, further_days=further_days):
             return int(further_days)
     return None

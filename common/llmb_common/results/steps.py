@@ -121,6 +121,15 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     level = math.fsum(noise) / len(noise)
     location = math.fsum(kept) / len(kept)
     deviation, correlation = _noise(noise)
+
+    def side(seconds: float) -> int:
+        """1 for more than an ordinary step takes, -1 for less, 0 for an ordinary one."""
+        return (seconds > high) - (seconds < low)
+
+    stalls = []
+    for beyond, stretch in itertools.groupby(reference, side):
+        if beyond:
+            stalls.append(math.fsum(seconds / level - 1 for seconds in stretch))
     return StepTime(
         seconds=location,
         error=deviation * math.sqrt(_inflation(len(kept), correlation) / len(kept)),
@@ -128,11 +137,7 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
         spikes=tuple(at for at, seconds in enumerate(window) if not low <= seconds <= high),
         correlation=correlation,
         mean=math.fsum(window) / len(window),
-        stalls=tuple(
-            math.fsum(seconds / level - 1 for seconds in stretch)
-            for side, stretch in itertools.groupby(reference, lambda seconds: (seconds > high) - (seconds < low))
-            if side
-        ),
+        stalls=tuple(stalls),
         steps=len(reference),
     )
 
@@ -215,7 +220,9 @@ def after_warm_up(timing: RunTiming) -> list[Iteration]:
         return []
     window = timing.window
     first = min(window.first, timing.iterations[0].step + _TO_WARM_UP)
-    cold = {at + step for at in timing.restarts for step in range(_TO_WARM_UP)}
+    cold: set[int] = set()
+    for at in timing.restarts:
+        cold.update(range(at, at + _TO_WARM_UP))
     for slow in _slow_starts(timing):
         cold.update(item.index for item in slow)
     steady = (item for item in timing.iterations if item.index >= first)
@@ -284,7 +291,9 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
     odd = [inside[at] for at in measured.spikes]
     largest = max((item.seconds for item in odd), key=lambda seconds: abs(math.log(seconds / measured.seconds)))
     one = len(odd) == 1
-    most = "" if one else "up to " if largest > measured.seconds else "as little as "
+    most = "up to " if largest > measured.seconds else "as little as "
+    if one:
+        most = ""
     return (
         f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_named(odd)};"
         f" {most}{largest / measured.seconds:.2g} times the usual): the steady step time leaves"
@@ -316,7 +325,8 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
     third = len(kept) // 3
     if third < 4:
         return ""
-    first, last = ([item.seconds for item in part] for part in (kept[:third], kept[-third:]))
+    first = [item.seconds for item in kept[:third]]
+    last = [item.seconds for item in kept[-third:]]
     before, after = statistics.median(first), statistics.median(last)
     error = 1.2533 * math.hypot(deviation(first), deviation(last)) / math.sqrt(third)
     change = after / before - 1

@@ -163,7 +163,7 @@ def _usual(runs: Sequence[Training]) -> _Usual:
     spread = 1.4826 * statistics.median(abs(other - end) for other in ends)
     # Where a loss is memorized to nearly nothing, a tenth of it means nothing: hence of the first loss.
     start = statistics.median(run.start for run in runs if run.start is not None)
-    counts = Counter(name for run in runs for name in run.losses)
+    counts = Counter(itertools.chain.from_iterable(run.losses for run in runs))
     common = frozenset(name for name, count in counts.items() if count > len(runs) / 2)
     return _Usual(end, max(MATERIAL * start, MATERIAL * end, 3 * spread), common)
 
@@ -218,7 +218,7 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
     """The length and the value of the longest row of equal values; (0, 0.0) where no two in a row are equal."""
     if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
         return 0, 0.0
-    return max((sum(1 for _ in same), value) for value, same in itertools.groupby(values))
+    return max((len(list(same)), value) for value, same in itertools.groupby(values))
 
 
 def _rise(name: str, course: _Course) -> tuple[str, ...]:
@@ -306,12 +306,12 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
 
 def _growth(steps: Sequence[Iteration]) -> str:
     """A sentence where the gradient norm grows by more than healthy training ever does. Else empty."""
-    norms = [(item.index, item.grad_norm) for item in steps if item.grad_norm is not None]
+    norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
     if len(norms) < _ENOUGH:
         return ""
-    levels = [statistics.median(norm for _, norm in norms[at : at + fifth]) for at in range(0, 5 * fifth, fifth)]
-    end = max(levels[-1], statistics.median(norm for _, norm in norms[-5:]))
+    levels = [statistics.median(norms[at : at + fifth]) for at in range(0, 5 * fifth, fifth)]
+    end = max(levels[-1], statistics.median(norms[-5:]))
     lowest = min(levels)
     if end < _GROWTH * max(lowest, _LEAST_NORM):
         return ""

@@ -346,7 +346,9 @@ def _text(decision: Decision, reference: Reference) -> str:
 def _apart(ratio: float) -> str:
     """A ratio of step times as words: 1.02 is ``2.0% slower``, 1 is ``equal``."""
     share = f"{abs(ratio - 1):.1%}"
-    return "equal" if share == "0.0%" else f"{share} {'slower' if ratio > 1 else 'faster'}"
+    if share == "0.0%":
+        return "equal"
+    return f"{share} {'slower' if ratio > 1 else 'faster'}"
 
 
 def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:

@@ -41,8 +41,9 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
     if not found:
         return
     table = [("setting", "planned", "resolved"), *found]
-    widths = [max(len(row[column]) for row in table) for column in range(2)]
-    lines = "\n".join(f"  {a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in table)
+    first = max(len(name) for name, _, _ in table)
+    second = max(len(planned) for _, planned, _ in table)
+    lines = "\n".join(f"  {a:<{first}}  {b:<{second}}  {c}" for a, b, c in table)
     raise Contradiction(f"the framework would train something else than was planned:\n{lines}", remedy=remedy)
 
 
@@ -115,7 +116,9 @@ def _precision(model: Any) -> Any:
         recipe = _get(model, "fp8_recipe", None)
         return f"fp8 ({_FP8_RECIPES.get(str(recipe), recipe)})"
     half = _get(model, "bf16")
-    return half if half is _UNKNOWN else ("bf16" if half else "neither bf16, fp8 nor nvfp4")
+    if half is _UNKNOWN:
+        return half
+    return "bf16" if half else "neither bf16, fp8 nor nvfp4"
 
 
 def _recomputed(model: Any) -> Any:

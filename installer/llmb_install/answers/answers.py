@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.errors import ConfigError, EnvironmentLacks, RequestError
@@ -17,7 +18,7 @@ from llmb_common.base.words import Secret
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_install.answers.checks import SECRETS, check, listed_engines, read_given
+from llmb_install.answers.checks import SECRETS, check, listed_engines, place_in, read_given
 from llmb_install.answers.detect import has_rows
 from llmb_install.answers.given import Given, expand_workloads
 from llmb_install.answers.questions import QUESTIONS, Answers, with_defaults
@@ -62,8 +63,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
     if "engines" in values:
         values["engines"] = listed_engines(values["engines"])
         line = (lines or {}).get("$.engines")
-        at = f"{where}:{line}: " if line else f"{where}: " if where else ""
-        require_engines(values["engines"], [recipes[name] for name in values["workloads"]], at)
+        require_engines(values["engines"], [recipes[name] for name in values["workloads"]], place_in(where, line))
     for question in QUESTIONS:
         path = values.get(question.field)
         if path and question.kind.is_path:
@@ -83,7 +83,7 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
     Raises:
         RequestError: names the releases that they run on; the message begins with ``at``.
     """
-    known = sorted({release for recipe in recipes for release in recipe.engines})
+    known = sorted(set(chain.from_iterable(recipe.engines for recipe in recipes)))
     for release in releases:
         if release not in known:
             names = ", ".join(recipe.workload for recipe in recipes)

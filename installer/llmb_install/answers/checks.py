@@ -20,7 +20,7 @@ from llmb_common.base.files import read_json, write_atomic
 from llmb_common.base.printable import first_few
 from llmb_common.base.strict_yaml import Lines, load_text
 from llmb_install.answers import values
-from llmb_install.answers.given import Given, expand_workloads, uses_images
+from llmb_install.answers.given import Given, expand_workloads, listed, uses_images
 from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, Question, missing
 from llmb_install.parts.files import Loader, read_settings
 from llmb_install.working.artefact import raise_all
@@ -73,8 +73,7 @@ def check(
     """
 
     def at(field: str) -> str:
-        line = (lines or {}).get(f"$.{field}")
-        return f"{where}:{line}: " if line else f"{where}: " if where else ""
+        return place_in(where, (lines or {}).get(f"$.{field}"))
 
     asked = {field: value_problem(known, given.get(field), at(field)) for field, known in BY_FIELD.items()}
     found = [problem for problem in asked.values() if problem]
@@ -119,10 +118,16 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
         yield problem
 
 
+def place_in(where: str, line: int | None) -> str:
+    """What a message about a line of the file ``where`` begins with; empty where there is no file."""
+    if line:
+        return f"{where}:{line}: "
+    return f"{where}: " if where else ""
+
+
 def listed_engines(value: object) -> list[str]:
     """The releases of Megatron-Bridge in a list, or in text with commas."""
-    names = value.split(",") if isinstance(value, str) else list(value) if isinstance(value, (list, tuple)) else []
-    return sorted({str(name).strip() for name in names if str(name).strip()})
+    return sorted(set(listed(value)))
 
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:

@@ -78,7 +78,7 @@ def detect_site() -> Site:
         partitions=partitions,
         accounts=accounts_of_user() if has_slurm else (),
         architectures=tuple(sorted(architectures)),
-        gpu_type=next((kind for name in names if (kind := gpus.type_of(name))), ""),
+        gpu_type=next(filter(None, map(gpus.type_of, names)), ""),
         local_gpus=local_gpus,
         has_pyxis=has_slurm and bool(container_options()),
     )

@@ -248,7 +248,9 @@ class Dialogue:
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
         """``secrets`` and what the user adds. Each is asked for once, also when other answers change."""
-        token, key, keep = secrets.hf_token, secrets.ngc_api_key, set(secrets.keep)
+        token = secrets.hf_token
+        key = secrets.ngc_api_key
+        keep = set(secrets.keep)
         if token is None and self._given.get("hugging_face"):
             if "hf_token" not in self._asked_secrets:
                 self._asked_secrets["hf_token"] = _ask_token()

@@ -56,14 +56,24 @@ def plain(value: object) -> str:
 _PREFIX = "pretrain_"
 
 
+def listed(value: object) -> list[str]:
+    """The words in a list, or in text with commas, without blanks around them; empty for a value of another kind."""
+    words: Iterable[object] = ()
+    if isinstance(value, str):
+        words = value.split(",")
+    elif isinstance(value, (list, tuple)):
+        words = value
+    stripped = [str(word).strip() for word in words]
+    return [word for word in stripped if word]
+
+
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
     """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
 
     Raises:
         RequestError: a name is unknown; the message begins with ``at``.
     """
-    names = chosen.split(",") if isinstance(chosen, str) else list(chosen) if isinstance(chosen, (list, tuple)) else []
-    wanted = [str(name).strip() for name in names if str(name).strip()]
+    wanted = listed(chosen)
     all_of_them = sorted(known)
     remedy = f"the workloads are {', '.join(all_of_them)}, or all"
     if not wanted:

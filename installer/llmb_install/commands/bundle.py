@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import platform
 import re
 import shutil
@@ -81,7 +82,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     if there - {*_PARTS, bundles.SUMS} or (there and not there & {".llmb", bundles.SUMS}):
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
     releases, images = _wanted(options, clone, path, folder)
-    targets = [Target(machine, python) for machine in _machines(options) for python in _pythons(options, releases)]
+    machines_and_pythons = itertools.product(_machines(options), _pythons(options, releases))
+    targets = [Target(machine, python) for machine, python in machines_and_pythons]
+    pythons = sorted({target.python for target in targets})
     with Reporter(folder / ".llmb" / "logs", verbose=options.verbose) as reporter, install_lock(folder, reporter):
         (folder / bundles.SUMS).unlink(missing_ok=True)
         sweep(folder)
@@ -97,7 +100,7 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
             "llmb": llmb_common.__version__,
             "locks": bundles.fingerprint(clone),
             "platforms": sorted({target.machine for target in targets}),
-            "pythons": [spelt(python) for python in sorted({target.python for target in targets})],
+            "pythons": [spelt(python) for python in pythons],
             "engines": releases,
             "images": [image.source for image in images],
         }
@@ -156,7 +159,7 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
                 f"--python {spelt(old[0])}: LLMB needs Python {spelt(TOOL_MINIMUM)} or newer", remedy="name a newer one"
             )
         return versions
-    found = [version_of(python) for release in releases if (python := python_for(release))]
+    found = [version_of(python) for python in map(python_for, releases) if python]
     return sorted({running_version(), *(version for version in found if version)})
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,7 +77,7 @@ def _lines(checks: list[DoctorCheck]) -> list[str]:
         lines.append(f"{_MARKS[check.level]:7} {check.name:{width}}  {check.found}")
         if check.remedy:
             lines.append(f"{'':7} {'':{width}}  -> {check.remedy}")
-    counts = {level: sum(check.level == level for check in checks) for level in _MARKS}
+    counts = Counter(check.level for check in checks)
     lines.append(f"{counts['ok']} ok, {counts['doubt']} in doubt, {counts['blocks']} block")
     return lines
 
@@ -160,7 +161,9 @@ def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
         return
-    name, blocks, version = "Slurm and NVL72 racks", facts.limits.blocks, release(facts.site.slurm_version)
+    name = "Slurm and NVL72 racks"
+    blocks = facts.limits.blocks
+    version = release(facts.site.slurm_version)
     spread = "jobs may be spread over more racks than needed, which costs speed"
     if version < SEGMENT_SLURM:
         remedy = f"{spread}; Slurm 24.05 or newer keeps segments together"
@@ -224,7 +227,9 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
     partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
-    walls = [*([(f"partition {name}", partition)] if partition is not None else []), *facts.limits.walls]
+    walls = list(facts.limits.walls)
+    if partition is not None:
+        walls.insert(0, (f"partition {name}", partition))
     if walls:
         what, most = min(walls, key=lambda wall: wall[1])
         short = [workload for workload in wanted if workload.longest > most]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.cluster_types import SLURM, traits_of
@@ -116,7 +117,8 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     settings = assignments(text.splitlines())
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
     workloads = workloads_here(clone, config)
-    images = [image_folder / name for workload in workloads for name in workload.images]
+    names = chain.from_iterable(workload.images for workload in workloads)
+    images = [image_folder / name for name in names]
     image = next(filter(Path.is_file, images), None)
     return SiteFacts(
         config=config,
@@ -153,7 +155,8 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
         if (config.workloads and name not in config.workloads) or not rows:
             continue
         limits = [limit_seconds(row.time_limit or recipe.variant(row.variant).time_limit) // 60 for row in rows]
-        parameters = [recipe.model(size).parameters or 0 for size in {row.size for row in rows}]
+        sizes = {row.size for row in rows}
+        parameters = [recipe.model(size).parameters or 0 for size in sizes]
         saving = save_seconds(max(parameters), config.checkpoint_gb_per_second)
         images = tuple(image_file_name(image) for image in recipe.engines.values())
         found.append(WorkloadNeeds(name, min(limits), max(limits), saving, images))
@@ -170,7 +173,9 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     if has_accounting:
         asked = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
         named = {asked or "", partition.get("QoS", "")}
-        which = [f"user={user_name(me())}", *([f"account={slurm.account}"] if slurm.account else [])]
+        which = [f"user={user_name(me())}"]
+        if slurm.account:
+            which.append(f"account={slurm.account}")
         for row in _rows("sacctmgr", "-nP", "show", "associations", *which, "format=partition,maxwall,defaultqos"):
             if row[0] in ("", slurm.gpu_partition):
                 walls.append(("your association", row[1]))
@@ -179,7 +184,11 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
             if name in named:
                 walls.append((f"QOS {name}", wall))
                 graces.append(60 * (limit_minutes(notice) or 0))
-    minutes = [(name, found) for name, wall in walls if (found := limit_minutes(wall)) is not None]
+    minutes = []
+    for name, wall in walls:
+        found = limit_minutes(wall)
+        if found is not None:
+            minutes.append((name, found))
     return Limits(tuple(minutes), max(graces), _blocks(output("scontrol", "show", "topology")))
 
 

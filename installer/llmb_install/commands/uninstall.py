@@ -105,8 +105,11 @@ def _experiments(install: Path) -> Iterator[Path]:
 
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
     """What to remove: the installer's files, and the results where that is asked for."""
+    targets = list(belongings(path))
     results = path / "workloads"
-    return [*belongings(path), *([results] if options.results_too and results.exists() else [])]
+    if options.results_too and results.exists():
+        targets.append(results)
+    return targets
 
 
 def _sweep_images(install: Path, reporter: Reporter) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
         RecordError: the installation is damaged.
     """
     rows = find_runs(install, RunFilter(workloads=workloads, live=True))
-    return [record for record in refresh(load_record(row.folder) for row in rows) if is_live(record.state)]
+    records = refresh(load_record(row.folder) for row in rows)
+    return [record for record in records if is_live(record.state)]
 
 
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
@@ -99,7 +101,7 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 
 def prune(installation: Installation, reporter: Reporter) -> None:
     """Remove builds of environments that others have replaced, where neither a run nor a process may be using them."""
-    old = [folder for environment in installation.environments() for folder in environment.earlier_builds()]
+    old = list(chain.from_iterable(environment.earlier_builds() for environment in installation.environments()))
     if not old or (installation.path / "venvs").is_symlink():
         return
     try:

@@ -52,7 +52,8 @@ def belongings(install: Path) -> list[Path]:
         folder = install / "hugging_face" / f"models--{str(repository).replace('/', '--')}"
         if repository and folder.is_dir() and folder in _entries(install, "hugging_face"):
             found.append(folder)
-    found += [path for name in (*ENGINE_NAMES, HUB) for path in environment_paths(install, name)]
+    for name in (*ENGINE_NAMES, HUB):
+        found += environment_paths(install, name)
     if (install / FILE_NAME).exists():
         found.append(install / FILE_NAME)
     found += environment_paths(install, TOOL)

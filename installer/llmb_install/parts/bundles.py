@@ -84,7 +84,8 @@ def read_sums(bundle: Path) -> dict[str, str]:
     try:
         with open_plain(bundle / SUMS) as stream:
             lines = stream.read().decode().splitlines()
-        sums = {name: value for value, name in (line.split("  ", 1) for line in lines)}
+        pairs = [line.split("  ", 1) for line in lines]
+        sums = {name: value for value, name in pairs}
     except (OSError, ValueError):
         sums = {}
     if ABOUT not in sums:
@@ -109,7 +110,9 @@ def _require_fit(bundle: Path, clone: Path) -> None:
     machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
     try:
         about = read_json(bundle / ABOUT)
-        platforms, pythons, made_of = list(about["platforms"]), list(about["pythons"]), str(about["locks"])
+        platforms = list(about["platforms"])
+        pythons = list(about["pythons"])
+        made_of = str(about["locks"])
         for_what = f"{' and '.join(platforms)} with Python {', '.join(pythons)}"
     except (RecordError, KeyError, TypeError) as problem:
         raise _no_bundle(bundle, f"its {ABOUT} does not say what it is for") from problem

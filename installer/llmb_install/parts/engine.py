@@ -85,7 +85,9 @@ class CpuEngine(Environment):
     def lacks(self) -> list[EnvironmentLacks]:
         """Also builds for this machine, a Python that they are for, and PyTorch's CPU build for it."""
         problems = (_no_builds, self._no_python, self._no_torch)
-        return [*super().lacks(), *(lack for problem in problems if (lack := problem()))]
+        found = [*super().lacks()]
+        found += filter(None, (problem() for problem in problems))
+        return found
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
         if not self.python and (python := python_for(self.release)):

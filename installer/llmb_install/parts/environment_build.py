@@ -394,7 +394,7 @@ def conda(environment: str) -> str:
     Raises:
         EnvironmentLacks: there is none.
     """
-    found = next((path for name in ("conda", "mamba", "micromamba") if (path := shutil.which(name))), None)
+    found = next(filter(None, map(shutil.which, ("conda", "mamba", "micromamba"))), None)
     if found is None:
         raise EnvironmentLacks(
             f"environment {environment}: neither conda, mamba nor micromamba is on PATH",
@@ -415,5 +415,7 @@ def smoke_problem(environment: Content, folder: Path) -> str | None:
     answer = ask(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:
         return f"{environment.link} does not run: {answer.why}"
+    if answer.ok:
+        return None
     lines = answer.errors.strip().splitlines()
-    return None if answer.ok else f"{environment.link} does not import: {lines[-1] if lines else '?'}"
+    return f"{environment.link} does not import: {lines[-1] if lines else '?'}"

@@ -101,7 +101,7 @@ class Image(Artefact):
 
     def receipt(self) -> dict[str, Any] | None:
         """The receipt that fits the file's size and time, else the one beside it, else our own."""
-        found = [receipt for path in self._receipt_paths() if (receipt := read_receipt(path))]
+        found = [receipt for receipt in map(read_receipt, self._receipt_paths()) if receipt]
         status = status_of(self.path)
         key = (status.st_size, status.st_mtime_ns) if status else None
         fitting = [receipt for receipt in found if (receipt.get("size"), receipt.get("mtime_ns")) == key]

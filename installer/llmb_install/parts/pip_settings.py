@@ -10,6 +10,7 @@ import configparser
 import os
 import ssl
 import sys
+from itertools import chain
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, NamedTuple, Tuple
 
@@ -49,7 +50,7 @@ def settings(env: Mapping[str, str]) -> IndexSettings:
     for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):  # pip's library for HTTP reads these
         if env.get(name):
             variables.setdefault("SSL_CERT_FILE", env[name])
-    known = {variable: variable for several in _VARIABLES.values() for variable in several}
+    known = {variable: variable for variable in chain.from_iterable(_VARIABLES.values())}
     former = {"UV_INDEX_URL": "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL": "UV_INDEX"}
     variables.update({name: env[given] for given, name in {**former, **known}.items() if env.get(given)})
     if "SSL_CERT_FILE" not in variables and has_certificates():

@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -126,10 +127,15 @@ def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) ->
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
     """Everything that is missing on this machine to make the artefacts; ``space_check``: space on disks, too."""
     wanted = list(artefacts)
-    rooms = [room for artefact in wanted for room in artefact.room()]
+    rooms = list(chain.from_iterable(artefact.room() for artefact in wanted))
     folders = dict.fromkeys(room.folder for room in rooms)
-    found = [*(_space(rooms) if space_check else ()), *filter(None, map(_unwritable, folders))]
-    return found + [lack for artefact in wanted for lack in artefact.lacks()]
+    found: list[EnvironmentLacks] = []
+    if space_check:
+        found += _space(rooms)
+    found += filter(None, map(_unwritable, folders))
+    for artefact in wanted:
+        found += artefact.lacks()
+    return found
 
 
 def raise_all(found: Iterable[LLMBError], more: str = "") -> None:

@@ -11,6 +11,7 @@ import re
 import shutil
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError, SchedulerError
@@ -164,7 +165,7 @@ def _existing(folder: Path) -> Path:
 def _is_exported(folder: Path, root: Path) -> bool:
     """Whether this machine is the NFS server of ``folder``: on small clusters the login node often is."""
     patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
-    for file in (file for pattern in patterns for file in root.glob(pattern)):
+    for file in chain.from_iterable(root.glob(pattern) for pattern in patterns):
         try:
             lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         except OSError:

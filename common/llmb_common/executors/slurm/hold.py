@@ -65,8 +65,10 @@ class HeldNodes:
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
         step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
-        step += [f"--nodelist={compress(nodes)}"] if nodes else []
-        return [*step, *(_inside(self.slurm, inside, argv) if inside else argv)]
+        if nodes:
+            step.append(f"--nodelist={compress(nodes)}")
+        step += _inside(self.slurm, inside, argv) if inside else argv
+        return step
 
     def unreached(self, answer: Answer) -> Sequence[str]:
         """srun (22.05) gives up a whole step when it cannot start one of its tasks, and names the node."""
@@ -76,11 +78,17 @@ class HeldNodes:
 def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
     """``argv`` with what makes it run in a container: options of Pyxis, or a start of Enroot."""
     if slurm.runtime == "enroot":
-        options = [word for mount in inside.mounts for word in ("--mount", for_enroot(mount))]
-        return ["enroot", "start", *(["--rw"] if slurm.container_writable else []), *options, inside.image, *argv]
-    options = ["--no-container-mount-home", *(["--container-writable"] if slurm.container_writable else [])]
-    mounts = [f"--container-mounts={','.join(inside.mounts)}"] if inside.mounts else []
-    return [*options, f"--container-image={inside.image}", *mounts, *argv]
+        options = ["--rw"] if slurm.container_writable else []
+        for mount in inside.mounts:
+            options += ["--mount", for_enroot(mount)]
+        return ["enroot", "start", *options, inside.image, *argv]
+    options = ["--no-container-mount-home"]
+    if slurm.container_writable:
+        options.append("--container-writable")
+    options.append(f"--container-image={inside.image}")
+    if inside.mounts:
+        options.append(f"--container-mounts={','.join(inside.mounts)}")
+    return [*options, *argv]
 
 
 @contextlib.contextmanager

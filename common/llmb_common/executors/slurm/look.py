@@ -50,9 +50,10 @@ def _with_attempts(
     found = dict(findings)
     asked: list[tuple[RunRecord, list[Start]]] = []
     for record in records:
-        state, events = found[record.paths.run_id].state, read_events(record.paths.events)
+        state = found[record.paths.run_id].state
+        events = read_events(record.paths.events)
         # The starts that are over, of a job that has not ended with them.
-        starts = [*events.earlier]
+        starts = list(events.earlier)
         if events.started is not None and is_waiting(state or ""):
             starts.append(Start(events.nodes, events.started, events.preempted, events.unfit or ""))
         if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
@@ -104,7 +105,10 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
         if attempt.nodes == before.nodes and _is_unnamed(attempt):
             named[number] = msgspec.structs.replace(attempt, failed=before.failed)
-    unnamed = {node for attempt in named if _is_unnamed(attempt) for node in expand_known(attempt.nodes)}
+    unnamed: set[str] = set()
+    for attempt in named:
+        if _is_unnamed(attempt):
+            unnamed.update(expand_known(attempt.nodes))
     try:
         unfit = set(unfit_nodes(compress(unnamed))) if unnamed else set()
     except LLMBError:
@@ -244,8 +248,10 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     state = UNFIT if job.state == FAILED and _ended_unfit(job, events) else job.state
     if job.state == "PENDING" and record.state in (SUBMITTING, NOT_SUBMITTED, SUBMITTED):
         since = job.submitted
+    elif not live:
+        since = job.ended
     else:
-        since = job.ended if not live else job.started if job.state == RUNNING else None
+        since = job.started if job.state == RUNNING else None
     return Finding(
         state=state,
         detail=detail,

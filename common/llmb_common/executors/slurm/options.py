@@ -130,7 +130,7 @@ def listed_nodes(value: str) -> str:
             remedy="Slurm takes a value with a slash for the path of a file; name the nodes, or correct the path",
         ) from error
     lines = [line.partition("#")[0] for line in text.splitlines()]
-    words = [word.strip(",") for line in lines for word in line.split()]
+    words = [word.strip(",") for word in " ".join(lines).split()]
     return ",".join(re.sub(r"\*[0-9]+$", "", word) for word in words)  # n1*4: four ranks of an arbitrary distribution
 
 
@@ -142,7 +142,8 @@ def override_additional(given: str, *parts: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """The options in a text with semicolons between them, without blanks and empty ones."""
-    return [part for part in (part.strip() for part in text.split(";")) if part]
+    parts = [part.strip() for part in text.split(";")]
+    return [part for part in parts if part]
 
 
 def option_name(part: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.executors.slurm.old_arrays import jobs_of_task
@@ -68,7 +68,7 @@ def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) 
     by_id: dict[str, list[JobInfo]] = {}
     by_name: dict[str, list[JobInfo]] = {}
     ids = {record.paths.run_id: _ids(record) for record in records}
-    for chunk in _chunks(number for numbers in ids.values() for number in numbers):
+    for chunk in _chunks(chain.from_iterable(ids.values())):
         for job in ask(f"--jobs={','.join(chunk)}"):
             by_id.setdefault(_number(job.job_id), []).append(job)
     for chunk in _chunks(record.job_name for record in records if not ids[record.paths.run_id]):
@@ -79,7 +79,7 @@ def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) 
     hidden: list[RunRecord] = []
     for record in records:
         numbers = ids[record.paths.run_id]
-        candidates = [job for number in numbers for job in by_id.get(number, [])]
+        candidates = list(chain.from_iterable(by_id.get(number, []) for number in numbers))
         if not numbers:
             candidates = by_name.get(record.job_name, [])
         own = _own(record, candidates)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 
 import msgspec
 
@@ -320,7 +321,12 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 
 def _only(partition: str | None, nodes: str | None = None) -> list[str]:
     """Options of sinfo that choose a partition and nodes; none for None."""
-    return [*([f"--partition={partition}"] if partition else []), *([f"--nodes={nodes}"] if nodes else [])]
+    options = []
+    if partition:
+        options.append(f"--partition={partition}")
+    if nodes:
+        options.append(f"--nodes={nodes}")
+    return options
 
 
 def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[list[str]]:
@@ -329,7 +335,8 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
     if answer.status != 0:
         raise SchedulerError(f"sinfo: {answer.complaint}", remedy=remedy)
     more = form.count("|")
-    return [row for line in answer.output.splitlines() if len(row := line.strip().split("|", more)) == more + 1]
+    rows = [line.strip().split("|", more) for line in answer.output.splitlines()]
+    return [row for row in rows if len(row) == more + 1]
 
 
 def _ask(command: Sequence[str]) -> Answer:
@@ -372,7 +379,10 @@ def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
         raise _unreadable(program, remarks[0])  # nobody knows whether there was an answer at all
     for remark in remarks:
         _note(program, remark[:100])
-    return [[job_id, *row[1:]] for row in rows for job_id in _tasks(row[0])]
+    of_tasks: list[list[str]] = []
+    for job_id, *others in rows:
+        of_tasks += [[task, *others] for task in _tasks(job_id)]
+    return of_tasks
 
 
 def _unreadable(program: str, line: str) -> AnswerLost:
@@ -398,8 +408,8 @@ def _tasks(job_id: str) -> list[str]:
     if not bracket:
         return [job_id]
     spans = re.findall(r"([0-9]+)(?:-([0-9]+)(?::([0-9]+))?)?", tasks.rstrip("]").partition("%")[0])
-    numbers = (range(int(low), int(high or low) + 1, int(step or 1)) for low, high, step in spans)
-    return [f"{base}_{number}" for span in numbers for number in span]
+    ranges = [range(int(low), int(high or low) + 1, int(step or 1)) for low, high, step in spans]
+    return [f"{base}_{number}" for number in chain.from_iterable(ranges)]
 
 
 WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm's controller has lost its jobs"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from shlex import quote
 
@@ -81,7 +82,8 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
     for path in (plan.install, plan.workload_folder, plan.checkpoint.save, load):
         if path and not any(Path(path).is_relative_to(folder) for folder in paths):
             paths.append(path)
-    for path in [*paths, *(part for mount in plan.mounts for part in mount.split(":")[:2])]:
+    asked_for = chain.from_iterable(mount.split(":")[:2] for mount in plan.mounts)
+    for path in [*paths, *asked_for]:
         if problem := mount_problem(path, runtime):
             raise RequestError(f"the path {path} {problem}", remedy="rename it")
     mounts = [f"{path}:{path}" for path in paths] + list(plan.mounts)
@@ -151,19 +153,21 @@ def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
     # read-only root, and core's helper for data indices and Triton's cache write to it.
-    return [
-        "--no-container-mount-home",
-        *(["--container-writable"] if slurm.container_writable else []),
-        f"--container-image={quote(image)}",
-        f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}",
-        f"--container-env={quote(','.join(_job_variables(plan)))}",
-    ]
+    options = ["--no-container-mount-home"]
+    if slurm.container_writable:
+        options.append("--container-writable")
+    options.append(f"--container-image={quote(image)}")
+    options.append(f"--container-mounts={quote(','.join(container_mounts(plan, 'pyxis')))}")
+    options.append(f"--container-env={quote(','.join(_job_variables(plan)))}")
+    return options
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
     """The names of the variables that containers must take over from the job."""
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
-    return [*plan.env, *ours, *(["LLMB_RESUME"] if plan.checkpoint.enabled else [])]
+    if plan.checkpoint.enabled:
+        ours.append("LLMB_RESUME")
+    return [*plan.env, *ours]
 
 
 class SlurmScript(JobScript):

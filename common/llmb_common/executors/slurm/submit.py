@@ -155,18 +155,25 @@ _GRACE_SECONDS = 120
 _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"'
 
 
+def _allocation(plan: JobPlan) -> dict[str, object]:
+    """What the allocation of a job has only once, under the names that messages have for it."""
+    slurm = slurm_of(plan)
+    return {
+        "nodes": plan.nodes,
+        "GPUs per node": plan.gpus_per_node,
+        "the folder of runs": plan.workload_folder,
+        "account": slurm.account,
+        "partition": slurm.partition,
+        "gres": slurm.gres,
+        "gres type": slurm.gres_type,
+        "segment": slurm.segment,
+        "additional": slurm.additional,
+    }
+
+
 def apart(plans: Sequence[JobPlan]) -> str:
     """Why these cannot be a series: what an allocation has only once differs; empty where they can."""
-    names = ("account", "partition", "gres", "gres_type", "segment", "additional")
-    allocations: list[dict[str, object]] = [
-        {
-            "nodes": plan.nodes,
-            "GPUs per node": plan.gpus_per_node,
-            "the folder of runs": plan.workload_folder,
-            **{name.replace("_", " "): getattr(slurm_of(plan), name) for name in names},
-        }
-        for plan in plans
-    ]
+    allocations = [_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
         return f"they differ in {', '.join(differing)}"

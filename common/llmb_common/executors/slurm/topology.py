@@ -30,8 +30,8 @@ def parse_topology(output: str) -> dict[str, str]:
 
     Empty where the output has none.
     """
-    lines = [found for line in output.splitlines() if (found := _UNIT.fullmatch(line))]
-    units = [(found[1], expand_known(found[2])) for found in lines]
+    lines = map(_UNIT.fullmatch, output.splitlines())
+    units = [(found[1], expand_known(found[2])) for found in lines if found]
     units.sort(key=lambda unit: len(unit[1]))
     smallest: dict[str, str] = {}
     for name, nodes in units:

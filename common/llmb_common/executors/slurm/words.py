@@ -278,7 +278,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         if "segment" not in additional:  # the last word of the site or the user
             known = case.machine.release >= SEGMENT_SLURM
             segment = choose_segment(case.gpu_type, nodes, gpus_per_node, slurm_segments=known, say=request.say)
-            case.note(*[segment.notice] if segment.notice else [])
+            if segment.notice:
+                case.note(segment.notice)
         return msgspec.structs.replace(
             usual,
             account=said.get("SBATCH_ACCOUNT") or usual.account,

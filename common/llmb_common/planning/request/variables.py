@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from llmb_common.base import gpus
 from llmb_common.base.cluster_types import LOCAL, Variable, ways
 
-OF_SCHEDULERS = {name: variable for way in ways().values() for name, variable in way.variables.items()}
+OF_SCHEDULERS = dict(chain.from_iterable(way.variables.items() for way in ways().values()))
 """The variables that only schedulers read, each its own."""
 
 
@@ -49,9 +50,12 @@ PATIENCE = {
 def _per_node() -> str:
     """GPUs per node of the types, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
-    names = {count: [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count] for count in few}
-    said = [f"{count} for {', '.join(names[count][:-1])}" + (" and " if names[count][1:] else "") for count in few]
-    return "".join(f"{text}{names[count][-1]}, " for count, text in zip(few, said, strict=True)) + "else 8"
+    said = []
+    for count in few:
+        *others, last = [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count]
+        names = f"{', '.join(others)} and {last}" if others else last
+        said.append(f"{count} for {names}")
+    return ", ".join([*said, "else 8"])
 
 
 def _read() -> dict[str, Variable]:
