@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-from msgspec.structs import replace
 
 from llmb_common.base.errors import EnvironmentLacks, SchedulerError
 from llmb_common.causes.diagnosis import diagnose
@@ -240,7 +241,9 @@ def looked(
     name = record.job_name
     jobs = [JobInfo("7", name, state, 100.0, since, None, "", reason="") for state, since in states]
     monkeypatch.setattr(own_jobs, "queued", lambda which: jobs)
-    monkeypatch.setattr(own_jobs, "accounted", lambda which, since: [replace(row, name=name) for row in ended])
+    monkeypatch.setattr(
+        own_jobs, "accounted", lambda which, since: [msgspec.structs.replace(row, name=name) for row in ended]
+    )
     monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: [])
     return slurm_look.look_at_slurm([record])[record.paths.run_id]
 

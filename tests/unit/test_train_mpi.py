@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
@@ -109,3 +110,14 @@ def test_a_rank_asks_before_it_trains_and_only_with_transformer_engine(
     monkeypatch.setattr(main.gc, "disable", lambda: None)
     with pytest.raises(ends):
         main.run(job, tmp_path)
+
+
+def test_a_working_folder_that_was_removed_is_come_back_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with main._outside_working_folder():
+        assert Path.cwd() == Path("/")
+    with pytest.raises(FileNotFoundError):
+        Path.cwd()
