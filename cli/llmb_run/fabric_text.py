@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from llmb_common.base.printable import counted
 from llmb_common.health.verdicts import Fabric
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
@@ -62,7 +64,7 @@ def _of(item: Measure) -> str:
 
 def _ranks(measured: FabricMeasurement) -> int:
     """The number of ranks on a node in a measurement."""
-    groups = [*measured.within, *(group for of_round in measured.rounds for group in of_round)]
+    groups = [*measured.within, *chain.from_iterable(measured.rounds)]
     return groups[0].gpus_per_node if groups else 1
 
 

@@ -7,6 +7,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 import click
@@ -60,7 +61,9 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
 
     A workload, a recipe, a size that says its model, or a recipe and a size together, however they are joined.
     """
-    models = {size: recipe.workload for recipe in recipes for size in recipe.sizes if "_" in size}
+    models: dict[str, str] = {}
+    for recipe in recipes:
+        models.update((size, recipe.workload) for size in recipe.sizes if "_" in size)
     if word.lower() in models:
         return models[word.lower()], word.lower()
     known = {_plain(size): (workload, size) for size, workload in models.items()}
@@ -79,7 +82,8 @@ def _plain(name: str) -> str:
 
 
 def _names() -> list[str]:
-    return [name for section in COMMANDS.values() for name in section]
+    """The names of all commands that the help lists."""
+    return list(chain.from_iterable(COMMANDS.values()))
 
 
 def _with_command(words: list[str]) -> list[str]:
@@ -128,7 +132,9 @@ def _corrected(words: list[str]) -> list[str]:
         elif isinstance(options[option], click.Option) and getattr(options[option], "is_flag", False):
             done += _flag(option, rest, options)
         else:
-            done += [option, _value(option, value if equals else rest.pop(0) if rest else "", rest)]
+            if not equals:
+                value = rest.pop(0) if rest else ""
+            done += [option, _value(option, value, rest)]
     return _named(done, words[0], bare, options)
 
 
@@ -228,7 +234,8 @@ def _with_workload(done: list[str]) -> list[str]:
     if at is None or "," in done[at + 1]:
         return done
     recipes = _recipes()
-    if done[at + 1].lower() in {name for recipe in recipes for name in (recipe.workload, recipe.name)}:
+    name = done[at + 1].lower()
+    if any(name in (recipe.workload, recipe.name) for recipe in recipes):
         return done
     found = workload_named(done[at + 1], recipes)
     if found is None:
@@ -263,9 +270,10 @@ def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) 
             return None
         return ["-w", found[0] if found[1] else word, *(["-s", found[1]] if found[1] else [])]
     chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & {*done}]
+    configurations = chain.from_iterable(recipe.configurations for recipe in chosen)
     said = {
         "-s": any(lower in recipe.sizes for recipe in chosen),
-        "--dtype": any(lower == one.dtype for recipe in chosen for one in recipe.configurations),
+        "--dtype": any(lower == one.dtype for one in configurations),
         "--gpu-type": lower in gpus.GPUS,
         "--scale": word.isdecimal(),
     }

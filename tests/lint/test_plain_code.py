@@ -16,7 +16,6 @@ NOT_YET = {
     "several loops in a comprehension": [
         "cli/llmb_run/actions/",
         "cli/llmb_run/app.py",
-        "cli/llmb_run/habits.py",
         "cli/llmb_run/main.py",
         "cli/llmb_run/options.py",
         "cli/llmb_run/reporting/",

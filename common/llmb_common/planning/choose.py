@@ -452,7 +452,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         meant = request.say("JOB_TOTAL_GPUS", value)
         instead = f" ({name}={value} is: did you mean {meant}?)" if name else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
-        least = min(scale for row in rows for scale in row.scales)
+        least = min(chain.from_iterable(row.scales for row in rows))
         remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales(rows)}"
         raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS")
     if machine.gpus and gpu_type != CPU:

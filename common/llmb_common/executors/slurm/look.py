@@ -93,7 +93,9 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
             state, failed = UNFIT, own.unfit
         attempts.append(Attempt(state, nodes, failed, row.started, row.ended))
     for start in left:
-        state = UNFIT if start.unfit else PREEMPTED if start.preempted else ""
+        state = PREEMPTED if start.preempted else ""
+        if start.unfit:
+            state = UNFIT
         attempts.append(Attempt(state, start.nodes, start.unfit, start.time))
     return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
