@@ -137,7 +137,9 @@ def set_planned(job: FunctionJob, config: Any) -> None:
     Raises:
         JobError: its layers cannot be placed anew.
     """
-    own, plan, model = job.function.columns, job.parallelism, config.model
+    own = job.function.columns
+    plan = job.parallelism
+    model = config.model
     if plan.tp != own.tp:
         model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     if (plan.pp, plan.vp or 1) != (own.pp, own.vp or 1):

@@ -266,7 +266,10 @@ class _Sides:
     """A slow run and what it is compared with: finds what differs, and how to measure each difference."""
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
-        self._record, self._here, self._other, self._workspace = record, here, other, workspace
+        self._record = record
+        self._here = here
+        self._other = other
+        self._workspace = workspace
         self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
         self._there = other.spec
 

@@ -161,7 +161,9 @@ def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
 
 def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
     """Bytes on a rank of the stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
-    layout, storage, body = job.layout, job.storage, job.body
+    layout = job.layout
+    storage = job.storage
+    body = job.body
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
     routed = sum(layer.weights.routed for layer in layers) / ((layout.ep or 1) * (layout.etp or layout.tp))

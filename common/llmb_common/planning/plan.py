@@ -68,7 +68,9 @@ def experiment_name(
     Raises:
         RecipeError: the name cannot be a folder's.
     """
-    variant, request, dtype = case.variant, case.request, case.dtype
+    variant = case.variant
+    request = case.request
+    dtype = case.dtype
     values = {
         **msgspec.structs.asdict(layout),
         "model_size": case.model.size,

@@ -224,7 +224,9 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
 
 def _rise(name: str, course: _Course) -> tuple[str, ...]:
     """A sentence where a loss rose, or fell and rose again, beyond its noise. Else empty."""
-    start, lowest, end = course.start, course.lowest, course.end
+    start = course.start
+    lowest = course.lowest
+    end = course.end
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
     learned = start - lowest

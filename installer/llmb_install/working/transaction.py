@@ -102,7 +102,9 @@ def open_as_folder(folder: Path) -> None:
     Raises:
         EnvironmentLacks: somebody else has closed the lock (the message names them).
     """
-    state, lock, begun = folder / ".llmb", folder / ".llmb" / "lock", folder / scratch.FOLDER
+    state = folder / ".llmb"
+    lock = folder / ".llmb" / "lock"
+    begun = folder / scratch.FOLDER
     with contextlib.suppress(PermissionError):
         begun.mkdir(parents=True, exist_ok=True)
         lock.touch(exist_ok=True)
