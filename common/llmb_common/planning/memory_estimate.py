@@ -79,10 +79,12 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
         return tuple(chunk.count("t") for chunk in flat.split("|"))
     if said:
         return tuple(chunk.count("decoder") for chunk in said)
-    first, last = (settings.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last"))
+    first = settings.get("num_layers_in_first_pipeline_stage")
+    last = settings.get("num_layers_in_last_pipeline_stage")
     if first is None or last is None or layout.pp < 3 or (layout.vp or 1) > 1:
         return None
-    return (first, *[(layers - first - last) // (layout.pp - 2)] * (layout.pp - 2), last)
+    between = layout.pp - 2
+    return (first, *[(layers - first - last) // between] * between, last)
 
 
 def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:

@@ -280,7 +280,9 @@ class _Lease:
 
 def _lives(owner: Owner) -> bool | None:
     """Whether this process is alive; None where that cannot be told from here."""
-    host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
+    host = str(owner.get("host", ""))
+    started = str(owner.get("started", ""))
+    boot = str(owner.get("boot", ""))
     return is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
 
 
