@@ -157,7 +157,8 @@ def _mlp(model: Any, columns: int, width: int | None = None) -> int:
 
 def _grouped(model: Any) -> int:
     """Queries, keys, values, the projection of what they give, and its gate."""
-    heads, gate = model.num_attention_heads, getattr(model, "attention_output_gate", False)
+    heads = model.num_attention_heads
+    gate = getattr(model, "attention_output_gate", False)
     return int(model.hidden_size * _head_dim(model) * (2 * (heads + _groups(model)) + (heads if gate else 0)))
 
 
@@ -306,7 +307,8 @@ def _window(model: Any, index: int) -> int | None:
 
 def _attention_products(model: Any, index: int) -> float:
     """Multiplications that one token needs in an attention layer."""
-    variant, heads = getattr(model, "experimental_attention_variant", None), model.num_attention_heads
+    variant = getattr(model, "experimental_attention_variant", None)
+    heads = model.num_attention_heads
     if variant == "dsv4_hybrid":
         return _compressed_products(model, index)
     if not getattr(model, "multi_latent_attention", False):

@@ -50,7 +50,8 @@ def reduce(job: FunctionJob, config: Any) -> None:
     model.num_attention_heads, model.kv_channels = _HEADS, head
     model.num_query_groups = _HEADS if latent or groups >= _HEADS * 4 else min(groups, _HEADS // 2)
     if latent:
-        model.q_lora_rank, model.kv_lora_rank = 3 * small.hidden // 8, small.hidden // 4
+        model.q_lora_rank = 3 * small.hidden // 8
+        model.kv_lora_rank = small.hidden // 4
         model.qk_head_dim = head
         model.qk_pos_emb_head_dim = head // 2
         model.v_head_dim = head

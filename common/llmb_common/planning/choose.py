@@ -210,7 +210,8 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
         is_model = in_library(request.model_size) is not None  # and no slip of the pen
         remedy = remedy_for(request.model_size, [recipe], **_asked(given, gpu_type))
         if remedy and (is_model or "did you mean" not in error.message):
-            error.message, error.remedy = error.message.partition(" (did you mean")[0], remedy
+            error.message = error.message.partition(" (did you mean")[0]
+            error.remedy = remedy
         raise
 
 
@@ -320,7 +321,8 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
             f"published result to compare with; {case.gpu_type} has {differences(case.gpu_type, relative)}"
         )
     if request.dtype is None and case.dtype != recipe.defaults.dtype:
-        what, instead = f"{case.model.size} on {case.gpu_type}", say("DTYPE", case.dtype)
+        what = f"{case.model.size} on {case.gpu_type}"
+        instead = say("DTYPE", case.dtype)
         notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
         notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")

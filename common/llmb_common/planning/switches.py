@@ -134,7 +134,8 @@ def _trace(case: Case, engine: str, tool: str) -> str:
         RequestError: the value asked for is not valid
     """
     own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
-    asked, said = case.request.profile_trace, case.request.say("PROFILE_TRACE", case.request.profile_trace)
+    asked = case.request.profile_trace
+    said = case.request.say("PROFILE_TRACE", case.request.profile_trace)
     if asked is None:
         return own
     if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", asked):

@@ -234,7 +234,8 @@ class _Design:
         left = [value - difference * side for value, side in zip(_joined(values), self._sides, strict=True)]
         turns = _joined(list(map(float, turns)) for turns in self._turns)
         drift = _dot(turns, left) / _dot(turns, turns)
-        rest, free = self._rest(left), len(left) - len(self._turns) - len(self._shared) - 1
+        rest = self._rest(left)
+        free = len(left) - len(self._turns) - len(self._shared) - 1
         return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
 
     def _rest(self, vector: Vector) -> Vector:
