@@ -34,7 +34,9 @@ from tools.markdown import lines, print_tables
 CLOSE = 0.02
 """Share by which a configuration that is good enough may be slower than the fastest."""
 
-START, SHORT, FULL = 120.0, 20, 50
+START = 120.0
+SHORT = 20
+FULL = 50
 """Seconds before the first step; steps of a trial and of a whole run."""
 
 DAY = 100
@@ -155,7 +157,10 @@ class Site:
     """Where the runs of one tuning happen, one after the other."""
 
     def __init__(self, space: Space, noise: Noise, best: int, source: random.Random) -> None:
-        self.space, self.noise, self.best, self.source = space, noise, best, source
+        self.space = space
+        self.noise = noise
+        self.best = best
+        self.source = source
         self.scale = 5 / math.exp(space.logs[0])
         self.unit = (START + SHORT * 5) / 3600
         self.sign = source.choice((-1, 1))

@@ -70,7 +70,9 @@ def encoder(model: Any) -> int:
     config = getattr(model, "vision_config", None)
     if config is None or getattr(model, "hybrid_layer_pattern", None):
         return 0
-    hidden, ffn, out = config.hidden_size, config.intermediate_size, config.out_hidden_size
+    hidden = config.hidden_size
+    ffn = config.intermediate_size
+    out = config.out_hidden_size
     patch = config.in_channels * config.temporal_patch_size * config.patch_size**2 * hidden + hidden
     block = 4 * hidden * hidden + 4 * hidden + 2 * hidden * ffn + ffn + hidden + 4 * hidden
     merged = hidden * config.spatial_merge_size**2
@@ -157,7 +159,8 @@ def _grouped(model: Any) -> int:
     """How many weights a layer's attention has: queries, keys, values, output projection, and the gate where there
     is one.
     """
-    heads, gate = model.num_attention_heads, getattr(model, "attention_output_gate", False)
+    heads = model.num_attention_heads
+    gate = getattr(model, "attention_output_gate", False)
     return int(model.hidden_size * _head_dim(model) * (2 * (heads + _groups(model)) + (heads if gate else 0)))
 
 
@@ -173,7 +176,9 @@ def _groups(model: Any) -> int:
 
 def _latent(model: Any) -> int:
     """Weights of the matrices of multi-head latent attention."""
-    hidden, heads, rank = model.hidden_size, model.num_attention_heads, model.q_lora_rank
+    hidden = model.hidden_size
+    heads = model.num_attention_heads
+    rank = model.q_lora_rank
     query = heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)
     weights = rank * (hidden + query) if rank else hidden * query
     weights += hidden * (model.kv_lora_rank + model.qk_pos_emb_head_dim)
@@ -304,7 +309,8 @@ def _window(model: Any, index: int) -> int | None:
 
 def _attention_products(model: Any, index: int) -> float:
     """Multiplications that one token needs in an attention layer."""
-    variant, heads = getattr(model, "experimental_attention_variant", None), model.num_attention_heads
+    variant = getattr(model, "experimental_attention_variant", None)
+    heads = model.num_attention_heads
     if variant == "dsv4_hybrid":
         return _compressed_products(model, index)
     if not getattr(model, "multi_latent_attention", False):
@@ -320,13 +326,18 @@ def _attention_products(model: Any, index: int) -> float:
 
 def _compressed_products(model: Any, index: int) -> float:
     """DeepSeek-V4: a window, and tokens in groups of 4, of which an index chooses, or of 128."""
-    hidden, heads, rank, width = model.hidden_size, model.num_attention_heads, model.q_lora_rank, model.v_head_dim
+    hidden = model.hidden_size
+    heads = model.num_attention_heads
+    rank = model.q_lora_rank
+    width = model.v_head_dim
     weights = rank * (hidden + heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)) + hidden * width
     weights += heads * width * model.o_lora_rank + model.o_groups * model.o_lora_rank * hidden
     together = model.csa_compress_ratios[index]
     keys = _keys(model, getattr(model, "csa_window_size", 128))
     if together == 4:
-        index_heads, index_width, length = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim, model.seq_length / 4
+        index_heads = model.dsa_indexer_n_heads
+        index_width = model.dsa_indexer_head_dim
+        length = model.seq_length / 4
         chosen = min(model.dsa_indexer_topk, length)
         keys += chosen * (1 - chosen / (2 * length))
         weights += 4 * hidden * (width + index_width) + index_heads * (rank * index_width + hidden)

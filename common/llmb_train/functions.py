@@ -137,9 +137,12 @@ def set_planned(job: FunctionJob, config: Any) -> None:
     Raises:
         JobError: its layers cannot be placed anew.
     """
-    own, plan, model = job.function.columns, job.parallelism, config.model
+    own = job.function.columns
+    plan = job.parallelism
+    model = config.model
     if plan.tp != own.tp:
-        model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
+        model.tensor_model_parallel_size = plan.tp
+        model.sequence_parallel = plan.tp > 1
     if (plan.pp, plan.vp or 1) != (own.pp, own.vp or 1):
         model.pipeline_model_parallel_size = plan.pp
         model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
@@ -165,7 +168,8 @@ def set_planned(job: FunctionJob, config: Any) -> None:
         model.recompute_num_layers = performance.recompute_layers or None
         model.recompute_modules = None
     if performance.offload_layers != own.offload_layers:
-        model.cpu_offloading, model.cpu_offloading_weights = performance.offload_layers > 0, False
+        model.cpu_offloading = performance.offload_layers > 0
+        model.cpu_offloading_weights = False
         model.cpu_offloading_num_layers = performance.offload_layers
 
 

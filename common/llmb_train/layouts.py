@@ -44,7 +44,8 @@ def layers_of_chunks(model: Any) -> list[int] | None:
     from megatron.core.transformer.enums import LayerType
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
-    pp, vp = model.pipeline_model_parallel_size, model.virtual_pipeline_model_parallel_size or 1
+    pp = model.pipeline_model_parallel_size
+    vp = model.virtual_pipeline_model_parallel_size or 1
     if pp == 1 and vp > 1:  # core 0.19, parallel_state.py: interleaving needs stages
         return None
     if model.pipeline_model_parallel_layout is None:

@@ -50,7 +50,9 @@ def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
 
 def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
     """``b`` and ``c``, of the counts at one, two and four times the model's ``own`` length."""
-    one, two, four = (_at(model, length, count) for length in (own, 2 * own, 4 * own))
+    one = _at(model, own, count)
+    two = _at(model, 2 * own, count)
+    four = _at(model, 4 * own, count)
     c = 4 * own * ((four - two) - 2 * (two - one)) / 3
     if abs(c) / own < _EXACT * one:  # what is left of rounding
         c = 0.0

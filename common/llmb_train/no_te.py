@@ -125,7 +125,8 @@ def _patch_attention() -> None:
         softmax = self.scale_mask_softmax
         window = softmax.window_size
         if ranks > 1:
-            group, rank = parallel_state.get_context_parallel_group(), parallel_state.get_context_parallel_rank()
+            group = parallel_state.get_context_parallel_group()
+            rank = parallel_state.get_context_parallel_rank()
             length = query.size(0)
             key = gather_from_sequence_parallel_region(key.contiguous(), True, group)
             value = gather_from_sequence_parallel_region(value.contiguous(), True, group)

@@ -41,16 +41,23 @@ def reduce(job: FunctionJob, config: Any) -> None:
     """Make the model small, lay it out as the plan says, and learn fast enough for a few steps to show it."""
     small, model = job.function.reduced, config.model
     assert small is not None
-    model.num_layers, model.hidden_size, model.seq_length = small.layers, small.hidden, job.sequence_length
+    model.num_layers = small.layers
+    model.hidden_size = small.hidden
+    model.seq_length = job.sequence_length
     model.ffn_hidden_size = 3 * small.hidden
     groups, head = model.num_query_groups or _HEADS, small.hidden // _HEADS
     latent = getattr(model, "multi_latent_attention", False)
     model.num_attention_heads, model.kv_channels = _HEADS, head
     model.num_query_groups = _HEADS if latent or groups >= _HEADS * 4 else min(groups, _HEADS // 2)
     if latent:
-        model.q_lora_rank, model.kv_lora_rank = 3 * small.hidden // 8, small.hidden // 4
-        model.qk_head_dim, model.qk_pos_emb_head_dim, model.v_head_dim = head, head // 2, head
-    model.vocab_size, model.make_vocab_size_divisible_by, model.should_pad_vocab = 1024, 128, True
+        model.q_lora_rank = 3 * small.hidden // 8
+        model.kv_lora_rank = small.hidden // 4
+        model.qk_head_dim = head
+        model.qk_pos_emb_head_dim = head // 2
+        model.v_head_dim = head
+    model.vocab_size = 1024
+    model.make_vocab_size_divisible_by = 128
+    model.should_pad_vocab = True
     if model.window_size:
         model.window_size = (job.sequence_length // 4, model.window_size[1])
     if small.experts and model.num_moe_experts:

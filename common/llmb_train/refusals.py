@@ -130,7 +130,8 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
-        found, tried = f"{name} {version or '(of unknown version)'}", job.release.patched.get(name, ())
+        found = f"{name} {version or '(of unknown version)'}"
+        tried = job.release.patched.get(name, ())
         if job.release.is_newer:
             lines.append(f"{found} is newer than LLMB: its settings are not tested with it")
         elif not is_configured(name, version, job.release):

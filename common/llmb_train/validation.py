@@ -159,7 +159,8 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
     assert word is not None
     own = Columns(**perf_recipes.columns(config), sequence_length=config.model.seq_length)
     precision: Any = word["precision"]
-    save, load = "/nonexistent" if saving else None, "/" if word["task"] == "peft" else None
+    save = "/nonexistent" if saving else None
+    load = "/" if word["task"] == "peft" else None
     return FunctionJob(
         schema=1,
         run_id="validation",

@@ -135,10 +135,12 @@ def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Pa
     if not given:
         return []
     given = questions.with_defaults(given)
-    heads, install = recipe_heads(clone), user_path(given["install_path"], "install_path")
+    heads = recipe_heads(clone)
+    install = user_path(given["install_path"], "install_path")
     chosen = [heads[name] for name in expand_workloads(given["workloads"], heads)]
     if on_cpus(given):
-        releases, kind = {head.get("engine", DEFAULT_ENGINE) for head in chosen}, given["env_type"]
+        releases = {head.get("engine", DEFAULT_ENGINE) for head in chosen}
+        kind = given["env_type"]
         return [cpu_engine(clone, install, kind, release=release) for release in sorted(releases)]
     if not uses_images(given):
         return []

@@ -68,7 +68,9 @@ def _fabric(verdict: FabricVerdict) -> dict[str, Any]:
 
 def _workload(item: WorkloadProgress) -> dict[str, Any]:
     """Where a workload stands, with its figures and runs, as JSON values; None for figures that are not known."""
-    progress, reference, plan = item.progress, item.workload.reference, item.workload.plan
+    progress = item.progress
+    reference = item.workload.reference
+    plan = item.workload.plan
     decision = progress.decision
     runs = {run.number: run for run in item.runs}
     return {

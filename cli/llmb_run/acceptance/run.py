@@ -64,7 +64,9 @@ def planned(item: SuiteWorkload) -> dict[str, Any]:
     ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the share of the reference's performance
     that it is: ``required``, or less where the reference is only an indication.
     """
-    entry, reference, limit = item.entry, item.reference, item.limit
+    entry = item.entry
+    reference = item.reference
+    limit = item.limit
     return {
         "title": item.title,
         "where": entry.where,
@@ -86,7 +88,10 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
     for item in workloads:
-        entry, plan, reference, limit = item.entry, item.plan, item.reference, item.limit
+        entry = item.entry
+        plan = item.plan
+        reference = item.reference
+        limit = item.limit
         row = [item.title, str(plan.gpus), str(plan.nodes), str(entry.repeats), f"up to {entry.reruns}"]
         if reference is None or limit is None:
             row += ["", "", "", "only has to complete" if entry.reference == "none" else "none: not judged"]

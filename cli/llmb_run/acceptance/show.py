@@ -307,7 +307,9 @@ def _demanded(item: SuiteWorkload) -> dict[str, Any]:
 
 def _demand(item: SuiteWorkload) -> str:
     """What the suite demands of a workload, as one line."""
-    entry, reference, limit = item.entry, item.reference, item.limit
+    entry = item.entry
+    reference = item.reference
+    limit = item.limit
     runs = f"{counted(entry.repeats, 'run')}, up to {entry.reruns} more"
     if reference is None or limit is None:
         only = "it only has to complete" if entry.reference == "none" else "no reference was known: not judged"

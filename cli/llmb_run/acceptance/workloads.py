@@ -138,7 +138,8 @@ def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Base
         )
     if not entry.spec.dry_run:
         check(plan)
-    configuration, past = f"{configuration_key(plan)} {software_of_plan(plan)}", known[1]
+    configuration = f"{configuration_key(plan)} {software_of_plan(plan)}"
+    past = known[1]
     return SuiteWorkload(entry, plan, reference, planned, past.scatter(configuration), past.others(configuration, ()))
 
 
@@ -265,7 +266,8 @@ class Judged:
             judge = workload.decide if workload.reference is not None else None
             # Where nothing is queued, a run ends with the command that follows it: to kill that uses up no rerun.
             killed = 0 if workload.plan.traits.queued else sum(run.record.state == CANCELLED for run in runs[number])
-            reruns, spread = entry.reruns + killed, workload.plan.scheduler is not None and not workload.evening
+            reruns = entry.reruns + killed
+            spread = workload.plan.scheduler is not None and not workload.evening
             progress = follow(ended, entry.repeats, reruns, judge, spread=spread)
             found.append(WorkloadProgress(number, workload, tuple(runs[number]), progress))
         return found

@@ -326,7 +326,8 @@ class Conduct:
 def held(record: RunRecord) -> tuple[float, float]:
     """When an ended run began (Unix time), and for how many GPU-hours it held its nodes."""
     events, plan = read_events(record.paths.events), record.plan
-    began, ended = events.started or record.started, events.ended or record.state_time
+    began = events.started or record.started
+    ended = events.ended or record.state_time
     if record.state == CANCELLED and events.started is None:
         return began, 0.0  # before its turn
     return began, max(ended - began, 0.0) * plan.nodes * plan.gpus_per_node / 3600

@@ -283,6 +283,7 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     """In what a run would be another one today, before it is the base of anything."""
-    then, now = (important(msgspec.to_builtins(plan)) for plan in (record.plan, planned))
+    then = important(msgspec.to_builtins(record.plan))
+    now = important(msgspec.to_builtins(planned))
     for line in unlike(then, now):
         notice(f"{record.paths.run_id} would be another run today: {line}")

@@ -80,7 +80,8 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
     if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
-    here, there = (replace(time, stalls=(), steps=0, mean=0.0) for time in (own.good, best.good))
+    here = replace(own.good, stalls=(), steps=0, mean=0.0)
+    there = replace(best.good, stalls=(), steps=0, mean=0.0)
     change = compare_times([here], [there], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
     spec = (
@@ -266,7 +267,10 @@ class _Sides:
     """A slow run and what it is compared with: finds what differs, and how to measure each difference."""
 
     def __init__(self, record: RunRecord, here: PlannedJob | None, other: Other, workspace: Workspace) -> None:
-        self._record, self._here, self._other, self._workspace = record, here, other, workspace
+        self._record = record
+        self._here = here
+        self._other = other
+        self._workspace = workspace
         self._own = facts(record) if other.run_id else facts_of_plan(record.plan)
         self._there = other.spec
 

@@ -406,7 +406,8 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bo
             raise CheckFailed(
                 f"the fabric as a whole fails: {of_all[0].what}", remedy=of_all[0].remedy, code="unhealthy-fabric"
             )
-        healthy, most = len(asked) - len(found.failed), max(plan.nodes for plan in alike)
+        healthy = len(asked) - len(found.failed)
+        most = max(plan.nodes for plan in alike)
         if not healthy and all(why.startswith("excluded") for why in left.values()):
             raise CheckFailed(
                 f"no node is left for the job: {len(asked)} fail, {len(left)} were excluded before",

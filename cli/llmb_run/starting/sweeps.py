@@ -201,7 +201,9 @@ def one_value(value: str) -> str:
 
 def _parts(text: str) -> list[str]:
     """``text`` split at its commas, but for those in quotes or brackets."""
-    parts, depth, quoted = [""], 0, False
+    parts = [""]
+    depth = 0
+    quoted = False
     for letter in text:
         quoted ^= letter == '"'
         depth += (letter in "[{(") - (letter in "]})")

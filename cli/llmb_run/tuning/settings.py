@@ -83,7 +83,8 @@ def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
 def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
     """The values that a function has for the settings that are searched, as text, once ``settings`` have changed it."""
     known = own_settings(function, columns) | dict(settings)
-    backend, modules = (setting_said(known.get(name)) for name in (_BACKEND, _MODULES))
+    backend = setting_said(known.get(_BACKEND))
+    modules = setting_said(known.get(_MODULES))
     found = {
         TENSORS: "true" if known[TENSORS] else "false",
         RECOMPUTED: f"selective;{_MODULES}={modules}" if known.get(RECOMPUTED) == "selective" else "none",

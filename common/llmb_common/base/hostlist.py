@@ -95,7 +95,8 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
-            first, last = str(numbers[start]).zfill(width), str(numbers[end - 1]).zfill(width)
+            first = str(numbers[start]).zfill(width)
+            last = str(numbers[end - 1]).zfill(width)
             yield first if first == last else f"{first}-{last}"
             start = end
 

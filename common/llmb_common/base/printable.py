@@ -167,7 +167,8 @@ def silence(stream: TextIO) -> None:
 def printable_output() -> Iterator[None]:
     """Replace standard output and error with streams that escape everything a terminal might act on."""
     former = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = cast(TextIO, _Printable(former[0])), cast(TextIO, _Heedless(former[1]))
+    sys.stdout = cast(TextIO, _Printable(former[0]))
+    sys.stderr = cast(TextIO, _Heedless(former[1]))
     try:
         yield
     finally:

@@ -122,7 +122,8 @@ def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
             raise
-        output, errors = (bytes(said[stream]) for stream in (process.stdout, process.stderr))
+        output = bytes(said[process.stdout])
+        errors = bytes(said[process.stderr])
         if not problem:
             return Answer(process.wait(), output, errors)
         end_session(process.pid, _PATIENCE, process.poll)

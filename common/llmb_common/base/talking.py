@@ -27,7 +27,9 @@ class Conversation:
         assert process.stdout is not None
         assert process.stderr is not None
         self._process = process
-        self._to, self._from, self._from_errors = process.stdin, process.stdout, process.stderr
+        self._to = process.stdin
+        self._from = process.stdout
+        self._from_errors = process.stderr
         self._waiting = self._rest = self._errors = b""
         os.set_blocking(self._to.fileno(), False)
         self.over = False

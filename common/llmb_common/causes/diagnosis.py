@@ -466,7 +466,8 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     """The one line that says why the run failed, with rank and node; without a cause it begins with "unknown:"."""
     if chosen is not None:
-        names_rank, more = chosen.rank is not None and chosen.kind != "hang", len(chosen.ranks) - 1
+        names_rank = chosen.rank is not None and chosen.kind != "hang"
+        more = len(chosen.ranks) - 1
         where = [f"rank {chosen.rank}"] if names_rank else []
         where += [f"on {chosen.node}"] if chosen.node else []
         where += [f"to {chosen.peer}"] if chosen.peer else []

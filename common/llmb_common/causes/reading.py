@@ -288,7 +288,8 @@ def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Compla
         line = _with_place(file, start, line)
     if found is None:
         return None
-    said, how = text[:LONGEST].strip(), {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
+    said = text[:LONGEST].strip()
+    how = {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
     return Complaint(found, line, location_of(line.text), said, reading.log, start, begins=begins, **how)
 
 
@@ -320,7 +321,8 @@ def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
     """A line of torchrun's summary with the rank and the host that stand above it."""
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
-    ranks, hosts = re.findall(rb"\brank +: (\d{1,6}) ", above), re.findall(rb"\bhost +: ([\w.-]+)", above)
+    ranks = re.findall(rb"\brank +: (\d{1,6}) ", above)
+    hosts = re.findall(rb"\bhost +: ([\w.-]+)", above)
     return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
 
 

@@ -140,7 +140,9 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     Raises:
         RequestError: there are none; the message says which there are.
     """
-    recipe, request, say = given.recipe, given.request, given.request.say
+    recipe = given.recipe
+    request = given.request
+    say = given.request.say
     _refuse_unknown_model(given)
     gpu_type = choose_gpu_type(given)
     here = row_types(gpu_type)
@@ -203,7 +205,8 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
         is_model = in_library(request.model_size) is not None  # and no slip of the pen
         remedy = remedy_for(request.model_size, [recipe], **_asked(given, gpu_type))
         if remedy and (is_model or "did you mean" not in error.message):
-            error.message, error.remedy = error.message.partition(" (did you mean")[0], remedy
+            error.message = error.message.partition(" (did you mean")[0]
+            error.remedy = remedy
         raise
 
 
@@ -219,7 +222,9 @@ def choose(given: PlanningInput) -> Case:
     Raises:
         RequestError: no row is; the message says which there are.
     """
-    recipe, request, say = given.recipe, given.request, given.request.say
+    recipe = given.recipe
+    request = given.request
+    say = given.request.say
     gpu_type, model, dtype, rows = _narrowed(given)
     rows = _of_scaling(given, gpu_type, model, rows)
     gpus = _gpus(given, gpu_type, rows)
@@ -260,7 +265,9 @@ def choose_gpu_type(given: PlanningInput) -> str:
     Raises:
         RequestError: nobody says, or it is unknown.
     """
-    recipe, machine, say = given.recipe, given.machine, given.request.say
+    recipe = given.recipe
+    machine = given.machine
+    say = given.request.say
     gpu_type = given.request.gpu_type or given.cluster.gpu_type
     if gpu_type is None and machine.traits.this_machine:
         gpu_type = machine.gpu_type or CPU
@@ -297,7 +304,9 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
     ``rows``: those among which the scale decided.
     """
-    recipe, request, say = case.recipe, case.request, case.request.say
+    recipe = case.recipe
+    request = case.request
+    say = case.request.say
     notices = _gpu_notices(case)
     if case.on_cpu and request.model_size is None:
         notices.append(f"no GPU: planned with {say('MODEL_SIZE', 'smoke')}, a tiny model ({case.model.title})")
@@ -307,7 +316,8 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
             f"published result to compare with; {case.gpu_type} has {differences(case.gpu_type, relative)}"
         )
     if request.dtype is None and case.dtype != recipe.defaults.dtype and not case.on_cpu:
-        what, instead = f"{case.model.size} on {case.gpu_type}", say("DTYPE", case.dtype)
+        what = f"{case.model.size} on {case.gpu_type}"
+        instead = say("DTYPE", case.dtype)
         notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
         notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")
@@ -370,7 +380,9 @@ def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row
     Raises:
         RequestError: the rows have no such dtype
     """
-    recipe, asked, say = given.recipe, given.request.dtype, given.request.say
+    recipe = given.recipe
+    asked = given.request.dtype
+    say = given.request.say
     available = list(dict.fromkeys(chain.from_iterable(row.dtypes for row in rows)))
     if asked is None:
         return recipe.defaults.dtype if recipe.defaults.dtype in available else available[0]
@@ -396,7 +408,9 @@ def _instead(case: Case) -> str:
 
     That is a stand-in size (``405b-proxy`` for ``405b``) and the variants that are chosen by name only.
     """
-    recipe, say, said = case.recipe, case.request.say, ""
+    recipe = case.recipe
+    say = case.request.say
+    said = ""
     for row in recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
         if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
             said = f"{say('MODEL_SIZE', row.size)}, {recipe.model(row.size).title}, runs on {case.gpus}; "

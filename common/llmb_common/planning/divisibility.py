@@ -202,7 +202,8 @@ def _of_experts(c: Layout, a: AnyShape) -> Broken:
 
 def of_memory_savers(c: Layout, a: AnyShape) -> Broken:
     """Yields problems of recomputation, offload and FSDP: with each other and with the layers."""
-    offload, recompute = f"OFFLOAD_LAYERS={c.offload_layers}", f"RECOMPUTE_LAYERS={c.recompute_layers}"
+    offload = f"OFFLOAD_LAYERS={c.offload_layers}"
+    recompute = f"RECOMPUTE_LAYERS={c.recompute_layers}"
     if c.offload_layers and c.pp > 1:
         yield f"{offload} needs PP=1", "set OFFLOAD_LAYERS=0, or PP=1"
     if c.offload_layers >= a.layers:

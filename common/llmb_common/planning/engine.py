@@ -135,7 +135,9 @@ def _adopting(image: str | None) -> str:
 
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
-    recipe, asked, image = given.recipe, given.request.engine, given.request.image
+    recipe = given.recipe
+    asked = given.request.engine
+    image = given.request.image
     own = own_releases(recipe, given.cluster)
     if asked is None:
         return next(
@@ -241,7 +243,9 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
     """Notices that a job does not run on the recipe's own engine, and what its result will be compared with; or
     none.
     """
-    catalogue, request, notices = case.recipe.catalogue_file, case.request, []
+    catalogue = case.recipe.catalogue_file
+    request = case.request
+    notices = []
     if is_newer(engine):
         notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):

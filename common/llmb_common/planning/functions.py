@@ -112,7 +112,10 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
     (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
     NVFP4 (``quantizer.cpp``). Attention heads are such.
     """
-    a, layers, settings, etp = function.architecture, function.layers, function.settings, c.etp or c.tp
+    a = function.architecture
+    layers = function.layers
+    settings = function.settings
+    etp = c.etp or c.tp
     if layers is not None and layers.mamba is not None:
         heads, _, groups, _ = layers.mamba
         if heads % (c.tp * c.cp):
@@ -168,7 +171,9 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py`` and core's
     ``MoEFlexTokenDispatcher``.
     """
-    settings, moe, layers = function.settings, function.architecture.moe, function.layers
+    settings = function.settings
+    moe = function.architecture.moe
+    layers = function.layers
     dispatcher = settings.get("moe_token_dispatcher_type")
     backend = settings.get("moe_flex_dispatcher_backend")
     flex = dispatcher == "flex"
@@ -207,7 +212,9 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
 def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
     """The function that the job calls, on sequences of so many tokens; None where the training code builds the model
     from its architecture."""
-    function, name, catalogue = case.function, case.row.function, case.recipe.catalogue
+    function = case.function
+    name = case.row.function
+    catalogue = case.recipe.catalogue
     if function is None or name is None or catalogue is None:
         return None
     whole = case.model.reduced is None

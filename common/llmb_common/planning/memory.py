@@ -112,7 +112,8 @@ def known_here(ratios: Sequence[float]) -> Accuracy | None:
     half = max(_T * spread * math.sqrt(1 + 1 / len(logs)), math.log(1.01))
     if half > math.log(_APART):
         return None
-    low, high = (100 * (math.exp(error) - 1) for error in (-middle - half, -middle + half))
+    low = 100 * (math.exp(-middle - half) - 1)
+    high = 100 * (math.exp(-middle + half) - 1)
     return Accuracy("validated here", round(low, 1), round(high, 1), len(ratios), math.exp(middle))
 
 

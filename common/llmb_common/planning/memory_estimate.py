@@ -79,10 +79,12 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
         return tuple(chunk.count("t") for chunk in flat.split("|"))
     if said:
         return tuple(chunk.count("decoder") for chunk in said)
-    first, last = (settings.get(f"num_layers_in_{end}_pipeline_stage") for end in ("first", "last"))
+    first = settings.get("num_layers_in_first_pipeline_stage")
+    last = settings.get("num_layers_in_last_pipeline_stage")
     if first is None or last is None or layout.pp < 3 or (layout.vp or 1) > 1:
         return None
-    return (first, *[(layers - first - last) // (layout.pp - 2)] * (layout.pp - 2), last)
+    between = layout.pp - 2
+    return (first, *[(layers - first - last) // between] * between, last)
 
 
 def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
@@ -161,7 +163,9 @@ def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
 
 def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
     """Bytes on a rank of the stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
-    layout, storage, body = job.layout, job.storage, job.body
+    layout = job.layout
+    storage = job.storage
+    body = job.body
     layers = _layers(job, stage)
     products = sum(layer.weights.divided for layer in layers) / layout.tp
     routed = sum(layer.weights.routed for layer in layers) / ((layout.ep or 1) * (layout.etp or layout.tp))

@@ -99,7 +99,9 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
         return Layer(kind, (*saved, *mlp), shapes | _shapes(s, a.hidden, ffn), s.first(ffn))
     if kind.mlp != "experts" or a.moe is None:
         return Layer(kind, saved, shapes)
-    ffn, shared, hidden = a.moe.ffn, a.moe.shared_ffn or 0, s.expert_hidden or a.hidden
+    ffn = a.moe.ffn
+    shared = a.moe.shared_ffn or 0
+    hidden = s.expert_hidden or a.hidden
     beside_experts = (  # the norm, whose output is not only a product's input; the router's logits and probabilities
         Saved(plain=a.hidden),
         Saved(plain=a.hidden, modules=("layernorm",)),

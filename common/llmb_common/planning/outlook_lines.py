@@ -66,7 +66,7 @@ def _published_lines(published: PublishedTime) -> list[str]:
 
 def _minutes(span: Span) -> str:
     """A range of seconds in whole minutes: ``9 to 11 minutes``."""
-    low, high = (max(1, round(seconds / 60)) for seconds in span)
+    low, high = [max(1, round(seconds / 60)) for seconds in span]
     return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
 
 

@@ -67,7 +67,9 @@ def experiment_name(
     Raises:
         RecipeError: the name cannot be a folder's.
     """
-    variant, request, dtype = case.variant, case.request, case.dtype
+    variant = case.variant
+    request = case.request
+    dtype = case.dtype
     values = {
         **msgspec.structs.asdict(layout),
         "model_size": case.model.size,
@@ -144,7 +146,8 @@ def make_plan(
     engine = choose_engine(case)
     case.note(*ineffective(case))
     moe_routing, layout = routing_for(case, _layout(case))
-    architecture, function = case.model.architecture, planned_function(case, layout.seq_len)
+    architecture = case.model.architecture
+    function = planned_function(case, layout.seq_len)
     try:
         check_columns(case, layout)
     except RequestError as error:
@@ -271,7 +274,8 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
 
 def no_install(problem: str) -> RequestError:
     """That a command does not know its installation. The remedy names the one in the clone, if it has one."""
-    here, there = recipes_root() / DEFAULT_FOLDER, "/path/to/installation; to make one, run ./installer.py"
+    here = recipes_root() / DEFAULT_FOLDER
+    there = "/path/to/installation; to make one, run ./installer.py"
     if (here / FILE_NAME).is_file():
         there = quote(str(here))
     return RequestError(problem, remedy=f"export LLMB_INSTALL={there}", code="no-install")

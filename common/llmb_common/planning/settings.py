@@ -113,7 +113,10 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
 
 def _same(one: Any, other: Any) -> bool:
     """Whether two values of a setting mean the same, whatever the order of a list and however nothing is written."""
-    one, other = (sorted(value, key=str) if isinstance(value, list) else value for value in (one, other))
+    if isinstance(one, list):
+        one = sorted(one, key=str)
+    if isinstance(other, list):
+        other = sorted(other, key=str)
     return one == other or (one in _NOTHING and other in _NOTHING)
 
 
@@ -152,7 +155,8 @@ def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) 
         raise RequestError(f"{said}: model.recompute_granularity=full is planned", remedy=remedy)
     implementation = found.get("model.cuda_graph_impl", "any")
     if implementation != "any" and (implementation not in (None, "none")) != layout.cuda_graph:
-        own, other = (str(graphs).lower() for graphs in (layout.cuda_graph, not layout.cuda_graph))
+        own = str(layout.cuda_graph).lower()
+        other = str(not layout.cuda_graph).lower()
         raise RequestError(
             f"{said}: model.cuda_graph_impl={implementation} does not go with CUDA_GRAPH={own}",
             remedy=f"use --set cuda_graph={other} (CUDA_GRAPH), or leave it out",

@@ -23,7 +23,9 @@ def fp8_recipe_for(case: Case) -> str | None:
     Raises:
         RequestError: the GPU does not support it.
     """
-    asked, published, of_row = case.request.fp8_recipe, case.variant.fp8_recipe, case.row.fp8_recipe
+    asked = case.request.fp8_recipe
+    published = case.variant.fp8_recipe
+    of_row = case.row.fp8_recipe
     say = case.request.say
     said = say("FP8_RECIPE", asked)
     if case.dtype != "fp8":
@@ -132,7 +134,8 @@ def _trace(case: Case, engine: str, tool: str) -> str:
         RequestError: the value asked for is not valid
     """
     own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
-    asked, said = case.request.profile_trace, case.request.say("PROFILE_TRACE", case.request.profile_trace)
+    asked = case.request.profile_trace
+    said = case.request.say("PROFILE_TRACE", case.request.profile_trace)
     if asked is None:
         return own
     if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", asked):
@@ -254,7 +257,10 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
             f"CHECKPOINT_INTERVAL={request.checkpoint_interval}: the run has {steps} steps and saves only at its end"
         )
     if known is not None:  # what the documents say against checkpoints of this size on so many GPUs
-        saves, loads, size, gpus = request.checkpoint, request.load_checkpoint, case.model.size, case.gpus
+        saves = request.checkpoint
+        loads = request.load_checkpoint
+        size = case.model.size
+        gpus = case.gpus
         low, high = known.scales
         if known.warning and (saves or loads):
             case.note(f"checkpoints of {size}: {known.warning}")
@@ -279,7 +285,9 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 
 def ineffective(case: Case) -> list[str]:
     """What was asked for and has no effect on this way of running, one sentence each."""
-    request, cluster, machine = case.request, case.cluster, case.machine
+    request = case.request
+    cluster = case.cluster
+    machine = case.machine
     notices = [
         f"{name}={value} is not a variable of LLMB (did you mean {meant}={value}?)"
         for meant, (name, value) in request.unread.items()

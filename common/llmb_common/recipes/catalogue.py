@@ -190,8 +190,12 @@ class Catalogue:
     def __init__(self, path: Path, base: Variant) -> None:
         found = _read(path)
         self.path, self._base = path, base
-        self.release, self.sha256, self.date = found.release, found.sha256, found.date
-        self.assumed, self.missing, self.index = found.assumed, found.missing, found.index
+        self.release = found.release
+        self.sha256 = found.sha256
+        self.date = found.date
+        self.assumed = found.assumed
+        self.missing = found.missing
+        self.index = found.index
         self._by_length = found.by_length
         self._functions = (
             found.functions if found.base is None else _read(path.with_name(found.base)).functions | found.functions

@@ -95,7 +95,8 @@ def _problems(recipe: Recipe) -> Problems:
 
 def _identity(recipe: Recipe, result: PublishedResult) -> str:
     """One line that only one published result of a recipe may have: what was measured, and in which document."""
-    document, dtype = recipe.document(result), precision(result.dtype, result.fp8_recipe)
+    document = recipe.document(result)
+    dtype = precision(result.dtype, result.fp8_recipe)
     what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
     return f"{what} of {document.title} {document.container}"
 

@@ -192,12 +192,14 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 def layers_of(a: Architecture) -> Layers:
     """The layers of a listed architecture; their kinds are ``a`` for dense ones and ``b`` for those with experts."""
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
-    attention, norms = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups), 2 * norm * a.hidden
+    attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
+    norms = 2 * norm * a.hidden
     kinds = {"a": LayerKind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
     every = a.layers + 1
     if a.moe is not None:
         every, mlp = a.moe.every, matrices * a.hidden
-        divided, routed = attention + mlp * (a.moe.shared_ffn or 0), a.moe.experts * mlp * a.moe.ffn
+        divided = attention + mlp * (a.moe.shared_ffn or 0)
+        routed = a.moe.experts * mlp * a.moe.ffn
         kinds["b"] = LayerKind("attention", "experts", divided, routed, norms + a.moe.experts * a.hidden)
     order = "".join("a" if layer % every else "b" for layer in range(1, a.layers + 1))
     return Layers(order=order, kinds=kinds, head_dim=a.head_dim, gated=a.gated, norm=norm)
@@ -238,7 +240,8 @@ def model_flops(
     Per token: 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is every
     key of the sequence (``full``) or half of them (``causal``).
     """
-    width, groups_width = model.heads * model.head_dim, model.query_groups * model.head_dim
+    width = model.heads * model.head_dim
+    groups_width = model.query_groups * model.head_dim
     projections = 6 * model.layers * 2 * model.hidden * (width + groups_width)
     scores = 6 * model.layers * width * sequence_length * (2 if attention == "full" else 1)
     columns = model.layers * model.ffn  # that one token meets on its way through all layers

@@ -121,7 +121,8 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
 
     ``job``: what is asked of the job, as in ``plan_command``.
     """
-    near, library = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes), in_library(name)
+    near = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes)
+    library = in_library(name)
     said = []
     if library is not None:
         said.append(f"Megatron-Bridge {_library()['release']} trains it ({library}) without a performance recipe")

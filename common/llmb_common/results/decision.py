@@ -147,7 +147,10 @@ def decide(
     middle, groups = found.mean - origin, len(batches(runs))
     there = [*runs, *waiting]
     waiting_days = max(len(batches(there)) - groups, 0)  # one with the nodes of two days makes them one
-    more, blurred, elsewhere, held = None, False, False, False
+    more = None
+    blurred = False
+    elsewhere = False
+    held = False
     if answer == "open":
         then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
         below, above = then.mean_half, then.high - found.mean

@@ -191,8 +191,10 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
     if len(runs) < shown:
         inside += statistics.fmean(run.stall_error**2 for run in runs)
     own = squares(groups)
-    within, free = own.within + earlier.within, own.within_degrees + earlier.within_degrees
-    between, days_free = own.between + earlier.between, own.between_degrees + earlier.between_degrees
+    within = own.within + earlier.within
+    free = own.within_degrees + earlier.within_degrees
+    between = own.between + earlier.between
+    days_free = own.between_degrees + earlier.between_degrees
     # That the site is louder than what is stated is believed at once.
     trusted = scatter.learned and (free + days_free >= TRUST or scatter.total > stated.total)
     models = [scatter, stated] if trusted else [stated]

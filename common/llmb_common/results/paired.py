@@ -234,7 +234,8 @@ class _Design:
         left = [value - difference * side for value, side in zip(_joined(values), self._sides, strict=True)]
         turns = _joined(list(map(float, turns)) for turns in self._turns)
         drift = _dot(turns, left) / _dot(turns, turns)
-        rest, free = self._rest(left), len(left) - len(self._turns) - len(self._shared) - 1
+        rest = self._rest(left)
+        free = len(left) - len(self._turns) - len(self._shared) - 1
         return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
 
     def _rest(self, vector: Vector) -> Vector:
@@ -249,10 +250,13 @@ class _Design:
 
         They are those of the order's sides with the values, the actual draw, themselves, and each shared effect.
         """
-        tables, start = [], 0
+        tables = []
+        start = 0
         for turns in self._turns:
             end = start + len(turns)
-            values, own, *shared = (vector[start:end] for vector in (left, self._own, *self._shared))
+            values = left[start:end]
+            own = self._own[start:end]
+            shared = [effect[start:end] for effect in self._shared]
             rows = []
             for letters in ORDERS:
                 sides = _sides(letters, turns)
@@ -264,7 +268,8 @@ class _Design:
 
 def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
     """A sample of the possible draws, one row of each table in each, the same sample for the same tables and rate."""
-    source, count = random.Random("draws"), math.ceil(_BEYOND / rate) - 1
+    source = random.Random("draws")
+    count = math.ceil(_BEYOND / rate) - 1
     return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 

@@ -162,7 +162,10 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     know_day = between_degrees >= _ENOUGH
     if not (know_run or know_day):
         return replace(STATED, runs=count)
-    day, day_degrees, run, run_degrees = STATED.day**2, STATED.day_degrees, STATED.run**2, STATED.run_degrees
+    day = STATED.day**2
+    day_degrees = STATED.day_degrees
+    run = STATED.run**2
+    run_degrees = STATED.run_degrees
     if know_run:
         run, run_degrees = _prior(within)
     if know_day:

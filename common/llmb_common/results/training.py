@@ -186,8 +186,10 @@ def _course(losses: Sequence[float]) -> _Course | None:
     fifth = count // 5
     levels = [statistics.median(losses[at : at + fifth]) for at in range(count - 5 * fifth, count, fifth)]
     noise = _noise(losses)
-    start, end = statistics.median(losses[:3]), levels[-1]
-    error, later = (1.2533 * noise * math.sqrt(1 / size + 1 / fifth) for size in (3, fifth))
+    start = statistics.median(losses[:3])
+    end = levels[-1]
+    error = 1.2533 * noise * math.sqrt(1 / 3 + 1 / fifth)
+    later = 1.2533 * noise * math.sqrt(1 / fifth + 1 / fifth)
     # A steep fall is over within the first fifth, a slow one shows from that on.
     falls = start - end > min(FALLS * error, _FLAT * start) or levels[0] - end > min(FALLS * later, _FLAT * start)
     return _Course(start, min(levels), end, error, falls)
@@ -223,7 +225,9 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
 
 def _rise(name: str, course: _Course) -> tuple[str, ...]:
     """A sentence where a loss rose, or fell and rose again, beyond its noise. Else empty."""
-    start, lowest, end = course.start, course.lowest, course.end
+    start = course.start
+    lowest = course.lowest
+    end = course.end
     if end - start > max(MATERIAL * start, CERTAIN * course.error):
         return (f"the {name} rises from {start:.4g} to {end:.4g}",)
     learned = start - lowest

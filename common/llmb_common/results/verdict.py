@@ -186,7 +186,8 @@ def judge_result(
     measured = steps.time
     if measured is None:
         return Verdict("not judged", "the window is incomplete")
-    sense, planned = training_sense(steps.training, plan), planned_tflop(plan, recipe)
+    sense = training_sense(steps.training, plan)
+    planned = planned_tflop(plan, recipe)
     remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
     if (share := own_share(plan)) is not None:
         remarks += (

@@ -132,7 +132,8 @@ def listed_engines(value: object) -> list[str]:
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
     """What is wrong with the type, the choice or the form of one answer, whatever the others are."""
-    problem, remedy = "", question.remedy or question.kind.remedy or f"correct {question.field}"
+    problem = ""
+    remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
     if value is None:
         return None
     if question.is_switch:
@@ -141,12 +142,14 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
     elif question.choices:
         if str(value).lower() not in question.choices:
             near = did_you_mean(str(value).lower(), question.choices)
-            problem, remedy = f" {value!r} is unknown{near}", f"one of {', '.join(question.choices)}"
+            problem = f" {value!r} is unknown{near}"
+            remedy = f"one of {', '.join(question.choices)}"
     elif question.kind.is_list:
         if not isinstance(value, str) and not _is_list_of_text(value):
             problem = f" is {value!r}"
     elif not isinstance(value, str):
-        problem, remedy = f" is {value!r}, which is not text", question.remedy or "put the value in quotes"
+        problem = f" is {value!r}, which is not text"
+        remedy = question.remedy or "put the value in quotes"
     elif value and (wrong := question.kind.wrong(value)):
         problem = f" is {value!r}, which {wrong}"
     return RequestError(f"{at}{question.field}{problem}", remedy=remedy) if problem else None

@@ -282,7 +282,8 @@ class Dialogue:
             self._change_one()
             return
         self._one_screen = False
-        self._defaults, self._given = {**self._defaults, **self._given}, dict(self._fixed)
+        self._defaults = {**self._defaults, **self._given}
+        self._given = dict(self._fixed)
         self._ask_all()
 
     def _change_one(self) -> None:

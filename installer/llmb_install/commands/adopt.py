@@ -239,7 +239,8 @@ def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
     """The functions that are new, gone and changed against the newest that LLMB brings."""
     assert recipe.catalogue is not None
     known, found = recipe.catalogue, Catalogue(file, recipe.variants[0])
-    old, new = {entry.name for entry in known.index}, {entry.name for entry in found.index}
+    old = {entry.name for entry in known.index}
+    new = {entry.name for entry in found.index}
     changed, other_variables = [], []
     for name in sorted(old & new):
         before, now = _function(known, name), _function(found, name)

@@ -177,7 +177,8 @@ def _fetch_wheels(
             text = lock.read_text(encoding="utf-8")
             locked = hashes(text)
             for requirement in _requirements(text, target):
-                package, fits = requirement.name, target._replace(python=newer.get(requirement.name, target.python))
+                package = requirement.name
+                fits = target._replace(python=newer.get(requirement.name, target.python))
                 more = further_indexes(package, told)
                 known = [name for name in there if there[name] in locked and name.endswith(".whl")]
                 try:

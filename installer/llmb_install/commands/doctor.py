@@ -99,10 +99,12 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 
 def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of the space for the installation and its images."""
-    found, small = f"{size(facts.free_install)} free in {facts.install}", facts.free_install < 5_000_000_000
+    found = f"{size(facts.free_install)} free in {facts.install}"
+    small = facts.free_install < 5_000_000_000
     yield line("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
-        found, small = f"{size(facts.free_images)} free in {facts.image_folder}", facts.free_images < IMAGE_BYTES
+        found = f"{size(facts.free_images)} free in {facts.image_folder}"
+        small = facts.free_images < IMAGE_BYTES
         remedy = f"one NeMo image takes about {size(IMAGE_BYTES)}; choose another image folder"
         yield line("space for images", small, found, remedy, "doubt")
 
@@ -129,7 +131,8 @@ def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
         names = ", ".join(facts.missing_commands)
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
-    version, old = facts.site.slurm_version or "unknown", release(facts.site.slurm_version) < _OLDEST_SLURM
+    version = facts.site.slurm_version or "unknown"
+    old = release(facts.site.slurm_version) < _OLDEST_SLURM
     yield line("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
     if not facts.controller_is_up:
         yield DoctorCheck(

@@ -135,7 +135,9 @@ def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 
 def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yields checks of whether an image starts on the node, and sees its GPUs."""
-    inside, started, name = node.inside, node.inside.started, "the image on the node"
+    inside = node.inside
+    started = node.inside.started
+    name = "the image on the node"
     if started:
         yield DoctorCheck(name, "ok", f"{image.name} started, {inside.seconds:.0f} s in all")
     else:

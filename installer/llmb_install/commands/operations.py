@@ -105,7 +105,8 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         if installed and not options.despite_runs:
             upkeep.require_no_runs(path, f"cannot remove {', '.join(installed)}", installed)
         left = tuple(name for name in old.workloads if name not in removed)
-        before, after = Installation(clone, old), Installation(clone, replace(old, workloads=left))
+        before = Installation(clone, old)
+        after = Installation(clone, replace(old, workloads=left))
         upkeep.finish_removal(before, reporter)
         upkeep.begin_removal(before, after)
         # Only what records the choice: something else that is missing is not this command's business.
@@ -341,6 +342,7 @@ def _checked(options: argparse.Namespace, answers: Answers) -> Answers:
 
 
 def _estimate(todo: list[Artefact]) -> str:
-    download, disk = sum(part.download for part in todo), sum(part.disk for part in todo)
+    download = sum(part.download for part in todo)
+    disk = sum(part.disk for part in todo)
     steps = f"{counted(len(todo), 'step')} to do"
     return f"{steps}, about {size(download)} to download and {size(disk)} of disk" if disk else steps

@@ -279,7 +279,8 @@ def _install(build: Build) -> None:
 def _install_as_if_newer(build: Build, lock: str) -> Path:
     """Install the packages that say they are for Python 3.12 alone; returns a lock of the others."""
     parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
-    newer, rest = build.folder / ".llmb-lock-newer.txt", build.folder / ".llmb-lock-rest.txt"
+    newer = build.folder / ".llmb-lock-newer.txt"
+    rest = build.folder / ".llmb-lock-rest.txt"
     newer.write_text("".join(parts), encoding="utf-8")
     for part in parts:
         lock = lock.replace(part, "")
@@ -378,7 +379,8 @@ def _create(build: Build) -> None:
     build.step.update("creating it")
     argv = [program, "venv", "--cache-dir", str(build.cache), "--python", build.environment.python, str(build.folder)]
     if build.environment.kind == "conda":
-        maker, found = conda(build.environment.name), uv.version_of(build.environment.python)
+        maker = conda(build.environment.name)
+        found = uv.version_of(build.environment.python)
         if found is None:
             raise EnvironmentLacks(
                 f"{build.environment.python} does not say its version", remedy="run the installer with another Python"

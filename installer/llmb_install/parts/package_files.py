@@ -45,7 +45,8 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     damaged. Returns what was linked.
     """
     source = source.resolve()  # its link may move while we read
-    here, there = (next(folder.glob("lib/python3.*/site-packages"), None) for folder in (source, target))
+    here = next(source.glob("lib/python3.*/site-packages"), None)
+    there = next(target.glob("lib/python3.*/site-packages"), None)
     if here is None or there is None or here.parent.name != there.parent.name or not _can_link(here, there):
         return []
     present = {_requirement(metadata).partition("==")[0] for metadata in there.glob(f"*{_METADATA}")}

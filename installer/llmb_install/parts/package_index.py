@@ -243,7 +243,8 @@ class Sources:
 
     def _by_proxy(self, location: str) -> str:
         """The proxy that was used, for a message; empty where there was none."""
-        host, proxy = _host(location).rpartition("@")[2], self._proxies().get(location.partition(":")[0])
+        host = _host(location).rpartition("@")[2]
+        proxy = self._proxies().get(location.partition(":")[0])
         return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
     def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:

@@ -102,7 +102,9 @@ def open_as_folder(folder: Path) -> None:
     Raises:
         EnvironmentLacks: somebody else has closed the lock (the message names them).
     """
-    state, lock, begun = folder / ".llmb", folder / ".llmb" / "lock", folder / scratch.FOLDER
+    state = folder / ".llmb"
+    lock = folder / ".llmb" / "lock"
+    begun = folder / scratch.FOLDER
     with contextlib.suppress(PermissionError):
         begun.mkdir(parents=True, exist_ok=True)
         lock.touch(exist_ok=True)
@@ -278,7 +280,9 @@ class _Lease:
 
 def _lives(owner: Owner) -> bool | None:
     """Whether this process is alive; None where that cannot be told from here."""
-    host, started, boot = (str(owner.get(key, "")) for key in ("host", "started", "boot"))
+    host = str(owner.get("host", ""))
+    started = str(owner.get("started", ""))
+    boot = str(owner.get("boot", ""))
     return is_alive(ProcessId(host, int(owner.get("pid", 0)), started, boot))
 
 
