@@ -92,7 +92,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def short(self) -> str:
-        """The summary; empty where all that is known is how the log ends."""
+        """The summary for a table; empty where all that is known is how the log ends."""
         known = self.cause or self.trained or (self.suspect and self.suspect.role != "noise")
         return self.summary if known else ""
 

@@ -41,7 +41,10 @@ def is_certain_of_node(kind: str) -> bool:
 
 
 def lived_on(item: Complaint, reading: Reading) -> bool:
-    """Whether a complaint that may be harmless was: ranks have waited for each other, or lost each other, after it."""
+    """Whether the job went on after a complaint that may be harmless: ranks still waited for each other then.
+
+    Or they lost each other after it. False for complaints of other kinds.
+    """
     return "harmless" in item.signature.traits and any(
         other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
     )
@@ -76,7 +79,7 @@ def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, se
 
 
 def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
-    """The cause of a job that reached its time limit, worded by how far it came.
+    """``limit``, the cause of a job that reached its time limit, worded by how far it came; unchanged between steps.
 
     A longer limit helps only a job between its first step and its last. ``trained``: every step was done.
     """

@@ -121,7 +121,7 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
 
 
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
-    """Add to ``places`` where each rank ran and as which process, by what the ranks wrote themselves."""
+    """Add to ``places`` on which node each rank ran and as which process, by what the ranks wrote themselves."""
     for item in ranks:
         places.hosts[item.rank] = item.host
         places.processes[item.pid] = item.rank
@@ -388,7 +388,7 @@ def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int,
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
-    """Rank and node that ended first, by the word of what started the ranks; None each where nothing says it."""
+    """Rank and node that ended first, by the word of what started the ranks; None each: nothing says it."""
     says = (
         item
         for item in complaints_in(readings)

@@ -126,7 +126,11 @@ def read_dumps(folder: Path) -> Begun:
 
 
 def _add_dump(found: Begun, rank: int, dump: Any) -> None:
-    """Add a rank's dump to ``found``; nothing is added where it raises because the dump is not as it should be."""
+    """Add a rank's dump to ``found``; nothing is added where it raises because the dump is not as it should be.
+
+    Raises:
+        LookupError, ValueError, TypeError, AttributeError: the dump is not as PyTorch writes it
+    """
     groups = list(dump["pg_config"].items())[:10_000]
     members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
     names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in dump["entries"]}
@@ -243,9 +247,11 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 
 
 def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
-    """The few ranks that do something else than most, with where the first of them stands; None where none does.
+    """(the few ranks that do something else than most, where the first of them stands); None: there are none.
 
-    Those that do not wait while others do come first, then those that did not answer, then those that wait elsewhere.
+    The second is empty where it is not known. Those that do not wait while others do come first, then those that did
+    not answer, then those that wait elsewhere. None, too, where half of the ranks or more were not asked or did not
+    answer.
     """
     asked = [item for item in ranks if item.frames]
     if 2 * len(asked) <= len(ranks):

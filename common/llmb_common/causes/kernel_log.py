@@ -83,7 +83,7 @@ def _devices(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
 
 
 def _trouble(age: float, text: str) -> _Trouble | None:
-    """What a line says against the node; None where it says nothing. ``age`` in seconds."""
+    """What a line of the kernel, ``age`` seconds old, is evidence of against its node; None where it says nothing."""
     known = signature_of(text)
     if known is None:
         return None
@@ -107,14 +107,17 @@ def _of_driver(known: FailureSignature, age: float, text: str) -> _Trouble | Non
 
 
 def _level_of_sxid(known: FailureSignature) -> Weight | None:
-    """What an NVSwitch's error means for its node; None: nothing."""
+    """How much an NVSwitch's error counts against its node: ``fail`` or ``warn``; None: nothing."""
     if "(always fatal)" in known.what:
         return "fail"
     return "warn" if known.role == "root" else None
 
 
 def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
-    """What a GPU's error means for its node; None: nothing, as for an application's own fault."""
+    """How much a GPU's error ``number`` counts against its node: ``fail`` or ``warn``.
+
+    None: nothing, as for an application's own fault.
+    """
     action = next((item.nvidia for item in numbers().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":
         return "warn" if action in _HARMLESS else "fail"

@@ -150,7 +150,10 @@ class Location(NamedTuple):
 
 
 def location_of(text: str) -> Location:
-    """The places that ``text``, a line without its prefixes, names."""
+    """The ranks, node, GPU and process that ``text`` names; each empty or None where it names none.
+
+    ``text`` is a line without its prefixes.
+    """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
     numbers = [_first(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
@@ -173,7 +176,7 @@ def _first(pattern: re.Pattern[str], text: str) -> int | None:
 
 
 def _expand(tasks: str) -> list[int]:
-    """``0-2,5`` as numbers; no more than a job has."""
+    """The numbers in ``0-2,5``; parts that are none are left out, and long ranges are cut: no job has so many tasks."""
     numbers: list[int] = []
     for part in tasks.split(","):
         first, _, last = part.partition("-")

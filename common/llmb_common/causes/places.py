@@ -74,7 +74,7 @@ class Places:
         return None
 
     def rank_of_bus(self, host: str | None, bus: str) -> int | None:
-        """The rank whose GPU has the PCIe address ``bus``; None where none or several do."""
+        """The rank whose GPU has the PCIe address ``bus`` on ``host`` (None: on any); None where none or several do."""
         wanted = short_bus(bus)
         found = {rank for (where, known), rank in self.buses.items() if known == wanted and host in (None, where)}
         return found.pop() if len(found) == 1 else None

@@ -222,7 +222,10 @@ def _of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None,
 
 
 def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yields the last iterations of a log as (offset, number, planned total, time as printed)."""
+    """Yields up to four last iterations of a log from ``start`` on, as (offset, number, planned total, time).
+
+    The time is as printed, None where the line has none.
+    """
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
         begin = max(0, offset - 300)
@@ -253,8 +256,9 @@ def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complain
 
 
 def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yields where words stand that give complaints away; in the middle of a long log only the commonest are
-    searched.
+    """Yields (offset, word) for each word that gives complaints away, in the order of the log.
+
+    In the middle of a long log only the commonest words are searched.
     """
     size = os.fstat(file.fileno()).st_size
     everything = (*_CORE, *_MORE, _PASSED)
@@ -318,7 +322,7 @@ def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None
 
 
 def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
-    """A line of torchrun's summary with the rank and the host that stand above it."""
+    """``line``, one of torchrun's summary, with the rank and the host that stand above it, as far as they do."""
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
     ranks = re.findall(rb"\brank +: (\d{1,6}) ", above)
@@ -366,8 +370,7 @@ def number_of(item: Complaint) -> int | None:
 
 
 def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
-    """What kind of traceback stands above an exception's line, and the rank it names, as PyTorch does for
-    checkpoints.
+    """(what kind of traceback stands above an exception's line, the rank that it names, as for checkpoints).
 
     Of several printers only the line's own counts. Bridge logs each import that it can do without: a message, and the
     traceback behind it or below. The rank is None where the traceback names none.

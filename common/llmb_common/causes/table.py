@@ -164,7 +164,7 @@ def _numbered(found: FailureSignature, text: str) -> FailureSignature:
 
 
 def _decode(xid: int, rest: str) -> tuple[bool, str]:
-    """Whether an NVLink 5 event is fatal, and NVIDIA's resolution for it, empty where the table has none.
+    """(whether an NVLink 5 event is fatal, NVIDIA's resolution for it); the latter empty where the table has none.
 
     NVIDIA's table comes before the line's own word.
     """

@@ -44,7 +44,7 @@ class _Said(msgspec.Struct):
 
 
 def readable(said: dict[str, Any]) -> dict[str, Any]:
-    """What a node has said, if it is what its program says; else an ``error``."""
+    """What a node has said, unchanged, if it is what its program says; else ``{"error": ...}`` with the reason."""
     try:
         from_plain(said, _Said)
     except msgspec.ValidationError as error:

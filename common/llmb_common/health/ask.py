@@ -69,7 +69,7 @@ def command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
 
 
 def _code(folder: Path) -> str:
-    """The modules as one argument, which must stay below the 128 KiB that Linux allows."""
+    """The program for the nodes, packed as one argument, which must stay below the 128 KiB that Linux allows."""
     sources = {}
     for name in _MODULES:
         module = f"llmb_train.{name.replace('/', '.')}".removesuffix(".__init__")
@@ -80,14 +80,16 @@ def _code(folder: Path) -> str:
 
 
 class Frames:
-    """Puts together what nodes say in frames, whose lines may be mixed."""
+    """Puts together what nodes say in frames, whose lines may be mixed: give each line to ``take``."""
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[int, str]] = {}
 
     def take(self, line: str) -> tuple[str, dict[str, Any] | None]:
-        """The node and what it has said, if this line completes that; None for one without a Python. Else no node: the
-        line is no frame, or others are missing; or it is damaged."""
+        """Take in a line: (node, what it has said) if this completes that; (node, None): it has no Python.
+
+        Else ``("", None)``: the line is no frame, others are missing yet, or it is damaged.
+        """
         frame = _FRAME.fullmatch(line.strip())
         if frame is None:
             return "", None
@@ -116,7 +118,7 @@ def parse_frames(output: str) -> dict[str, Any]:
 
 
 def _decoded(text: str) -> dict[str, Any] | None:
-    """What a node's program packed; None for what is not ours. A bomb is cut, and then no JSON."""
+    """What a node's program packed; None for what is not its own. Of a bomb only the first 32 MiB are unpacked."""
     try:
         packed = base64.b64decode(text, validate=True)
         value = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
@@ -150,7 +152,10 @@ class Health:
 
     @property
     def shared_fault(self) -> str:
-        """What all nodes that answer fail of, where there are several; or all that were put to work."""
+        """What all nodes that answered fail of, or all that were put to work, in words; empty: nothing.
+
+        Empty, too, for a single node.
+        """
         answered = [verdict for verdict in self.verdicts if verdict.status != "silent"]
         shared = _in_common(answered)
         if self.fabric is not None and not shared:
@@ -174,12 +179,13 @@ def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
 def choose(
     executor: Executor, install: Path, nodes: str | None, partition: str | None, avoided: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """The nodes to ask, and why not the others: those that are named, or those of a partition that jobs may get.
+    """(the nodes to ask, by node why not the others): those that are named, or a partition's that jobs may get.
 
-    ``avoided`` is a host list: nodes that the job in question excludes by itself.
+    Nodes on the list of excluded ones are left out unless they are named. ``avoided`` is a host list: nodes that the
+    job in question excludes by itself.
 
     Raises:
-        RequestError: none can be asked
+        RequestError: code ``no-nodes``: none can be asked
         SchedulerError: the scheduler does not say
     """
     now = executor.nodes_now(nodes, partition)
@@ -209,7 +215,10 @@ def look(
     minutes: int = 2,
     then: Callable[[Held, Health], Health] = lambda held, found: found,
 ) -> Health:
-    """Hold the nodes, look at them, and judge; ``then`` is what is done with them as long as they are held.
+    """Hold the nodes in a job, look at them, and judge: what they were found to be, and the seconds that it took.
+
+    ``wait``: seconds for the job to start; ``minutes``: its time limit. ``then`` gets the nodes as long as they are
+    held, and what it returns is the answer.
 
     Raises:
         SchedulerError: they are not given, or none could start anything
@@ -225,7 +234,7 @@ def look(
 
 
 def look_at(held: Held, needs: Needs) -> Health:
-    """What a look at these nodes says of them.
+    """What one look at the held nodes says of them; a node that does not answer is ``silent``.
 
     Raises:
         SchedulerError: none could start anything
@@ -244,7 +253,10 @@ def look_at(held: Held, needs: Needs) -> Health:
 
 
 def said_by(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
-    """What each node says; those that lost their step with that of a dead node are asked once more."""
+    """(how the command ended, what each node said) for ``argv`` on all held nodes; None: it has no Python.
+
+    Those that lost their step with that of a dead node are asked once more. ``seconds``: for all together.
+    """
     answer = held.run(argv, seconds)
     said = parse_frames(answer.output)
     dead = held.unreached(answer)
@@ -254,7 +266,9 @@ def said_by(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, di
 
 
 def keep_out(install: Path, found: Health, days: float) -> None:
-    """Put the nodes that failed on the list that submissions heed.
+    """Put the nodes that failed on the installation's list of excluded ones, for so many ``days``.
+
+    Submissions heed the list.
 
     Raises:
         CheckFailed: all of them fail of the same: that is the site's fault, and nothing is put on the list

@@ -47,7 +47,9 @@ SIZES = {
 def look_under_load(
     executor: Executor, needs: Needs, nodes: Sequence[str], install: Path, *, wait: int = 60, sizes: bool = False
 ) -> Health:
-    """As ``ask.look``, and what nodes that do not fail do under load.
+    """Hold the nodes in a job, look at them, and put those that do not fail to work: the verdicts and the fabric.
+
+    ``sizes``: all nodes together reduce buffers of all sizes.
 
     Raises:
         RequestError: they work in an image, and none is named
@@ -71,8 +73,10 @@ def look_under_load(
 def with_fabric(
     held: Held, needs: Needs, found: Health, install: Path, topology: Mapping[str, str], *, sizes: bool = False
 ) -> Health:
-    """``found``, with what the nodes that did not fail do under load. ``topology``: the switch or block of each node,
-    as far as that is known; ``sizes``: all nodes together reduce buffers of all sizes.
+    """``found``, with what the nodes that did not fail do under load; unchanged where all failed.
+
+    ``topology``: the switch or block of each node, as far as that is known; ``sizes``: all nodes together reduce
+    buffers of all sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
@@ -138,7 +142,7 @@ class _Course:
             self._together(together, sizes=sizes)
 
     def _by_rail(self) -> None:
-        """Measure slow groups again, rail by rail, where nodes have more than one."""
+        """Measure slow groups again, rail by rail, where nodes have more than one; sets ``measurement``."""
         if ranks_of(self._needs) == 1:
             return
         judged = judge(self.measurement, self._topology, self._expected)
@@ -147,18 +151,18 @@ class _Course:
             self._note(rails=tuple(self._workers.rails(groups, self._bytes, self._seconds)))
 
     def _together(self, nodes: list[str], *, sizes: bool) -> None:
-        """Measure all nodes together, at one size or at several."""
+        """Measure all nodes together, at one size or at several; the result goes into ``measurement``."""
         asked = [self._bytes, *(SIZES[self._needs.device] if sizes else ())]
         (measured,) = self._workers.reduce([nodes], asked, WHOLE_SECONDS[self._needs.device])
         self._note(whole=measured[0], sizes=tuple(measured[1:]))
 
     def _reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
-        """An all-reduce in each of the groups at once."""
+        """What an all-reduce in each of the groups at once gave, in the order of the groups."""
         measured = self._workers.reduce(groups, [self._bytes], self._seconds)
         return tuple(of_size[0] for of_size in measured)
 
     def _reducing(self) -> list[str]:
-        """Nodes that still answer, but for those that would hold up all others: by themselves, or nobody knows who."""
+        """The nodes that still answer, but for those that may hold up all others: none of their groups gave a time."""
         suspects: set[str] = set()
         cleared: set[str] = set()
         for group in (group for of_round in self.measurement.rounds for group in of_round):
@@ -169,13 +173,13 @@ class _Course:
         return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
     def _note(self, **found: Any) -> None:
-        """Add to the measurement what was found, and which nodes are lost by now."""
+        """Set fields of ``measurement`` to what was found, and note which nodes are lost by now."""
         missing = dict(self._workers.lost)
         self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
 
 
 def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
-    """Yields what each GPU gave by itself."""
+    """Yields what each GPU gave by itself, by the ``answers`` of nodes; with an error where it gave nothing."""
     for node, said in answers.items():
         for index, result in said.get("alone", {}).items():
             value = result.get("value") or {}
@@ -191,7 +195,7 @@ def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]
 
 
 def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
-    """What is said of single nodes. Only who is the cause fails: a path has two ends."""
+    """Yields (node, remark) for what is said of single nodes. Only who is the cause fails: a path has two ends."""
     for node, why in measured.missing.items():
         yield node, Remark("answer", "fail", why)
     excludable = verdict.excludable
@@ -204,7 +208,10 @@ def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tu
 
 
 def _at_work(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
-    """A node's facts, with what was seen of it under load."""
+    """A node's facts, with the looks at its GPUs under load and what NCCL's log says of its network.
+
+    Looks that cannot be read are left out.
+    """
     try:
         load = from_plain(list(looks), tuple[Snapshot, ...])
     except msgspec.ValidationError:

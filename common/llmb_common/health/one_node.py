@@ -55,18 +55,18 @@ class NodeReport:
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
     def folder(self, name: str) -> Folder:
-        """What the node sees of a folder; nothing of one that was not asked for."""
+        """What the node sees of the folder called ``name``; one that is not there where it was not asked for."""
         return self.facts.folders.get(name, Folder())
 
 
 def ask_one_node(
     executor: Executor, needs: Needs, folders: Mapping[str, str], container: Container | None = None
 ) -> NodeReport:
-    """Have any one node looked at as ``llmb-run health`` does, with GPUs where jobs ask for them, then run ``probe.sh``
-    in ``container``.
+    """What any one node of the site says, looked at as ``llmb-run health`` does, then ``probe.sh`` in ``container``.
 
-    ``folders``: to look into, by what they are for. Nothing is written but files in a folder of their own among the
-    installation's runs, which goes again.
+    It has GPUs where jobs ask for them. ``folders``: to look into, by what they are for. Nothing is written but files
+    in a folder of their own among the installation's runs, which goes again. Where no node answers, the report's
+    ``error`` says so.
     """
     wanted = NodeRequest(
         name="llmb-doctor",
@@ -83,7 +83,7 @@ def ask_one_node(
 
 
 def _asked(held: Held, needs: Needs, folders: Mapping[str, str], container: Container | None, trial: str) -> NodeReport:
-    """``trial``: a folder in which the node is to write; empty: none."""
+    """The report of the held node. ``trial``: a folder in which the node is to write; empty: none."""
     seen = {**folders, "workload": trial} if trial else dict(folders)
     starts = [] if needs.containers else list(needs.pythons)
     spec = {"stage": "look", "folders": seen, "written": ["workload"], "starts": starts}
@@ -101,7 +101,10 @@ def _asked(held: Held, needs: Needs, folders: Mapping[str, str], container: Cont
 
 
 def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe:
-    """Start a container on the held node and look at it from inside; ``trial`` is a file that it tries to write."""
+    """What ``probe.sh`` says in a container on the held node.
+
+    ``trial``: a folder in which it tries to write; empty: none.
+    """
     begun = time.monotonic()
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
     answer = held.run(argv, _IMAGE_SECONDS, inside=container)
@@ -114,7 +117,10 @@ def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe
 
 
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
-    """The values in lines ``NAME=VALUE``, by name; a name may come more than once."""
+    """The values in lines ``NAME=VALUE``, by name; a name may come more than once.
+
+    Other lines and empty values are left out.
+    """
     values: dict[str, list[str]] = {}
     for line in lines:
         name, value = assigned(line) or ("", "")
@@ -125,7 +131,10 @@ def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def _folder_to_write(install: Path) -> Iterator[str]:
-    """A new folder where runs go, visible to a node only if that sees the same file system; empty: none can be made."""
+    """Within the block, a new folder where runs go; empty: none can be made. It is removed afterwards.
+
+    A node sees it only if that sees the same file system.
+    """
     folder = install / "workloads"
     try:
         made = tempfile.mkdtemp(prefix=".llmb-doctor-", dir=folder if folder.is_dir() else install)

@@ -46,10 +46,10 @@ class Decision:
 
 
 def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
-    """What becomes of a job whose nodes were ``found`` so; ``left_out``: the nodes without which it has queued itself
-    again, a host list for each time.
+    """What the job is to do whose nodes were ``found`` so: train, queue itself again without the unfit ones, or end.
 
-    Nodes on which nothing could be measured are not unfit where that holds for all of them: training will say why.
+    ``left_out``: the nodes without which it has queued itself again, a host list for each time. Nodes on which nothing
+    could be measured are not unfit where that holds for all of them: training will say why.
     """
     failed = {verdict.node: verdict.reason for verdict in found.failed}
     answer, of_all = "the fabric was not measured", []
@@ -91,7 +91,9 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
 
 
 def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
-    """What the nodes of this job are, by themselves and under load.
+    """What the nodes of this job are found to be, by themselves and under load.
+
+    The latter is left out, and logged, where nothing can be started.
 
     Raises:
         LLMBError: nothing can be started there, or the site's configuration cannot be read
@@ -108,7 +110,11 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
 
 
 def main(words: Sequence[str]) -> int:
-    """Check a job's own nodes before it trains: prints the nodes that fail, and returns what the job is to do."""
+    """Check a job's own nodes before it trains; returns what the job is to do, or 1: nothing was judged, so train.
+
+    Prints the host list of the nodes that fail, writes ``fabric-<restart>.json`` to the run's folder, and keeps later
+    jobs off these nodes. ``words``: run's folder, job, restart and host list.
+    """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
     try:
@@ -144,7 +150,7 @@ def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
 
 
 def _keep_out(plan: JobPlan, node: str, why: str) -> None:
-    """Keep later jobs off the node, as ``--health`` does; where the list is not ours, nobody is told."""
+    """Put the node on the list of excluded ones for later jobs, as ``--health`` does; a failure is only logged."""
     try:
         exclude_nodes(Path(plan.install), node, f"health: {why}", days=DAYS)
     except (LLMBError, OSError) as error:

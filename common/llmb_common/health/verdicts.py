@@ -32,7 +32,7 @@ class NodeVerdict(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why the node is not to be used, on one line."""
+        """Why the node is not to be used, by its worst remarks, on one line; empty where there are none."""
         worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
@@ -47,7 +47,10 @@ class Fabric(msgspec.Struct, frozen=True):
 
 
 def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
-    """A verdict on each node that was ``asked``; ``said`` has None for one on which nothing could run."""
+    """A verdict on each node that was ``asked``, in their order.
+
+    ``said`` has None for one on which nothing could run, and lacks those that did not answer: both are ``silent``.
+    """
     answers = [said.get(node) for node in asked]
     nodes = tuple(facts for facts in answers if facts is not None)
     found: dict[str, list[Remark]] = {node: [] for node in asked}
@@ -74,7 +77,7 @@ def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 
 
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """The verdicts, with what was found later added, each thing once."""
+    """The verdicts, each judged anew with what was found later of its node, each thing once."""
     return [
         _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
         for item in verdicts
@@ -91,7 +94,7 @@ def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Re
 
 
 def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
-    """The verdict that what was found makes: the worst of it."""
+    """The verdict on a node by the worst of what was found, which is made printable and sorted, the worst first."""
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))
     levels = {remark.level for remark in shown}

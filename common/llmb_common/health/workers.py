@@ -45,7 +45,7 @@ _PORT_TAKEN = "address already in use"
 
 
 def ranks_of(needs: Needs) -> int:
-    """The number of ranks that work on a node."""
+    """The number of ranks that work on a node: one for each GPU; 1 on CPUs."""
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
 
 
@@ -72,17 +72,27 @@ class Workers:
         return [node for node in self._asked if node not in self.lost]
 
     def begin(self) -> None:
-        """Wait until the program is ready on all nodes; those on which it is not are lost."""
+        """Wait until the program is ready on all nodes, at most five minutes; those on which it is not are ``lost``."""
         self._answers(0, self.nodes, START_SECONDS, 60.0)
 
     def alone(self) -> dict[str, dict[str, Any]]:
-        """What the GPUs of each node give by themselves: ``alone`` by GPU, and ``load``, by node."""
+        """What each node's GPUs give by themselves, by node: ``alone`` by GPU, and ``load``. Silent nodes are lost.
+
+        Raises:
+            SchedulerError: the program has ended on all nodes
+        """
         return self._order({"work": "alone"}, self.nodes, ALONE_SECONDS)
 
     def reduce(
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
     ) -> list[list[GroupMeasurement]]:
-        """All-reduces in disjoint groups at the same time: for each group one measurement a size."""
+        """All-reduces in disjoint groups at the same time: for each group one measurement a size, in their order.
+
+        Groups whose port another program has are measured once more. Silent nodes are lost.
+
+        Raises:
+            SchedulerError: the program has ended on all nodes
+        """
         measured = self._reduced(groups, sizes, seconds)
         # Another program has the port: that says nothing of the nodes.
         again = [at for at, of_group in enumerate(measured) if _PORT_TAKEN in of_group[0].error.lower()]
@@ -95,7 +105,7 @@ class Workers:
     def _reduced(
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
     ) -> list[list[GroupMeasurement]]:
-        """An all-reduce in each of the groups at once, at each size."""
+        """What an all-reduce in each of the groups at once gave, at each size; adds what NCCL said to ``logs``."""
         members = [node for group in groups for node in group]
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
         answers = self._order({**what, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds)
@@ -105,7 +115,13 @@ class Workers:
         return [_measured(group, range(count), sizes, answers) for group in groups]
 
     def rails(self, groups: Sequence[Sequence[str]], size: int, seconds: float) -> list[GroupMeasurement]:
-        """An all-reduce among GPU i of each node of a group, for all i and all of the disjoint groups at once."""
+        """All-reduces among GPU i of each node of a group, for all i and all of the disjoint groups at once.
+
+        One measurement for each group and rail, in their order. Silent nodes are lost.
+
+        Raises:
+            SchedulerError: the program has ended on all nodes
+        """
         members = [node for group in groups for node in group]
         count = ranks_of(self._needs)
         what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
@@ -120,7 +136,7 @@ class Workers:
         return found
 
     def _next_ports(self, count: int) -> int:
-        """The first of so many ports; those of long ago are free again."""
+        """The first of ``count`` ports in a row, which are taken from then on; those of long ago are free again."""
         if self._taken + count > MOST_GROUPS:
             self._taken = 0
         first = self._first_port + self._taken
@@ -128,7 +144,11 @@ class Workers:
         return first
 
     def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
-        """Give nodes an order; returns what those that answer in time say."""
+        """Give nodes an order; returns by node what those that answer in time say, and the others are ``lost``.
+
+        Raises:
+            SchedulerError: the program has ended on all nodes
+        """
         self._number += 1
         self._conversation.tell(json.dumps({"order": self._number, **what}))
         answers = self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
@@ -136,7 +156,11 @@ class Workers:
         return answers
 
     def require_step(self) -> None:
-        """Raise SchedulerError if the program has ended everywhere: that is no node's fault."""
+        """Return while the program still runs on some node; else raise: that it ended everywhere is no node's fault.
+
+        Raises:
+            SchedulerError: it has ended on all nodes
+        """
         if self._conversation.over:
             raise SchedulerError(
                 f"the measuring step ended on all nodes: {self._conversation.complaint.complaint}",
@@ -176,7 +200,11 @@ class Workers:
 
 
 def _limit(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
-    """After which time ranks are ended, if so many of the ``nodes`` ``took`` what they did."""
+    """Seconds after an order when ranks are ended; ``took``: seconds of the nodes that have answered so far.
+
+    It is ``seconds`` until half of the ``nodes`` have answered; then some medians of what they took, at least
+    ``floor``.
+    """
     if 2 * len(took) < nodes:
         return seconds
     return min(seconds, max(floor, _MEDIANS * statistics.median(took)))
@@ -190,7 +218,7 @@ def _why_silent(number: int) -> str:
 
 
 def _logged(said: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
-    """The lines of NCCL's log that a node's ranks have given, or one of them."""
+    """Yields the lines of NCCL's log that a node's ranks have given, or only its rank ``rank``."""
     for name, result in said.get("ranks", {}).items():
         if rank is not None and name != str(rank):
             continue
@@ -201,7 +229,10 @@ def _logged(said: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
 def _measured(
     group: Sequence[str], indexes: Sequence[int], sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[GroupMeasurement]:
-    """What came of a group of nodes with ranks of these indexes each, a measurement for each size."""
+    """What came of a group of nodes, with ranks of these indexes on each: a measurement for each size.
+
+    If any rank gave no time, all of them have an error instead, and say which ranks hung.
+    """
     count = len(indexes)
     results: list[dict[str, Any] | None] = []
     for node in group:
@@ -229,7 +260,7 @@ def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[f
 
 
 def _problem(result: Mapping[str, Any] | None) -> str:
-    """Why a rank gave no figure, in words."""
+    """Why a rank gave no figure, in words, by what its node said of it; None: the node said nothing."""
     if result is None:
         return "its node did not answer"
     if "error" in result:
@@ -265,7 +296,9 @@ def _does_nothing(result: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
-    """The program on these nodes, ready for orders, in the image that jobs run in, with their variables.
+    """Within the block, the program at work on these nodes, in jobs' image and with their variables.
+
+    It is ready for orders. Nodes that the scheduler cannot reach are ``lost``.
 
     Raises:
         SchedulerError: it cannot be started

@@ -29,19 +29,22 @@ _WORTH = 16
 
 
 def unreadable(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node whose record cannot be read."""
+    """Yields each file of a node's record that cannot be read, by its name; it is said of no node."""
     yield from (Found("", name) for name in fleet.unreadable)
 
 
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
-    """Yields how many nodes left a record, where the job had more."""
+    """Yields once how many nodes left a record (``3 of 4``), where the job had more."""
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
         yield Found("", f"{seen} of {fleet.needs.nodes}")
 
 
 def other_gpus(fleet: Fleet) -> Iterator[Found]:
-    """All of them: what one GPU has unlike the others is a rule of its own."""
+    """Yields once, for the whole fleet, that most of its GPUs are not of the type that the job is planned for.
+
+    What one GPU has unlike the others is a rule of its own.
+    """
     known = GPUS.get(fleet.needs.gpu_type)
     products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
     if known is None or not known.products or not products:
@@ -52,7 +55,7 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 
 
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
-    """Yields each GPU whose clock under load is far below the median GPU's."""
+    """Yields each GPU whose clock under load is below 90 % of the median GPU's, and further than healthy ones are."""
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
     if not known:
@@ -65,7 +68,7 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 
 
 def _deviation(clocks: Sequence[float], median: float) -> float:
-    """The standard deviation of healthy GPUs' clocks: of these, and of usual ones where they are few."""
+    """The standard deviation of healthy GPUs' clocks in MHz: of ``clocks``, and of usual ones where they are few."""
     # The slow ones themselves do not widen it. Few GPUs say little of how much they differ.
     seen = robust_deviation(clocks)
     usual = USUAL_DEVIATION * median
@@ -74,17 +77,17 @@ def _deviation(clocks: Sequence[float], median: float) -> float:
 
 
 def slow_buses(fleet: Fleet) -> Iterator[Found]:
-    """Yields each GPU whose PCIe link is slow, where others are not."""
+    """Yields each GPU whose PCIe link is slow, where not all of the fleet say the same."""
     yield from _slow_buses(fleet, on_all=False)
 
 
 def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
-    """PCIe links that are slow on all GPUs in the same way: it may be the platform's."""
+    """Yields each GPU whose PCIe link is slow, where it is on all GPUs in the same way: it may be the platform's."""
     yield from _slow_buses(fleet, on_all=True)
 
 
 def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
-    """Yields each GPU with a slow PCIe link: where all are alike, or where some differ."""
+    """Yields each GPU with a slow PCIe link: ``on_all`` only where all GPUs are alike, else only where some differ."""
     found = [(run, gpu_run.slow_bus(run)) for run in fleet.gpus]
     are_alike = len({text for _, text in found}) == 1
     for run, text in found:
@@ -93,7 +96,7 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 
 
 def power_capped(fleet: Fleet) -> Iterator[Found]:
-    """Yields how many GPUs were held at their power limit for long; nothing where none was."""
+    """Yields once how many GPUs were held at their power limit for long; nothing where none was."""
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
     if long:
@@ -153,7 +156,7 @@ CLOCK_SECONDS = 30
 
 
 def clocks_apart(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node whose time of day is not that of the others."""
+    """Yields each node whose time of day is more than 30 seconds from the median of all."""
     for host, number, median in against_median(fleet, lambda node: node.system.clock):
         if abs(number - median) > CLOCK_SECONDS:
             yield Found(host, f"its clock is {number - median:+.0f} s from the others'")
@@ -202,7 +205,10 @@ _SAME: dict[str, Callable[[NodeFacts], object]] = {
 
 
 def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
-    """What differs: by its name each value with its nodes, the commonest first. Empty where nothing does."""
+    """In what nodes differ that should be alike: by its name each value with its nodes, the commonest first.
+
+    Empty where they differ in nothing.
+    """
     found: dict[str, dict[str, list[str]]] = {}
     for name, value in _SAME.items():
         hosts: dict[str, list[str]] = {}

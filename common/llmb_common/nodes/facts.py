@@ -183,9 +183,12 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 class Software(msgspec.Struct, frozen=True):
-    """``enroot_missing``: why Enroot, which is installed, does not even say its version. ``unpacked``: where it unpacks
+    """A node's operating system, network drivers and Enroot.
+
+    ``enroot_missing``: why Enroot, which is installed, does not even say its version. ``unpacked``: where it unpacks
     images for Pyxis. ``roots``: where it does for a job of this user. ``starts``: the programs that were to start, and
-    did."""
+    did.
+    """
 
     os: str | None = None
     ofed: str | None = None
@@ -198,6 +201,8 @@ class Software(msgspec.Struct, frozen=True):
 
 
 class Process(msgspec.Struct, frozen=True):
+    """A process on a node, by its number and its name."""
+
     pid: int
     name: str
 
@@ -256,11 +261,12 @@ class NodeFacts(msgspec.Struct, frozen=True):
 
     @property
     def driver(self) -> str | None:
+        """The version of NVIDIA's driver on the node; None: not known."""
         return self.before.driver or self.machine.driver
 
     @property
     def gpus(self) -> tuple[GpuState, ...]:
-        """The GPUs as they were at the start, or later where nothing was found out then."""
+        """The GPUs as they were at the start, or later where nothing was found out then; empty: never."""
         return self.before.gpus or self.load.gpus or self.after.gpus
 
 
@@ -269,12 +275,12 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 
 
 def field_of(look: str) -> str:
-    """The field of ``NodeFacts`` that the look fills."""
+    """The name of the field of ``NodeFacts`` that the ``look``, one of ``LOOKS``, fills."""
     return "before" if look == "gpus" else look
 
 
 def plain_look(facts: NodeFacts | None) -> dict[str, Any] | None:
-    """The JSON values of a look before a job, by look; None of a node that did not answer."""
+    """What a look at a node before a job found, as JSON values by look; None for None: the node did not answer."""
     if facts is None:
         return None
     values = msgspec.to_builtins(facts)
@@ -291,7 +297,7 @@ class Nodes(msgspec.Struct, frozen=True):
 
 
 def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
-    """How many nodes each NVLink domain has GPUs of."""
+    """How many of the nodes have GPUs in each NVLink domain, by the domain's name; empty where nodes say none."""
     counts: Counter[str] = Counter()
     for node in nodes:
         counts.update({gpu.domain for gpu in node.gpus if gpu.domain})
@@ -299,7 +305,10 @@ def domains_of(nodes: Iterable[NodeFacts]) -> Counter[str]:
 
 
 def used_adapters(node: NodeFacts) -> dict[str, Adapter | None]:
-    """The adapters that NCCL uses there, with what the system says of them; all of EFA, of which it names none."""
+    """The adapters that NCCL uses on the node, by name, with what the system says of them (None: nothing).
+
+    All of them for EFA, of which NCCL names none; empty where NCCL left no log.
+    """
     if node.nccl is None:
         return {}
     ports = {port.name: port for port in node.machine.adapters}

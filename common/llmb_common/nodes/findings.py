@@ -27,7 +27,10 @@ class Remark(msgspec.Struct, frozen=True):
 
 
 def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
-    """Everything that speaks against a run's result, problems first. Texts are printable."""
+    """Everything that the records of a run's nodes say against its result, problems before notes; empty: nothing.
+
+    Texts are printable.
+    """
     findings = []
     for rule, severity, items in _of_run(needs, found):
         findings += [NodeFinding(rule.name, severity, text) for text in _said(rule, items)]
@@ -35,7 +38,10 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
 
 
 def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding]]:
-    """The same of each node that is named, for itself; what names none is said of all."""
+    """Yields (host, finding) for what speaks against a run's result, of each node for itself.
+
+    What names no node is said of all.
+    """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
             for text in _said(rule, own):
@@ -43,14 +49,17 @@ def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding
 
 
 def remarks(fleet: Fleet, *, at_work: bool = False) -> Iterator[tuple[str, Remark]]:
-    """What is found on nodes before a job, by node. ``at_work``: only by rules that are also asked of a run."""
+    """Yields (host, remark) for what is found on nodes before a job.
+
+    ``at_work``: only by rules that are also asked of a run.
+    """
     for rule in RULES if fleet.needs.device == "cuda" else ANYWHERE:
         if rule.level.health and (rule.level.evidence or not at_work):
             yield from _remarks(rule, rule.level.health, fleet)
 
 
 def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
-    """What is found on one node of a site for jobs on several, by the rule's name."""
+    """What is found on one node of a site for jobs on several, by the rule's name, one each; empty: nothing."""
     fleet = Fleet(needs, (node,))
     found: dict[str, Remark] = {}
     for rule in RULES:
@@ -60,7 +69,7 @@ def doctor_remarks(node: NodeFacts, needs: Needs) -> dict[str, Remark]:
 
 
 def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[Found]]]:
-    """The rules that find something; none of a run that never started."""
+    """Yields (rule, severity, what it finds) for each rule that finds something in a run; nothing without records."""
     if found == Nodes():
         return
     fleet = Fleet(needs, found.nodes, needs.nodes, found.unreadable)
@@ -72,6 +81,7 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 
 
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
+    """Yields (host, remark) for what one rule finds, with the remedy for a node, or for one in Kubernetes."""
     pods = {node.host for node in fleet.nodes if node.system.pod}
     for host, items in _by_host(rule.look(fleet), fleet.nodes).items():
         remedy = rule.in_pods if rule.in_pods and host in pods else rule.remedy
@@ -80,7 +90,7 @@ def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Rem
 
 
 def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, list[Found]]:
-    """What is found by the node that it is found on; what names none of these is found on all."""
+    """By node what is found on it; what names none of ``nodes`` is found on all of them."""
     hosts = dict.fromkeys(node.host for node in nodes)
     found: dict[str, list[Found]] = {}
     for item in items:
@@ -90,7 +100,7 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
 
 
 def _said(rule: Rule, items: Sequence[Found]) -> list[str]:
-    """What is found, in sentences that are printable."""
+    """What a rule found, as printable sentences: one each, or one for all where the rule has a sentence for it."""
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]
     named = first_few([item.text[:120] for item in items], _MOST)

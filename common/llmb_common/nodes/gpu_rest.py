@@ -35,13 +35,18 @@ class GpuAtRest(NamedTuple):
 
     @property
     def compute_mode(self) -> str:
+        """The GPU's compute mode in lower-case words: ``exclusive process``; empty: not known."""
         return (self.gpu.compute_mode or "").replace("_", " ").lower()
 
 
 def each_gpu(look: Callable[[GpuAtRest], str]) -> Look:
-    """A rule about one GPU at rest: said once of all GPUs of a node of which it says the same."""
+    """A rule of a fleet from ``look``, which says what is wrong with one GPU at rest, or nothing.
+
+    It finds once, for all GPUs of a node of which ``look`` says the same: ``GPU 0-3: persistence mode is off``.
+    """
 
     def looked(fleet: Fleet) -> Iterator[Found]:
+        """Yields what ``look`` says of the GPUs of each node, once for all of which it says the same."""
         for node in fleet.nodes:
             numbers: dict[str, list[int]] = {}
             for at in _gpus_at_rest(node, fleet.needs):
@@ -55,6 +60,7 @@ def each_gpu(look: Callable[[GpuAtRest], str]) -> Look:
 
 
 def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
+    """Yields each GPU of the node with its NVLinks; where nvidia-smi showed no GPUs, one for each that has NVLinks."""
     links = node.nvlink.gpus
     known = GPUS.get(needs.gpu_type)
     if known and known.generation in ("hopper", "blackwell"):
@@ -67,12 +73,16 @@ def _gpus_at_rest(node: NodeFacts, needs: Needs) -> Iterator[GpuAtRest]:
 
 
 def says_nothing(node: NodeFacts, needs: Needs) -> str:
-    """nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked."""
+    """Which GPUs of the node do not answer at all; empty: all do.
+
+    nvidia-smi lists a lost GPU, with ``Unknown Error`` for whatever it is asked.
+    """
     silent = [gpu.index for gpu in node.before.gpus if not gpu.product and not gpu.uuid]
     return f"GPU {ranges(silent)}: it does not answer at all" if silent else ""
 
 
 def sram_errors(at: GpuAtRest) -> str:
+    """How many uncorrectable errors the GPU's SRAM has had; empty: none."""
     count = at.gpu.uncorrected_sram
     return f"{count:.0f} uncorrectable SRAM errors" if count else ""
 
@@ -107,12 +117,12 @@ def exclusive_mode(at: GpuAtRest) -> str:
 
 
 def somebody_elses_memory(at: GpuAtRest) -> str:
-    """Memory that is in use before the job, where only another job can be the reason."""
+    """How much of the GPU's memory is in use, where only another job can be the reason; empty: little."""
     return "" if _memory_may_be_the_cpus(at) else _memory_in_use(at)
 
 
 def perhaps_somebody_elses(at: GpuAtRest) -> str:
-    """Memory that the node's CPU may use as its own, or work that nobody is known to have started."""
+    """Memory in use that may be the node's CPU's own, or work that nobody is known to have started; empty: neither."""
     if somebody_elses_memory(at):
         return ""
     used, busy = _memory_in_use(at), at.gpu.utilization
@@ -122,7 +132,7 @@ def perhaps_somebody_elses(at: GpuAtRest) -> str:
 
 
 def _memory_may_be_the_cpus(at: GpuAtRest) -> bool:
-    """A Grace CPU may use its GPUs' memory as its own; elsewhere nobody does without a process."""
+    """Whether memory in use may be a Grace CPU's, which takes its GPUs' as its own: no process is seen there."""
     return at.needs.domain_nodes > 1 and not at.gpu.processes
 
 
@@ -135,7 +145,7 @@ def _memory_in_use(at: GpuAtRest) -> str:
 
 
 def no_persistence(at: GpuAtRest) -> str:
-    """That persistence mode is off; empty: it is on, or not known."""
+    """That persistence mode of the GPU is off; empty: it is on, or not known."""
     return "persistence mode is off" if at.gpu.persistence == "Disabled" else ""
 
 

@@ -41,7 +41,10 @@ _NEAR = 0.97
 
 
 class GpuRun(msgspec.Struct, frozen=True, dict=True):
-    """``gpu`` is as at the start; ``samples`` are the looks under load."""
+    """One GPU of node ``host`` over a run: ``gpu`` is as at the start, ``samples`` are the looks under load.
+
+    ``before`` and ``end`` are the looks before and after training; None: there is none.
+    """
 
     host: str
     gpu: GpuState
@@ -58,18 +61,21 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def busy(self) -> tuple[GpuState, ...]:
-        """The looks that met it at work, as far as is known."""
+        """The looks under load that met the GPU at work, as far as its utilization is known."""
         return tuple(look for look in self.samples if look.utilization is None or look.utilization >= _BUSY)
 
     @cached_property
     def clock(self) -> float | None:
-        """Its usual clock under load in MHz; None where too few looks say."""
+        """The GPU's usual clock under load in MHz, the median of its looks; None where too few looks say."""
         seen = [look.sm_mhz for look in self.busy if look.sm_mhz]
         return statistics.median(seen) if len(seen) >= FEWEST_SAMPLES else None
 
     @cached_property
     def shares(self) -> dict[str, float]:
-        """For which share of the time each reason held its clocks down, by the driver's counters."""
+        """For which share of the time, 0 to 1, each reason held the GPU's clocks down, by the driver's counters.
+
+        Empty where a look before or after training is missing.
+        """
         if not self.before or not self.end or self.elapsed <= 0:
             return {}
         start = self.before.throttled_us
@@ -78,7 +84,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
 
     @property
     def hot(self) -> bool:
-        """Whether a look met it or its memory at the temperature that slows it down."""
+        """Whether a look met the GPU or its memory within 3 degrees of the temperature that slows it down."""
         looks = [look for look in (self.before, *self.samples, self.end) if look]
         return any(margin is not None and margin <= _HOT for look in looks for margin in _margins(look, self.gpu))
 
@@ -94,7 +100,7 @@ def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 
 
 def throttled(run: GpuRun) -> str:
-    """What held its clocks down: for how long, or at the moment of a look."""
+    """What held the GPU's clocks down, and for which share of the time, or at the moment of a look; empty: nothing."""
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
     seen = Counter(reason for look in run.samples for reason in look.throttle)
     active = {reason for reason, times in seen.items() if reason in _AT_REST or times >= min(2, len(run.samples))}
@@ -110,7 +116,10 @@ def throttled(run: GpuRun) -> str:
 
 
 def slow_bus(run: GpuRun) -> str:
-    """A PCIe link below what GPU and slot can do, in all looks under load: at rest links drop."""
+    """How far the GPU's PCIe link is below what GPU and slot can do, in all looks under load; empty: it is not.
+
+    At rest links drop.
+    """
     gpu, looks = run.gpu, run.busy
     words, widest = [], _lanes(gpu.pcie_width_max)
     if widest and looks and all((_lanes(look.pcie_width) or 99) < widest for look in looks):
@@ -122,7 +131,7 @@ def slow_bus(run: GpuRun) -> str:
 
 
 def lowered_limit(run: GpuRun) -> str:
-    """A power limit below the product's own; empty: it is not lowered, or not known."""
+    """A power limit below the product's own, ``600 W of 700 W``; empty: it is not lowered, or not known."""
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     return f"{limit:g} W of {default:g} W" if limit and default and limit < default - 1 else ""
 
@@ -133,9 +142,10 @@ def own_limit(run: GpuRun) -> float | None:
 
 
 def held_clock(run: GpuRun) -> str:
-    """A clock that somebody has set: nvidia-smi names application clocks, and shows locked ones only by what they do.
+    """A clock that somebody has set; empty: none is known to be.
 
-    A GPU at work that nothing slows down runs at its boost clock, and one that its power limit slows down says so.
+    nvidia-smi names application clocks, and shows locked ones only by what they do. A GPU at work that nothing slows
+    down runs at its boost clock, and one that its power limit slows down says so.
     """
     gpu, seen = run.gpu, {look.sm_mhz for look in run.busy}
     if gpu.application_mhz and gpu.default_application_mhz and gpu.application_mhz < gpu.default_application_mhz:
@@ -151,7 +161,7 @@ def held_clock(run: GpuRun) -> str:
 
 
 def outside_fabric(run: GpuRun) -> str:
-    """A GPU that has not joined its NVLink fabric; those without one say nothing."""
+    """The state of a GPU that has not joined its NVLink fabric; empty: it has, or there is none."""
     gpu = run.end if run.end and run.end.fabric else run.gpu
     state, status = gpu.fabric or "Completed", gpu.fabric_status or "Success"
     return "" if (state, status) == ("Completed", "Success") else f"{state}, {status}" if gpu.fabric_status else state
@@ -168,13 +178,13 @@ def new_memory_errors(run: GpuRun) -> str:
 
 
 def old_memory_errors(run: GpuRun) -> str:
-    """Errors since the driver was loaded, which this run did not see."""
+    """How many memory errors there were between the driver's start and this run; empty: none, or not known."""
     old = run.before.uncorrected if run.before else None
     return f"{old:.0f} uncorrectable errors" if old else ""
 
 
 def _margins(look: GpuState, gpu: GpuState) -> Iterator[float | None]:
-    """Yields how many degrees a look leaves to each of the GPU's limits; None: not known."""
+    """Yields how many degrees Celsius a look leaves to each of the GPU's limits; None: not known."""
     yield look.temperature_margin_c
     for now, limit in (
         (look.temperature_c, gpu.temperature_limit_c),

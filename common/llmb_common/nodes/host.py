@@ -40,7 +40,7 @@ def other_architecture(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_gpus(node: NodeFacts, needs: Needs) -> str:
-    """That the node shows no GPU, and why; empty: it shows some."""
+    """The node and why it shows no GPU; empty: it shows some."""
     return "" if node.gpus else f"{node.host} ({node.before.missing or 'no answer'})"
 
 
@@ -51,7 +51,7 @@ def fewer_gpus(node: NodeFacts, needs: Needs) -> str:
 
 
 def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
-    """Of the first GPU, where it is no longer asked what most nodes have."""
+    """That the node's first GPU is not of the type that jobs need; empty: it is, or there is none of the two."""
     if not node.before.gpus or not needs.gpu_type:
         return ""
     product = node.before.gpus[0].product or "?"
@@ -60,7 +60,7 @@ def other_gpu_than_the_sites(node: NodeFacts, needs: Needs) -> str:
 
 
 def old_driver(node: NodeFacts, needs: Needs) -> str:
-    """That the driver's CUDA is too old; empty: it is not, or is not known."""
+    """That the driver's CUDA is older than 13; empty: it is not, or is not known."""
     cuda = re.match(r"\d+", node.before.cuda or "")
     is_old = cuda is not None and int(cuda[0]) < CUDA_NEEDED
     return f"the driver's CUDA is {node.before.cuda}" if is_old and node.before.gpus else ""
@@ -70,14 +70,14 @@ def old_driver(node: NodeFacts, needs: Needs) -> str:
 
 
 def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
-    """That processes may lock too little memory for the network; empty: enough."""
+    """That a process may lock less than 32 GiB, which network adapters need; empty: enough, or no adapters."""
     limit = node.system.memlock
     is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
     return f"a process may lock {size(limit or 0)}" if is_little else ""
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """That /dev/shm is too small, or has nothing left; empty: neither."""
+    """That /dev/shm has less than 8 GiB, or less than 64 MiB left; empty: neither, or not known."""
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None:
         return ""
@@ -87,7 +87,7 @@ def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
 
 
 def used_shared_memory(node: NodeFacts, needs: Needs) -> str:
-    """That little of /dev/shm is left, where ``small_shared_memory`` says nothing; empty: enough."""
+    """That less than 8 GiB of /dev/shm is left; empty: enough, or ``small_shared_memory`` says it already."""
     total, free = node.system.shm_size, node.system.shm_free
     if total is None or free is None or small_shared_memory(node, needs):
         return ""
@@ -100,7 +100,7 @@ def _left_in_shared_memory(free: int) -> str:
 
 
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
-    """That processes may open few files; empty: enough."""
+    """That a process may open fewer than 65,536 files; empty: enough, or not known."""
     limit = node.system.nofile
     return f"a process may open {limit} files" if limit is not None and limit < FILES else ""
 
@@ -139,7 +139,10 @@ def clock_not_kept(node: NodeFacts, needs: Needs) -> str:
 
 
 def no_fabric_manager(node: NodeFacts, needs: Needs) -> str:
-    """Of an HGX node; in an NVL72 rack it runs on the switches."""
+    """That nvidia-fabricmanager does not run; empty: it does, is not installed, or is not needed on the node.
+
+    In an NVL72 rack it runs on the switches.
+    """
     unit = node.services.get("fabric_manager", {})
     if needs.domain_nodes > 1 or unit.get("LoadState") != "loaded" or unit.get("ActiveState") == "active":
         return ""
@@ -164,7 +167,10 @@ def imex_degraded(node: NodeFacts, needs: Needs) -> str:
 
 
 def imex_unknown(node: NodeFacts, needs: Needs) -> str:
-    """Where a daemon is started with each job, there is none at rest."""
+    """Why the state of the IMEX domain is not known; empty: it is, or nobody needs it.
+
+    Where a daemon is started with each job, there is none at rest.
+    """
     if needs.domain_nodes == 1 or node.imex.domain is not None:
         return ""
     return f"IMEX domain: {node.imex.missing or 'nvidia-imex-ctl says nothing'}"
@@ -186,12 +192,12 @@ def hanging_driver(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def hanging_processes(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each other process that hangs in the kernel."""
+    """Yields each process that hangs in the kernel and is none of NVIDIA's driver."""
     yield from _hanging(node, of_driver=False)
 
 
 def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
-    """Yields each process that hangs in the kernel, of the driver or of others."""
+    """Yields each process that hangs in the kernel: those of NVIDIA's driver, or all others."""
     for process in node.stuck:
         if process.name.startswith("nvidia") == of_driver:
             yield f"{process.name} ({process.pid}) hangs in the kernel (state D)"
@@ -201,7 +207,7 @@ def _hanging(node: NodeFacts, *, of_driver: bool) -> Iterator[str]:
 
 
 def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each folder that jobs need and that is missing, not writable or full."""
+    """Yields each folder that jobs need and that does not exist, is not writable or, for /tmp, is full."""
     for what, folder in node.folders.items():
         if not folder.there and what != "/tmp":
             yield f"the folder {what}, {folder.path}, does not exist"
@@ -221,7 +227,7 @@ def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def _is_nearly_full(folder: Folder) -> bool:
-    """Whether little of a folder's file system is free."""
+    """Whether less than 500 MB, or 2 %, of the folder's file system is free; False where that is not known."""
     if not folder.size or folder.free is None:
         return False
     return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
@@ -243,7 +249,10 @@ def little_room_for_image(node: NodeFacts, needs: Needs) -> str:
 
 
 def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> str:
-    """The space for unpacking the image where it is between two bounds; empty: it is not."""
+    """How much is free for unpacking the image, where that is from ``least`` to below ``most`` bytes; or empty.
+
+    Empty, too, where jobs run without containers, or nobody knows.
+    """
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
         return ""
@@ -258,7 +267,10 @@ def no_enroot(node: NodeFacts, needs: Needs) -> str:
 
 
 def failing_enroot(node: NodeFacts, needs: Needs) -> str:
-    """It makes its folders before anything else, and ends where it cannot."""
+    """Why Enroot, which is installed, does not start; empty: it does, or is not needed.
+
+    It makes its folders before anything else, and ends where it cannot.
+    """
     if not needs.containers or node.software.enroot_missing is None:
         return ""
     return f"no container can start: {node.software.enroot_missing}"
@@ -279,12 +291,12 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 
 
 def hung_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each check of the node that hung and that matters."""
+    """Yields each look at the node that did not end in time, but for those that may hang where jobs run."""
     yield from (_hung(look, how) for look, how in node.hung.items() if look not in LESSER_LOOKS)
 
 
 def hung_lesser_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each check of the node that hung and matters little."""
+    """Yields each look at the node that did not end in time and may hang where jobs run (``LESSER_LOOKS``)."""
     yield from (_hung(look, how) for look, how in node.hung.items() if look in LESSER_LOOKS)
 
 
@@ -294,7 +306,7 @@ def _hung(look: str, how: str) -> str:
 
 
 def failed_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
-    """Yields each check of the node that failed, with its error."""
+    """Yields each look at the node that failed, with its error."""
     yield from (f"the check of {look} failed: {error}" for look, error in node.errors.items())
 
 

@@ -46,7 +46,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def direct(self) -> bool | None:
-        """Whether adapters read and write the GPUs' memory (GPUDirect RDMA); None without a channel over such a one."""
+        """Whether adapters read and write GPU memory (GPUDirect RDMA); None where no channel goes over an adapter."""
         channels = [name for name in self.transports if name.startswith("NET/")]
         if not channels or not {self._plain(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
             return None
@@ -54,7 +54,10 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def network(self) -> str:
-        """One word for all of it: ``IB``, ``RoCE``, ``EFA``, ``Socket``, the plug-in's own name, or nothing."""
+        """The network that NCCL chose, in a word: ``IB``, ``RoCE``, ``EFA``, ``Socket``, or the plug-in's own.
+
+        Several are joined by ``and``; empty: the log names none.
+        """
         return " and ".join(sorted({self._plain(name) for name in self.networks or self._channels}))
 
     @property
@@ -70,7 +73,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 
     @property
     def _channels(self) -> tuple[str, ...]:
-        """The networks of the channels to other nodes."""
+        """The networks of the channels to other nodes, as NCCL calls them; empty: there are no such channels."""
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
     def _plain(self, name: str) -> str:
@@ -95,7 +98,7 @@ def read_nccl_log(file: Path) -> NcclLog | None:
 
 
 def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
-    """What the lines say. Lines that are not NCCL's, cut or garbled say nothing.
+    """What the lines of NCCL's log say. Lines that are not NCCL's, cut or garbled say nothing.
 
     The words are the same from NCCL 2.19 to 2.29; a line may have a time stamp, a launcher's prefix or another line in
     it::
@@ -144,7 +147,7 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
 
 
 def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
-    """The adapters that channels go through, by NCCL's number of them; empty where it does not say."""
+    """The names of the adapters that channels go through, from lines of NCCL's log; empty where it does not say."""
     names: dict[str, str] = {}
     numbers: dict[str, None] = {}
     for whole in lines:

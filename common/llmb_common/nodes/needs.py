@@ -51,7 +51,7 @@ class Needs:
 
     @property
     def domain_nodes(self) -> int:
-        """The number of nodes in one NVLink domain."""
+        """How many nodes NVLink joins, by the GPU type; 1: each is by itself, or the type is not known."""
         known = GPUS.get(self.gpu_type)
         return known.nvlink_nodes if known else 1
 
@@ -68,7 +68,10 @@ def needs_of_run(plan: JobPlan) -> Needs:
 
 
 def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partition: str | None = None) -> Needs:
-    """Without a job: what the site's configuration says of ones that run as ``traits`` say."""
+    """What jobs of the site need of a node, by its configuration, where there is no job yet.
+
+    ``traits``: the way of running; ``partition``: another one than the site's own.
+    """
     gpu_type = config.gpu_type or ""
     engine = config.engine
     return Needs(
@@ -86,7 +89,7 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
 
 
 def needs_of(plan: JobPlan) -> Needs:
-    """What the job of a plan needs of each of its nodes."""
+    """What the job of a plan needs of each of its nodes; looks for the image's size and the folders that are there."""
     image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
     hca = plan.env.get("NCCL_IB_HCA")
     folders = {"installation": plan.install, "workload": _there(plan.workload_folder), "/tmp": "/tmp"}
@@ -108,12 +111,15 @@ def needs_of(plan: JobPlan) -> Needs:
 
 
 def _there(path: str) -> str:
-    """The folder, or what of its path is there already: runs make the rest."""
+    """The folder ``path`` if it is there, else the nearest one above it that is: runs make the rest."""
     return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
 
 
 def _dispatcher(plan: JobPlan) -> str:
-    """How tokens reach experts beyond one NVLink domain, by the function that the job calls."""
+    """How tokens reach experts beyond one NVLink domain, by the job's function: ``deepep``, ``hybridep``.
+
+    Empty: none of these, EP stays within a domain, or the recipe of today does not say.
+    """
     known = GPUS.get(plan.gpu_type)
     if plan.function is None or known is None or (plan.ep or 1) <= known.per_node * known.nvlink_nodes:
         return ""

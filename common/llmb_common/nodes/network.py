@@ -40,7 +40,7 @@ def growing_errors(node: NodeFacts, needs: Needs) -> Iterator[str]:
 
 
 def no_way_to_gpu_memory(node: NodeFacts, needs: Needs) -> str:
-    """Whether adapters can reach the memory of GPUs, which only jobs on several nodes care about."""
+    """That adapters cannot reach the memory of GPUs; empty: they can, or the job has one node only."""
     version = re.match(r"(\d+)\.(\d+)", node.machine.kernel or "")
     is_new = version is not None and (int(version[1]), int(version[2])) >= DMABUF
     has_dmabuf = bool(node.system.open_driver) and is_new
@@ -102,8 +102,10 @@ class _Port(NamedTuple):
 
     @property
     def dark_level(self) -> str:
-        """How much it counts that the port is not up, by what others of that name are; empty: nothing. A node alone
-        does not say what should be."""
+        """How much it counts that the port is not up, by others of its name: ``fail``, ``warn``; empty: nothing.
+
+        A node alone does not say what should be.
+        """
         if self.port.state == ACTIVE:
             return ""
         up, all_of_them = sum(other.state == ACTIVE for other in self.same), len(self.same)
@@ -128,7 +130,7 @@ def _ports(fleet: Fleet) -> Iterator[_Port]:
 
 
 def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
-    """Yields each active port below the usual rate, and that rate."""
+    """Yields (port, usual rate in Gbit/s) for each active port below the usual rate."""
     for port in _ports(fleet):
         if port.port.state != ACTIVE or not port.port.rate_gbps:
             continue
@@ -138,8 +140,11 @@ def _slower(fleet: Fleet) -> Iterator[tuple[_Port, float]]:
 
 
 def _usual_rate(ports: Sequence[Adapter]) -> float | None:
-    """Of ports of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
-    slower."""
+    """The usual rate in Gbit/s of the active ones among ``ports``; None: nobody says one.
+
+    They are of one name, for those of a node may differ by design: adapters of storage are of the same kind, and
+    slower.
+    """
     return usual_value(port.rate_gbps or None for port in ports if port.state == ACTIVE)
 
 
@@ -158,7 +163,7 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node with fewer adapters than is usual."""
+    """Yields each node with fewer adapters that serve GPUs than is usual, but for nodes without any."""
     counts = {node.host: len(_serving(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
@@ -167,8 +172,11 @@ def missing_ports(fleet: Fleet) -> Iterator[Found]:
 
 
 def _serving(node: NodeFacts, needs: Needs) -> list[Adapter]:
-    """The ports that a job uses: those that NCCL_IB_HCA names, else those of the commonest kind, if there are as many
-    as half the GPUs; a node's adapters for storage may be among them, and its DPU is not."""
+    """The ports of a node that a job uses; empty where no kind has as many as half the GPUs.
+
+    They are those that NCCL_IB_HCA names, else those of the commonest kind; a node's adapters for storage may be among
+    them, and its DPU is not.
+    """
     ports = node.machine.adapters
     if needs.adapters and needs.adapters[0] != "^":
         words, is_exact = needs.adapters.lstrip("=").split(","), needs.adapters.startswith("=")
@@ -192,7 +200,7 @@ def _is_named(name: str, word: str, *, exact: bool) -> bool:
 
 
 def _bare(name: str) -> str:
-    """The name of an adapter without its port."""
+    """The name of an adapter without its port: ``mlx5_0`` of ``mlx5_0:1``."""
     return name.partition(":")[0]
 
 
@@ -222,7 +230,7 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
 
 
 def apart(fleet: Fleet) -> Iterator[Found]:
-    """Nodes that NVLink should join and does not: by the fabric's ids, and by what NCCL makes of them."""
+    """Yields where NVLink should join nodes and does not: by the fabric's ids, and by what NCCL makes of them."""
     together, nodes = _joined(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
         return
@@ -252,7 +260,7 @@ def _joined(fleet: Fleet) -> int:
 
 
 def unused_adapters(fleet: Fleet) -> Iterator[Found]:
-    """Adapters that could serve a GPU each and are idle: alike, active, and with those in use as many as GPUs."""
+    """Yields each node with idle adapters that could serve a GPU each: alike, active, and as many as lack one."""
     for node in fleet.nodes:
         used = {port.name: port for port in used_adapters(node).values() if port}
         kinds = {(port.type, port.layer, port.rate_gbps) for port in used.values()}
@@ -266,8 +274,10 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
 
 
 def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
-    """A rule that ports are as those of the same name on the other nodes: of the adapters that NCCL uses on any node,
-    for where one is down NCCL does not name it."""
+    """A rule that ports are as those of the same name on other nodes, for the adapters that NCCL uses on any node.
+
+    On any, for where one is down NCCL does not name it. ``value`` says what of a port is compared.
+    """
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in the adapters that NCCL used."""
@@ -278,7 +288,10 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
 
 
 def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
-    """The same of all ports, where nobody knows which ones NCCL uses."""
+    """A rule that all ports are as those of the same name on other nodes, where nobody knows which ones NCCL uses.
+
+    ``value`` says what of a port is compared.
+    """
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in their adapters, where nobody knows which were used."""
@@ -290,7 +303,10 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
 
 
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
-    """Ports of adapters with these ``names`` that are unlike most of the same name."""
+    """Yields each port, of adapters with these ``names``, that is unlike most ports of its name.
+
+    Unknown values are left out.
+    """
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:

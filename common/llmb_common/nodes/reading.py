@@ -31,7 +31,10 @@ _KINDS = {field.name: field.type for field in msgspec.structs.fields(NodeFacts)}
 
 
 def read_nodes(run_folder: Path) -> Nodes:
-    """The nodes of the run's last start, by name. Never raises for what is in the folder."""
+    """What the nodes of the run's last start recorded, by name; empty where there is nothing.
+
+    Whatever is in the folder raises no error: files that cannot be read are named in ``unreadable``.
+    """
     folder = run_folder / FOLDER
     try:
         with os.scandir(folder) as entries:
@@ -63,12 +66,19 @@ def _read_node(file: Path) -> NodeFacts | None:
 
 
 def _refuse(word: str) -> None:
-    """Raises ValueError for a word that is not JSON."""
+    """Refuse ``NaN`` and ``Infinity``, which Python's parser would take.
+
+    Raises:
+        ValueError: always
+    """
     raise ValueError(f"{word} is not JSON")
 
 
 def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
-    """The peaks of one start, by rank. Never raises because of the file's content."""
+    """The peaks of GPU memory that ranks of one start wrote to ``file``, by rank; damaged lines are left out.
+
+    Empty where there are none, or the file cannot be read.
+    """
     try:
         lines = read_plain(file, _MOST_OF_PEAKS).splitlines()
     except OSError:
@@ -84,7 +94,7 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
 
 
 def read_facts(host: str, said: Mapping[str, Any]) -> NodeFacts:
-    """What a node said to a look before a job, by what of it is as it should be."""
+    """The facts in what a node said to a look before a job; what is not as it should be is an error of that look."""
     fields: dict[str, Any] = {}
     folders: dict[str, Folder] = {}
     hung: dict[str, str] = {}

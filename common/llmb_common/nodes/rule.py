@@ -57,9 +57,12 @@ Look = Callable[[Fleet], Iterable[Found]]
 
 
 class Rule(NamedTuple):
-    """``sentence``: everything that is found is one sentence, in place of its first braces, and what is usual in place
-    of the second; without one, each is a sentence by itself. ``in_pods``: the remedy for nodes that are pods of
-    Kubernetes, where it is another one."""
+    """A rule about nodes: what it looks at, and how what it finds is said and weighed.
+
+    ``sentence``: everything that is found is one sentence, in place of its first braces, and what is usual in place of
+    the second; without one, each is a sentence by itself. ``in_pods``: the remedy for nodes that are pods of
+    Kubernetes, where it is another one.
+    """
 
     name: str
     level: Level
@@ -70,7 +73,7 @@ class Rule(NamedTuple):
 
 
 def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:
-    """A rule about one node by itself: what is wrong with it, or nothing."""
+    """A rule that asks ``look`` what is wrong with each node by itself; an empty answer or None says nothing."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields what ``look`` says of each node that it says something of."""
@@ -83,7 +86,7 @@ def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:
 
 
 def several_of_each_node(look: Callable[[NodeFacts, Needs], Iterable[str]]) -> Look:
-    """The same for rules that may find more than one thing on a node."""
+    """A rule that asks ``look`` what is wrong with each node by itself, which may be several things."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields everything that ``look`` says of each node."""
@@ -108,7 +111,7 @@ def each_gpu_run(look: Callable[[GpuRun], str]) -> Look:
 
 
 def same_on_nodes(value: Callable[[NodeFacts], object]) -> Look:
-    """A rule that all nodes are alike in ``value``; who has none is not asked."""
+    """A rule that all nodes are alike in ``value``; a node whose value is None is not asked."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each node whose value is not that of most."""
@@ -118,7 +121,7 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Look:
 
 
 def same_on_gpus(value: Callable[[GpuRun], object]) -> Look:
-    """A rule that all GPUs of all nodes are alike in ``value``."""
+    """A rule that all GPUs of all nodes are alike in ``value``; a GPU whose value is None is not asked."""
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each GPU whose value is not that of most."""
@@ -140,7 +143,7 @@ ACTIVE = "ACTIVE"
 
 
 def usual_value(values: Iterable[T | None]) -> T | None:
-    """What most have; None where nobody says anything.
+    """The value that most have; None where nobody says anything.
 
     Of two halves, as of two nodes, the better one is usual: links, limits and adapters are lost, and not won.
     """
@@ -183,7 +186,7 @@ def far_from_median(
 
 
 def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:
-    """Of each node that says one its host and number, with the median of all; nothing where too few say one."""
+    """Yields (host, its number, the median of all) for each node that says one; nothing where fewer than three do."""
     known = [(node.host, value(node)) for node in fleet.nodes]
     numbers = [(host, number) for host, number in known if number is not None]
     if len(numbers) < FEWEST:

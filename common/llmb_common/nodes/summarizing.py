@@ -15,7 +15,10 @@ from llmb_common.nodes.summary import NodeSummary
 
 
 def summarize(needs: Needs, found: Nodes) -> NodeSummary:
-    """A summary of what the nodes recorded, with what in it speaks against the run's result."""
+    """What the nodes of a run recorded, in short, with what in it speaks against the run's result.
+
+    All is empty without nodes.
+    """
     nodes = found.nodes
     power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
     runs = [run for node in nodes for run in runs_of(node)]
@@ -51,7 +54,7 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 
 
 def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
-    """The fields that say how much memory of the GPUs was in use; none where no rank said."""
+    """The fields of the summary that say how much memory of the GPUs was in use, in GiB; empty where no rank said."""
     peaks = [peak for node in nodes for peak in node.peaks]
     if not peaks:
         return {}
@@ -70,7 +73,7 @@ def _gpus_of(node: NodeFacts) -> str | None:
 
 
 def _adapters_of(node: NodeFacts) -> str | None:
-    """How many adapters NCCL used and how fast they are; None: not known."""
+    """How many adapters NCCL used on the node, and how fast they are: ``8 at 400 Gbit/s``; None: not known."""
     used = used_adapters(node)
     rates = {port.rate_gbps for port in used.values() if port and port.rate_gbps}
     rate = f" at {'/'.join(f'{rate:g}' for rate in sorted(rates))} Gbit/s" if rates else ""
@@ -85,7 +88,7 @@ def _pcie_of(run: GpuRun) -> str | None:
 
 
 def _limit_of(run: GpuRun) -> str | None:
-    """A GPU's power limit in words; None: not known."""
+    """A GPU's power limit, ``600 of 700 W`` where it is not the product's own; None: not known."""
     limit, default = run.gpu.power_limit_w, run.gpu.default_power_limit_w
     of = f" of {default:g}" if default and limit != default else ""
     return f"{limit:g}{of} W" if limit else None
@@ -104,7 +107,7 @@ def _yes_no(value: bool | None) -> str | None:
 
 
 def _usual(values: Iterable[str | None]) -> str:
-    """The value of all; where they differ, each with its count, the commonest first."""
+    """The value that all have; where they differ, each with its count: ``a (3) / b (1)``; empty: nobody has one."""
     counts = Counter(value for value in values if value)
     if len(counts) < 2:
         return next(iter(counts), "")

@@ -112,7 +112,7 @@ _OF_THE_JOB = ("gpudirect", "nvlink")
 
 
 def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
-    """What the nodes of accepted runs were, as far as those agree; empty where they left no account."""
+    """What the nodes of accepted runs, at least one, were, as far as those agree; empty: they left no account."""
     setups = [{name: getattr(account, name) for name in ("gpus", *_FACTS)} for account in accounts]
     kept = {name: value for name, value in setups[0].items() if value and all(it[name] == value for it in setups)}
     clocks = [account.clock_mhz for account in accounts if account.clock_mhz]
@@ -122,8 +122,11 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
 def held_against(
     account: NodeSummary, setup: Mapping[str, str | float], what: str, *, same_job: bool
 ) -> list[NodeFinding]:
-    """Where the run's nodes are not as they were in an accepted run, which ``what`` names. What either does not know is
-    not compared."""
+    """How the run's nodes are unlike those of an accepted run, which ``what`` names; empty: they are alike.
+
+    What either does not know is not compared. ``same_job``: both are of one configuration, so that what depends on it
+    counts.
+    """
     found: list[tuple[Severity, str]] = []
     for name, (severity, word) in _FACTS.items():
         was, now = setup.get(name), getattr(account, name)

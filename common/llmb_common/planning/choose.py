@@ -111,7 +111,10 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
 
 def gpu_said(given: PlanningInput, gpu_type: str) -> str:
-    """``gpu_type`` and who said so, for messages: a user looks for GPU_TYPE in the shell in vain if the site set it."""
+    """The GPU type as messages have it: with ``(gpu_type in cluster_config.yaml)`` behind it where the site set it.
+
+    A user would look for GPU_TYPE in the shell in vain then.
+    """
     from_site = given.request.gpu_type is None and gpu_type == given.cluster.gpu_type
     return f"{gpu_type} (gpu_type in {FILE_NAME})" if from_site else gpu_type
 
@@ -135,7 +138,7 @@ _ALIASES = {
 
 
 def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
-    """GPU type, model and dtype that are meant, and the rows that there are of them, at any scale and FP8 scaling.
+    """(GPU type, model, dtype, rows) that the request means; the rows are at any scale and FP8 scaling.
 
     Raises:
         RequestError: there are none; the message says which there are.
@@ -217,10 +220,13 @@ def _asked(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
 
 
 def choose(given: PlanningInput) -> Case:
-    """The row that is meant, with its model, variant, dtype and number of GPUs.
+    """The request with the row of the recipe that it means, its model, variant, dtype and number of GPUs.
+
+    What was decided for the user is among its notices.
 
     Raises:
-        RequestError: no row is; the message says which there are.
+        RequestError: the recipe has no such row; the message says which there are. The code is
+            ``undocumented-scale`` where only the number of GPUs is another one, and FORCE is not set.
     """
     recipe = given.recipe
     request = given.request
@@ -289,10 +295,12 @@ def choose_gpu_type(given: PlanningInput) -> str:
 
 
 def documented_scales(given: PlanningInput) -> list[int]:
-    """The documented numbers of GPUs for what is asked for, whatever its own number.
+    """The numbers of GPUs, sorted, that the recipe documents for the requested model, GPU type and dtype.
+
+    Whether the number of GPUs that is asked for is one of them does not matter.
 
     Raises:
-        RequestError: no row is meant.
+        RequestError: the recipe has no such model, GPU type, variant or dtype.
     """
     scaling = given.request.fp8_recipe
     rows = [row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
@@ -300,7 +308,7 @@ def documented_scales(given: PlanningInput) -> list[int]:
 
 
 def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """What was decided for the user: GPU type, size, dtype, rows of a relative, an undocumented scale, the variant.
+    """Notices on what was decided for the user: GPU type, size, dtype, a relative's rows, scale, variant; or none.
 
     ``rows``: those among which the scale decided.
     """
@@ -333,7 +341,7 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_notices(case: Case) -> list[str]:
-    """Who chose the GPU type, where the user did not, and whether this machine has others."""
+    """Notices on the GPU type: who chose it where the user did not, and whether this machine has others; or none."""
     machine = case.machine
     local = machine.gpu_type if machine.traits.this_machine else None
     if case.request.gpu_type is None and case.cluster.gpu_type is None and local is None:
@@ -347,7 +355,7 @@ def _gpu_notices(case: Case) -> list[str]:
 
 
 def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
-    """Two variants are documented with the same commands: a notice always says which one a job is."""
+    """Notices on which of several variants the job is, as two may be documented with the same commands; or none."""
     taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
         scales = _scales([row for row in rows if row.variant == newest])
@@ -366,7 +374,10 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
 
 
 def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
-    """The GPU types that ``recipe`` has configurations for, of ``size`` or, where none is asked for, of its default."""
+    """The GPU types that ``recipe`` has configurations of ``size`` for (None: of its default), in a fixed order.
+
+    Those of all sizes where it has no such size.
+    """
     known = {row.gpu for row in recipe.configurations if row.size == (size or recipe.defaults.model_size)}
     known = known or {row.gpu for row in recipe.configurations}  # a size that does not exist is an error of its own
     if size is None and "smoke" in recipe.sizes:
@@ -425,7 +436,13 @@ def _instead(case: Case) -> str:
 
 
 def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
-    """The rows of the FP8 scaling that is asked for, or of the variant's own, where rows say theirs."""
+    """Those of ``rows`` that have the FP8 scaling which is asked for, or else the variant's own.
+
+    All of them where no row says its own.
+
+    Raises:
+        RequestError: rows say theirs, and none has the scaling that is asked for
+    """
     known = list(dict.fromkeys(row.fp8_recipe for row in rows if row.fp8_recipe is not None))
     if not known:
         return rows
@@ -476,7 +493,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
 
 
 def _scales(rows: Sequence[Row]) -> str:
-    """The documented numbers of GPUs of all ``rows``, in order, with commas."""
+    """The documented numbers of GPUs of all ``rows`` in increasing order, as a text: ``8, 16, 32``."""
     return ", ".join(map(str, _scales_of(rows)))
 
 
@@ -486,7 +503,10 @@ def _scales_of(rows: Iterable[Row]) -> list[int]:
 
 
 def _base(rows: Sequence[Row]) -> Row | None:
-    """The function that a job on an undocumented number of GPUs starts from; None where the rows are no functions."""
+    """The row whose function a job on an undocumented number of GPUs starts from.
+
+    It is the one for most GPUs, or, for some models, for fewest. None where a row is not of a function at one scale.
+    """
     functions = [row for row in rows if row.function is not None and row.gpus_min == row.gpus_max]
     if len(functions) < len(rows):
         return None

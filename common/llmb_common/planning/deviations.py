@@ -18,8 +18,9 @@ QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def deviations(case: Case, plan: JobPlan) -> tuple[Deviation, ...]:
-    """What a planned job does otherwise than NVIDIA's runner, in the order of the table; empty where it does nothing
-    so.
+    """What a planned job does otherwise than NVIDIA's runner, in the order of ``TABLE``.
+
+    Empty where it does nothing so, and on CPUs.
     """
     if plan.device == "cpu":
         return ()
@@ -33,9 +34,7 @@ def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
 
 
 def _plain(case: Case, plan: JobPlan) -> bool:
-    """Whether the job saves checkpoints, so that its optimizer is plain Adam and gathers after its step. Whether the
-    job does without an optimization because it saves checkpoints.
-    """
+    """Whether the job saves or resumes, and for that goes without a precision-aware optimizer or an early gather."""
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
 
@@ -46,7 +45,10 @@ def _interleaved(plan: JobPlan) -> bool:
 
 
 def _gathers_early(case: Case, plan: JobPlan) -> bool:
-    """Whether the runner gathers parameters during the optimizer's step (``overrides.py:683-689``, v0.3.1 alike)."""
+    """Whether NVIDIA's runner gathers parameters during the optimizer's step of such a job.
+
+    ``overrides.py:683-689`` of Megatron-Bridge, v0.3.1 alike.
+    """
     settings = case.function.settings if case.function is not None else {}
     if settings.get("early_gather"):
         return True
@@ -66,20 +68,21 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
 
 
 def _graph(case: Case, plan: JobPlan) -> bool:
-    """Whether NVIDIA's runner would gather parameters early inside a captured iteration, in a job that does not
-    save. Whether the job captures whole iterations and gathers weights early, which it may as it does not save.
-    """
+    """Whether the runner would gather parameters early inside a captured iteration, in a job that does not save."""
     return _captured_whole(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
 def _not_interleaved(case: Case, plan: JobPlan) -> bool:
-    """Whether the job's function gathers weights early, and its changed layout does not interleave."""
+    """Whether the job's function gathers parameters early, but its layout is not interleaved and it does not save."""
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
     return own and not _interleaved(plan) and not case.saves
 
 
 def _changed_queues(case: Case, plan: JobPlan) -> bool:
-    """Whether the runner sets the number of queues anew, because of TP or CP (``overrides.py:248-263``)."""
+    """Whether TP or CP are not the function's, so that NVIDIA's runner sets CUDA_DEVICE_MAX_CONNECTIONS anew.
+
+    ``overrides.py:248-263`` of Megatron-Bridge.
+    """
     function = plan.function
     return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)
 
@@ -92,7 +95,7 @@ def _rubin(case: Case, plan: JobPlan) -> bool:
 
 
 def _sharded(case: Case, plan: JobPlan) -> bool:
-    """Whether FSDP is on where the runner leaves or makes one queue."""
+    """Whether FSDP is on in a job whose function sets CUDA_DEVICE_MAX_CONNECTIONS to 1."""
     if case.function is None or not plan.fsdp:
         return False
     return case.function.env.get(QUEUES) == "1"
@@ -104,7 +107,7 @@ def _recomputes(case: Case, plan: JobPlan) -> bool:
 
 
 def _queue_pairs(case: Case, plan: JobPlan) -> bool:
-    """Whether the recipe gives the function's job more queue pairs for each connection."""
+    """Whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for the job of a function."""
     pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
     return plan.function is not None and pairs is not None and pairs.source == "recipe"
 
@@ -120,7 +123,7 @@ def _profiled(case: Case, plan: JobPlan) -> bool:
 
 
 def _never(case: Case, plan: JobPlan) -> bool:
-    """False: a deviation of nearly every job is on the page only, and no notice of one."""
+    """False for every job: a deviation of nearly all of them is on the page only, and no plan has a notice of it."""
     return False
 
 

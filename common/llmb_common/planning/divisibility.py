@@ -49,10 +49,10 @@ Broken = Iterator[tuple[str, str]]
 
 
 def refuse_first(broken: Broken) -> None:
-    """Refuse a layout for the first rule that it breaks.
+    """Return where ``broken`` yields no rule; else raise for the first one, with its remedy.
 
     Raises:
-        RequestError: there is one; the message names the variable to change.
+        RequestError: code ``does-not-divide``.
     """
     for message, remedy in broken:
         raise RequestError(message, remedy=remedy, code="does-not-divide")
@@ -78,7 +78,7 @@ def captures_iterations(family: str) -> bool:
 
 
 def of_numbers(c: Layout, a: AnyShape) -> Broken:
-    """Yields the broken rules of who must divide whom, apart from the layers of pipeline stages."""
+    """Yields (what does not divide, what to do) for a layout and a model, apart from the layers of pipeline stages."""
     yield from _of_world(c)
     yield from _of_tensors(c, a)
     yield from _of_sequence(c, a.attention_chunk)
@@ -87,14 +87,17 @@ def of_numbers(c: Layout, a: AnyShape) -> Broken:
 
 
 def of_ranks(c: Layout) -> Broken:
-    """Yields the broken rules of division that hold for every model."""
+    """Yields (what does not divide, what to do) by the rules that hold for every model: GPUs, sequence and batch."""
     yield from _of_world(c)
     yield from _of_sequence(c)
     yield from _of_batches(c)
 
 
 def divides_at_all(layout: Layout) -> bool:
-    """Whether any model can be divided so: a quick look, before one is planned."""
+    """Whether the layout's GPUs, sequence and batch divide for any model at all.
+
+    A quick look, before one is planned.
+    """
     if next(of_ranks(layout), None) is not None:
         return False
     return layout.gpus % (layout.pp * (layout.ep or 1) * (layout.etp or 1)) == 0
@@ -232,7 +235,7 @@ def _of_graphs(c: Layout, *, whole_iteration: bool) -> Broken:
 
 
 def graphs_with_fsdp() -> tuple[str, str]:
-    """That CUDA graphs of any kind and FSDP cannot be combined, and what to do about it.
+    """(what is wrong, what to do): that CUDA graphs of any kind and FSDP cannot be combined.
 
     By the sources at core_v0.16.0 to core_v0.19.0. 0.16 starts an all-gather in each optimizer step
     (distrib_optimizer.py:2609, megatron_fsdp.py:1117) that the captured forward waits for. 0.17 can leave it out
@@ -250,7 +253,11 @@ _FURTHEST = 256
 def with_nearest(
     error: RequestError, layout: Layout, asked: Iterable[str], check: Callable[[Layout], None]
 ) -> RequestError:
-    """``error`` with the nearest valid values of each column that was ``asked`` for, or of the number of GPUs."""
+    """The same ``error``, to whose remedy the nearest valid values are added: ``(nearest: TP 4 or 8)``.
+
+    They are those of each column of ``asked``, or of the number of GPUs where none is. ``check`` raises for a layout
+    that is not valid. Without a valid value near the remedy stays as it is.
+    """
     names = [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]
     valid = {name: " or ".join(map(str, _valid(layout, name, check))) for name in names}
     called = {name: "JOB_TOTAL_GPUS" if name == "gpus" else variable_of(name) for name in names}
@@ -261,7 +268,10 @@ def with_nearest(
 
 
 def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
-    """Yields the nearest valid value below the layout's own for the column ``name``, then the nearest above."""
+    """Yields the nearest valid value below the layout's own for the column ``name``, then the nearest above.
+
+    Either is left out where no value within reach is valid.
+    """
     own: int = getattr(layout, name) or 1
     least = 0 if name in ("recompute_layers", "offload_layers") else 1
     divides = {

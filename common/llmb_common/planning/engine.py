@@ -33,7 +33,7 @@ from llmb_common.recipes.rows import PublishedResult
 
 
 def choose_functions(given: PlanningInput) -> PlanningInput:
-    """What is given, with the functions of the release that the job's image has, or that LLMB_ENGINE names: ``0.6.2``.
+    """``given`` with the recipe's functions of the release that the job's image has, or that LLMB_ENGINE names.
 
     A site's own image may have any; it is planned with the newest, unless the site has a catalogue of it. So is a later
     patch of a known image of NVIDIA's, with the newest of its own minor release.
@@ -90,7 +90,10 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
 
 
 def _held_by(image: str | None) -> str | None:
-    """The release in an image of NVIDIA's, without its last number in a patch that is not known; None: not known."""
+    """The release of Megatron-Bridge in an image of NVIDIA's, ``0.6.2``; None: it is not known.
+
+    ``0.6`` for a patch of the image that is not known.
+    """
     return bridge_release(image) or patched_release(image)
 
 
@@ -108,7 +111,11 @@ def _nearest(recipe: Recipe, held: str | None, patched: str | None) -> str | Non
 
 
 def _refuse_later_image(given: PlanningInput) -> None:
-    """Raise RequestError for an image of NVIDIA's that came after all known ones, where nobody says what it has."""
+    """Return where the job's image is one whose release is known, or somebody says it; else raise.
+
+    Raises:
+        RequestError: code ``no-such-engine``: an image of NVIDIA's that came after all known ones
+    """
     request = given.request
     if not given.containers or request.engine is not None or not request.checks_engine:
         return
@@ -124,17 +131,21 @@ def _refuse_later_image(given: PlanningInput) -> None:
 
 
 def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
-    """The error that there is no such engine; ``field`` is the variable at fault."""
+    """A RequestError (code ``no-such-engine``) for the caller to raise; ``field`` is the variable at fault."""
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
 def _adopting(image: str | None) -> str:
-    """The command line that makes an image's functions known: ``llmb-install adopt IMAGE``."""
+    """The command line that makes an image's functions known: ``llmb-install adopt IMAGE``, so for None."""
     return f"llmb-install adopt {quote(image or 'IMAGE')}"
 
 
 def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
-    """The release that the site's configuration has for LLMB_ENGINE or the image; or that is newer than all known."""
+    """The site's release that the job runs in, by LLMB_ENGINE, else by its image: (number, what the site says).
+
+    A number newer than all that LLMB knows is one too, though the site says nothing of it. None: a release of the
+    recipe's.
+    """
     recipe = given.recipe
     asked = given.request.engine
     image = given.request.image
@@ -161,10 +172,11 @@ def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
 
 
 def choose_in_release(given: PlanningInput) -> Case:
-    """The row that is meant, of the functions that the job's image has.
+    """The request with the row that it means, among the functions that the job's image has.
 
     Raises:
-        RequestError: no row is; where another release has it, the message says so.
+        RequestError: there is no such row; where another release has it, the message says so (code ``not-in-image``).
+        ConfigError: the site's catalogue is of another release than its configuration says.
     """
     chosen = choose_functions(given)
     try:
@@ -183,7 +195,7 @@ def choose_in_release(given: PlanningInput) -> Case:
 
 
 def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
-    """That the functions of the job's image lack what is asked for, and that those of ``release`` have it."""
+    """An error (code ``not-in-image``) for the caller to raise: the image lacks a function that ``release`` has."""
     say = chosen.request.say
     assert chosen.recipe.catalogue is not None  # or there were no releases
     own = chosen.recipe.catalogue
@@ -280,7 +292,7 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
 
 
 def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
-    """What a job in an image whose release, or its functions, nobody knows is planned with."""
+    """A notice for an image whose release, or its functions, nobody knows: with which functions the job is planned."""
     request = case.request
     held = bridge_release(request.image)
     catalogue = case.recipe.catalogue
@@ -297,7 +309,10 @@ def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
 
 
 def _of_newer(case: Case, engine: str, *, own: bool) -> str:
-    """What a job in a release that LLMB does not know is planned with."""
+    """A notice for a release ``engine`` that LLMB does not know: with which functions the job is planned.
+
+    ``own``: the functions are those of that release.
+    """
     said = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
     catalogue = case.recipe.catalogue
     if catalogue is None:

@@ -33,7 +33,7 @@ _QUEUE_PAIRS: dict[str, tuple[tuple[str, ...], tuple[str, ...], int]] = {
 
 
 def variables(case: Case) -> dict[str, str]:
-    """Those that depend on the GPU type, the model and the scale, for every recipe."""
+    """The variables, name to value, that GPU type, model and scale ask for in every recipe; empty: none."""
     values: dict[str, str] = {}
     if gpus.rows_of(case.gpu_type) == "gb200":
         values |= {"NCCL_NET_GDR_LEVEL": "PHB", "NCCL_NET_GDR_C2C": "1"}  # GPUDirect over the C2C link
@@ -44,7 +44,7 @@ def variables(case: Case) -> dict[str, str]:
 
 
 def fast_cores(case: Case) -> tuple[int, int] | None:
-    """As ``Gpu.fast_cores``; None where the job's ranks may use any core of their socket."""
+    """The cores that ranks are held to, (stride, count) as in ``Gpu.fast_cores``; None: any core of their socket."""
     gpu, entry = gpus.GPUS.get(case.gpu_type), case.entry
     if gpu is None or entry is None or case.model.reduced or case.request.cpu_pinning or not case.request.fast_cores:
         return None
@@ -52,7 +52,7 @@ def fast_cores(case: Case) -> tuple[int, int] | None:
 
 
 def _any_core(entry: FunctionName) -> bool:
-    """Whether NVIDIA's launcher leaves it to the kernel on which cores such a job runs (setup_experiment.py: main)."""
+    """Whether NVIDIA's launcher lets jobs of this function run on any core (setup_experiment.py: main)."""
     return (
         (entry.model == "nemotron_3_super" and entry.dtype == "bf16")
         or (entry.model == "deepseek_v3" and entry.suffix != "large_scale")
@@ -61,7 +61,7 @@ def _any_core(entry: FunctionName) -> bool:
 
 
 def memory_clock(case: Case) -> int | None:
-    """MHz at which the GPUs' memory is held; None: as it is."""
+    """MHz at which the memory of the job's GPUs is held; None: left as it is."""
     gpu = gpus.GPUS.get(case.gpu_type)
     return gpu.memory_clock if gpu is not None and case.function is not None and not case.model.reduced else None
 
@@ -95,7 +95,13 @@ _CUDNN_NORMS_0_6 = {
 
 
 def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engine: str) -> dict[str, str]:
-    """The variables that the recipe asks for, before the site and the caller have their say."""
+    """The job's variables, name to value, that LLMB sets for the recipe, before site and caller have their say.
+
+    Adds a notice to ``case`` where a trace of NCCL is asked for on CPUs.
+
+    Raises:
+        RequestError: EP is more than the GPUs that NVLink joins, and the function exchanges tokens by it.
+    """
     values = {
         # Synthetic data and a null tokenizer: nothing may reach for a hub.
         "TOKENIZERS_PARALLELISM": "False",
@@ -123,7 +129,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
 
 
 def _of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
-    """As the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
+    """The variables, name to value, as the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
     values = {
@@ -143,10 +149,10 @@ def _of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
 
 
 def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Layout) -> dict[str, str]:
-    """As Megatron-Bridge 0.6.0's functions of Llama have them (``perf_recipes/llama``, ``env_vars``).
+    """The variables, name to value, as Megatron-Bridge 0.6.0's functions of Llama have them.
 
-    Where a row has other columns than the function, as its launcher sets them for such columns
-    (``scripts/performance/utils/overrides.py:217-303``).
+    See ``perf_recipes/llama``, ``env_vars``. Where a row has other columns than the function, as its launcher sets them
+    for such columns (``scripts/performance/utils/overrides.py:217-303``).
     """
     row_gpu = gpus.rows_of(gpu_type)
     values = {
@@ -195,10 +201,13 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
 
 
 def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
-    """The variables that the function wants set before torch is imported.
+    """The variables, name to value, that the function wants set before torch is imported.
 
     Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
     ``scripts/performance/utils/overrides.py:217-303``); what every function has by itself follows the same rules.
+
+    Raises:
+        RequestError: EP is changed to more than the GPUs that NVLink joins, and the function exchanges tokens by it
     """
     values = dict(function.env)
     own = function.columns
@@ -238,7 +247,10 @@ def _sends_large(entry: FunctionName) -> bool:
 def job_environment(
     recipe: Mapping[str, str], cluster: ClusterConfig, caller: Mapping[str, str]
 ) -> dict[str, EnvironmentValue]:
-    """All job variables, sorted by name; the caller's environment wins over the site, the site over the recipe."""
+    """All variables of a job, sorted by name, each with who set it.
+
+    The caller's environment wins over the site, the site over the recipe.
+    """
     merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
     merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}
     merged |= {name: EnvironmentValue(value, "environment") for name, value in caller.items()}

@@ -11,7 +11,7 @@ from llmb_common.recipes.catalogue import Function
 
 
 def divides_stages(function: Function, c: Layout) -> bool:
-    """Whether the layers fill stages and chunks, or the function itself says which are where."""
+    """Whether PP and VP divide the function's layers evenly, or the function itself says which layers are where."""
     return function.stages or (function.architecture.layers + len(ends_of(function))) % (c.pp * (c.vp or 1)) == 0
 
 
@@ -42,10 +42,10 @@ def sharding_problems(function: Function, c: Layout) -> Broken:
 
 
 def check_stages(name: str | None, function: Function, layout: Layout) -> None:
-    """Refuse PP and VP of the function ``name``, which assigns its layers to stages itself, where no layout is known.
+    """Return where there is a layout of PP and VP for the function ``name``, which places its layers itself.
 
     Raises:
-        RequestError: there is none; it names the pairs that have one.
+        RequestError: code ``no-layout``: there is none; it names the pairs that have one.
     """
     own = function.columns
     if (layout.pp, layout.vp or 1) == (own.pp, own.vp or 1) or function.chunks(layout.pp, layout.vp):
@@ -62,7 +62,10 @@ def check_stages(name: str | None, function: Function, layout: Layout) -> None:
 
 
 def other_stages(function: Function, layout: Layout, refused: str) -> bool:
-    """Whether Megatron refuses the function for its own layers of stages, and the job has others, which it takes."""
+    """Whether ``refused`` is about the function's own layers of stages, and the job has others that Megatron takes.
+
+    ``refused``: Megatron's message on the function.
+    """
     own = function.columns
     changed = (layout.pp, layout.vp or 1) != (own.pp, own.vp or 1)
     return "pipeline_model_parallel_layout" in refused and changed and bool(function.chunks(layout.pp, layout.vp))

@@ -102,12 +102,11 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
 
 
 def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
-    """What Megatron's validation lets pass, and what then fails on every rank.
+    """Yields (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
 
     Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
     0.19, ``MoEFlexTokenDispatcher``. GPT-OSS: Bridge 0.6's recipes of it exchange attention heads (``cp_comm_type``
     a2a), which Transformer Engine 2.12 to 2.18 divides by CP (``context_parallel.py``, ``AttnFuncWithCPAndQKVOA2A``).
-
     Parts of products on a rank: Transformer Engine 2.12 to 2.18 takes multiples of 32 in MXFP8
     (``pytorch/csrc/quantizer.cpp``), of 16 in other FP8 (``pytorch/utils.py``, ``assert_dim_for_fp8_exec``) and in
     NVFP4 (``quantizer.cpp``). Attention heads are such.
@@ -150,7 +149,9 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
 def check_settings(
     name: str | None, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str
 ) -> None:
-    """Check settings that are asked for by name, of the function ``name`` in ``layout``, on GPUs.
+    """Return where Megatron takes the settings ``asked`` in the function ``name``, on GPUs of ``gpu_type``.
+
+    What the function's own settings conflict in is not held against them.
 
     Raises:
         RequestError: Megatron would refuse them, or they would do nothing.
@@ -210,8 +211,11 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
 
 
 def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None:
-    """The function that the job calls, on sequences of so many tokens; None where the training code builds the model
-    from its architecture."""
+    """The plan's record of the function that the job calls, on sequences of so many tokens.
+
+    None where the training code builds the model from its architecture. Adds to ``case`` the notices that are written
+    of the function.
+    """
     function = case.function
     name = case.row.function
     catalogue = case.recipe.catalogue
@@ -242,7 +246,7 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
 
 
 def check_columns(case: Case, layout: Layout) -> None:
-    """Check ``layout`` by the rules of what builds the model.
+    """Return where the model of ``case`` can be divided as ``layout`` has it, and all its columns go together.
 
     Raises:
         RequestError: a number does not divide, or a column cannot be changed.
@@ -255,7 +259,10 @@ def check_columns(case: Case, layout: Layout) -> None:
 
 
 def _check_function_layout(case: Case, function: Function, layout: Layout) -> None:
-    """Check the columns that the user changes; the function's own are NVIDIA's, and checked by arithmetic only.
+    """Return where the function can run in ``layout``; else raise for the first problem.
+
+    The columns that the user changes are checked by all rules, the function's own, which NVIDIA chose, by arithmetic
+    only.
 
     Raises:
         RequestError: the first problem

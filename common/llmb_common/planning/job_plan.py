@@ -85,12 +85,12 @@ class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def parts(self) -> dict[str, float]:
-        """The parts by name, in the order in which they are shown."""
+        """The parts of the stage's memory in GiB, by name, in the order in which they are shown."""
         return {name: getattr(self, name) for name in self.__struct_fields__[3:]}
 
     @property
     def total(self) -> float:
-        """The predicted peak of allocated memory of a rank, in GiB."""
+        """The predicted peak of GPU memory that is allocated on a rank of the stage, in GiB."""
         return sum(self.parts.values())
 
 
@@ -125,24 +125,28 @@ class MemoryEstimate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     @property
     def peak(self) -> float:
-        """The predicted peak of allocated memory on the fullest rank, in GiB."""
+        """The predicted peak of GPU memory that is allocated on the fullest rank, in GiB."""
         return self.fullest.total
 
     @property
     def likely(self) -> float:
-        """The expected peak of GPU memory, in the unit of ``peak``: ``peak`` times what such jobs were measured to
-        need of it; ``peak`` itself where nobody measured any.
+        """The expected peak of GPU memory on the fullest rank, in GiB.
+
+        It is ``peak`` times what such jobs were measured to need of it; ``peak`` itself where nobody measured any.
         """
         return self.peak * self.factor
 
     @property
     def fits(self) -> bool:
-        """Whether the likely peak and the reserve together are at most what the device has."""
+        """Whether the likely peak and the reserve together are at most the memory that the GPU has."""
         return self.likely + self.reserve <= self.limit
 
     @property
     def certain(self) -> bool:
-        """Whether it is certain that the job does not fit: a validated lower bound is above the limit."""
+        """Whether the job certainly does not fit: a validated lower bound and the reserve are above the limit.
+
+        False where there is no such bound.
+        """
         return (self.at_least or 0) + self.reserve > self.limit
 
     @property
@@ -336,12 +340,12 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def tokens_per_gpu(self) -> float:
-        """The number of tokens that one GPU processes in a step."""
+        """The number of tokens in a step, divided by the number of GPUs."""
         return self.gbs * self.seq_len / self.gpus
 
     @property
     def trained_steps(self) -> int:
-        """How many steps it trains: all, or so many more than the checkpoint that it loads."""
+        """How many steps the job trains: ``exit_after`` where set, beyond its checkpoint; else ``max_steps``."""
         return self.exit_after or self.max_steps
 
     @property
@@ -352,18 +356,18 @@ class JobPlan(Columns[int], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.architecture is not None and self.architecture.moe is not None
 
     def on_nodes(self, nodes: str) -> JobPlan:
-        """The same job on these nodes, a host list.
+        """A plan of the same job on these nodes, a host list: ``n[1-4]``.
 
         Raises:
-            RequestError: its scheduler does not let it choose.
+            RequestError: its scheduler does not let jobs choose their nodes.
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).on_nodes(nodes))
 
     def after_days(self, days: int) -> JobPlan:
-        """The same job, which begins so many days from now.
+        """A plan of the same job, which begins so many days from now.
 
         Raises:
-            RequestError: its scheduler does not let it wait.
+            RequestError: its scheduler does not let jobs wait.
         """
         return msgspec.structs.replace(self, scheduler=(self.scheduler or SchedulerPart()).after_days(days))
 

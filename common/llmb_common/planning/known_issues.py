@@ -39,7 +39,10 @@ def known_issues(case: Case, plan: JobPlan) -> list[str]:
 
 
 def _exchanges_over_spectrum_x(case: Case, plan: JobPlan) -> bool:
-    """Whether NCCL itself exchanges the experts' tokens beyond NVLink, by the plug-in that the image names."""
+    """Whether NCCL itself exchanges the experts' tokens beyond NVLink, by the plug-in that the image names.
+
+    False where the job's variables name a plug-in, on CPUs and without experts.
+    """
     if plan.device == "cpu" or not plan.has_experts or any(name in plan.env for name in _PLUGINS):
         return False
     layout = plan.layout
@@ -52,6 +55,9 @@ MEETS: dict[str, Callable[[Case, JobPlan], bool]] = {"spectrum-x-all-to-all": _e
 
 
 def _dispatcher(case: Case, asked: Mapping[str, Any]) -> str:
-    """What carries tokens to their experts; rows without a function train with the all-to-all."""
+    """What carries tokens to their experts: ``alltoall``, ``flex``; rows without a function have the first.
+
+    ``asked``: settings of the framework that the user changed, by section and field.
+    """
     own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
     return str(asked.get("model.moe_token_dispatcher_type", own))

@@ -82,7 +82,10 @@ def ran_out(kind: str, share: float) -> str:
 
 
 def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, settings: bool = False) -> str:
-    """``dense, bf16``, ``experts, fp8 (mx), VP, offload``: what decides how well the memory of a job is known."""
+    """The kind of job, which decides how well its memory is known: ``dense, bf16``, ``experts, fp8 (mx), VP``.
+
+    ``precision``: the dtype with its scaling as people write it; ``settings``: some of the framework's are changed.
+    """
     layout = job.layout
     words = {
         "VP": (layout.vp or 1) > 1,
@@ -99,10 +102,11 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
 
 
 def known_here(ratios: Sequence[float]) -> Accuracy | None:
-    """What a site's runs say of their kind: peaks over predictions. None where they are too few, or contradict.
+    """How well a site's own runs know the memory of their kind of job. None where they are too few, or contradict.
 
-    The errors are those between which a further run lies in 9 of 10 cases, and never nearer than a percent: repeats of
-    one job are alike, and another job of the kind is not.
+    ``ratios``: of each run its measured peak over the predicted one. The errors are those between which a further run
+    lies in 9 of 10 cases, and never nearer than a percent: repeats of one job are alike, and another job of the kind is
+    not.
     """
     if len(ratios) < ENOUGH:
         return None
@@ -118,7 +122,7 @@ def known_here(ratios: Sequence[float]) -> Accuracy | None:
 
 
 def known(kind: str) -> Accuracy:
-    """How exactly the memory of jobs of ``kind`` is predicted, by published peaks."""
+    """How exactly the memory of jobs of ``kind`` is predicted, by published peaks; without any ``not validated``."""
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
         return found
@@ -135,9 +139,10 @@ _USABLE = 0.989
 def estimate_of(
     case: Case, plan: JobPlan, here: Callable[[str], Sequence[float]] = lambda kind: ()
 ) -> MemoryEstimate | None:
-    """The memory of a plan; None on CPUs, and of a model whose numbers are not known.
+    """The predicted GPU memory of a plan's ranks; None on CPUs, for a reduced copy and with ``PREFLIGHT=off``.
 
-    ``here``: of this site's runs of a kind, what was measured over what was predicted.
+    None, too, of a model whose numbers are not known. ``here``: of this site's runs of a kind, what was measured over
+    what was predicted.
     """
     job = job_of(case, plan) if case.request.preflight != "off" else None
     if job is None:
@@ -159,7 +164,7 @@ def estimate_of(
 
 
 def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
-    """What the memory of a plan depends on; None as ``estimate_of`` says."""
+    """What the memory of a plan depends on; None on CPUs, for a reduced copy and where numbers are not known."""
     if plan.device == "cpu" or (plan.function is not None and plan.function.reduced is not None):
         return None
     own = {name.removeprefix("model."): value for name, value in plan.megatron.items() if name.startswith("model.")}
@@ -201,10 +206,10 @@ def _placed(case: Case, layout: Layout) -> tuple[int, ...] | None:
 
 
 def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
-    """A validated lower bound: interleaved stages hold at least what the same stages hold without interleaving.
+    """A validated lower bound of the peak of GPU memory, in GiB; None where nothing validates one.
 
-    None for a configuration as NVIDIA documents it, unless runs of this site say so: a prediction does not refuse what
-    its publisher has run.
+    Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
+    documents it, unless runs of this site say so: a prediction does not refuse what its publisher has run.
     """
     documented = case.gpus in case.row.scales and not (plan.overridden or plan.megatron or case.saves)
     if documented and measured.knowledge != "validated here":
@@ -219,10 +224,11 @@ def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: 
 
 
 def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
-    """What a user should know of a job that may not fit.
+    """One notice on a job that may not fit in GPU memory; empty where it fits, or no estimate can be made.
 
     Raises:
-        RequestError: it does not fit, and PREFLIGHT lets that decide.
+        RequestError: code ``does-not-fit``: it certainly does not fit, or may not, with ``PREFLIGHT=strict``;
+            never with ``PREFLIGHT=warn``.
     """
     mode = case.request.preflight or "default"
     if estimate is None or estimate.fits:

@@ -35,7 +35,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *, early: int = 0) -> list[Stage]:
-    """The pipeline stages of a model in order.
+    """The pipeline stages of a model in order, each with its layers.
 
     Args:
         body: the model
@@ -68,7 +68,7 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
 
 
 def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
-    """Layers of each chunk where a function says so itself; None where they are divided evenly.
+    """How many layers each chunk has, in the model's order, where a function says so itself; None: divided evenly.
 
     A layout is a list of names for each chunk, or a text: ``Et*4|(t*4|)*14tmL``, where ``t`` is a layer.
     """
@@ -88,10 +88,11 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
 
 
 def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
-    """Micro-batches of each chunk that a rank holds at the end of its warm-up, one forward pass further on.
+    """Of each chunk of a rank, how many micro-batches it holds at the end of its warm-up and one pass further.
 
-    megatron-core 0.16 to 0.19, ``pipeline_parallel/schedules.py``: without interleaving a rank runs PP - rank - 1
-    forward passes ahead; with it 2(PP - rank - 1) + (VP - 1)PP, in groups of PP micro-batches a chunk.
+    ``rank``: the pipeline stage, from 0. megatron-core 0.16 to 0.19, ``pipeline_parallel/schedules.py``: without
+    interleaving a rank runs PP - rank - 1 forward passes ahead; with it 2(PP - rank - 1) + (VP - 1)PP, in groups of PP
+    micro-batches a chunk.
     """
     vp = layout.vp or 1
     if vp == 1:
@@ -231,8 +232,10 @@ def _bytes(job: MemoryInput, saved: Saved) -> float:
 
 
 def _moment(job: MemoryInput, stage: Stage) -> tuple[float, float]:
-    """Bytes of logits, and of what else lives at the peak only: at the backward pass of the last layer, or of what
-    comes after it."""
+    """Bytes on a rank that live at the peak only: (logits, all else); no logits but on the last stage.
+
+    The peak is at the backward pass of the last layer, or of what comes after it.
+    """
     layout, body = job.layout, job.body
     whole = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
     in_layer = max((_layer_moment(job, layer) for layer in set(_layers(job, stage))), default=0.0)
@@ -246,8 +249,10 @@ def _moment(job: MemoryInput, stage: Stage) -> tuple[float, float]:
 
 
 def _layer_moment(job: MemoryInput, layer: Layer) -> float:
-    """Bytes of gradients inside one layer: of the first product of its MLP, or of the tokens before and after each
-    exchange with the experts."""
+    """Bytes on a rank of the gradients inside one layer at the moment when they are most.
+
+    That is at the first product of its MLP, or at the tokens before and after each exchange with the experts.
+    """
     layout, tokens = job.layout, job.tokens / job.layout.tp
     whole = 2 * job.body.hidden * job.tokens
     moments = [2 * layer.wide * tokens, 2 * layer.copies * (layer.expert_wide + 4 * layer.expert_hidden) * tokens]

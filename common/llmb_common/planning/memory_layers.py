@@ -74,7 +74,7 @@ class Body(msgspec.Struct, frozen=True):
 
 
 def body_of(a: AnyShape, layers: Layers | None) -> Body | None:
-    """The model ``a``; None where its catalogue does not say its layers."""
+    """The model ``a`` as what decides memory; None where its layers or the size of its vocabulary are not known."""
     if layers is None or a.vocabulary is None:
         return None
     known = {kind: _layer(a, layers, kind) for kind in layers.kinds.values()}
@@ -126,7 +126,7 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
 
 
 def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What attention saves of a token, and the shapes of its matrices."""
+    """What attention saves of a token for the backward pass, and the shapes of its matrices."""
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
     core = Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))
@@ -134,7 +134,10 @@ def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """Multi-head latent attention: compressed queries and keys before and after their norms, then whole ones."""
+    """What multi-head latent attention saves of a token for the backward pass, and the shapes of its matrices.
+
+    Compressed queries and keys before and after their norms, then whole ones.
+    """
     assert s.latent is not None
     q, kv, head, position, value = s.latent
     query, up = a.heads * (head + position), a.heads * (head + value)
@@ -145,14 +148,20 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
 
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """Mamba-2: what its first product makes, which the fused scan keeps, and the scan's output."""
+    """What a Mamba-2 mixer saves of a token for the backward pass, and the shapes of its matrices.
+
+    What its first product makes, which the fused scan keeps, and the scan's output.
+    """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
     return (*_around(a.hidden, 0), Saved(plain=first + inner, inputs=inner)), shapes
 
 
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """A gated delta net: its first product, the convolution's input and output, and values before and after a norm."""
+    """What a gated delta net saves of a token for the backward pass, and the shapes of its matrices.
+
+    Its first product, the convolution's input and output, and values before and after a norm.
+    """
     assert s.delta is not None
     first, values = s.scans["delta"]
     keys = s.delta[0] * s.delta[1]
@@ -178,7 +187,7 @@ def _shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
 
 
 def size(shapes: Iterable[tuple[int, int]]) -> int:
-    """The number of elements of all matrices."""
+    """The number of elements of all matrices of these shapes together."""
     return sum(rows * columns for rows, columns in shapes)
 
 
@@ -215,7 +224,9 @@ class Storage(msgspec.Struct, frozen=True):
 def storage_of(
     precision: str, *, hopper: bool, precision_aware: bool, fsdp: bool, newer: bool, settings: Mapping[str, Any]
 ) -> Storage:
-    """The storage of a job. ``precision``: ``bf16``, ``nvfp4`` or the FP8 recipe; ``settings``: of its function.
+    """How many bytes each kind of number takes in a job.
+
+    ``precision``: ``bf16``, ``nvfp4`` or the FP8 recipe; ``settings``: of its function.
 
     Weights are kept in FP8 alone where ``fp8_param_gather`` is on, as in Bridge's named recipes but those of blockwise
     scaling (``mixed_precision.py``); otherwise bf16 weights stand beside what Transformer Engine keeps of them in FP8

@@ -23,13 +23,13 @@ MOST_CHECK_SECONDS = 1200
 
 
 def start_seconds(plan: JobPlan) -> int:
-    """Assumed seconds from the start of a job to its first step."""
+    """Assumed seconds from the start of a job to its first step, the check of its nodes included where it has one."""
     own = START_SECONDS if plan.device == "cuda" else CPU_START_SECONDS
     return own + CHECK_SECONDS if plan.check_fabric else own
 
 
 def most_check_seconds(plan: JobPlan) -> int:
-    """Seconds after which a job whose own nodes are checked trains, whether they are judged or not."""
+    """The most seconds that a job spends on checking its own nodes; then it trains, whether they are judged or not."""
     return min(MOST_CHECK_SECONDS, limit_seconds(plan.time_limit) // 2)
 
 
@@ -45,7 +45,10 @@ class Span(NamedTuple):
 
 
 def by_own_runs(plan: JobPlan) -> bool:
-    """Whether its step time is known from runs here. Plans of earlier releases were told of other jobs' times, too."""
+    """Whether the step time in the plan was measured by runs of this job here.
+
+    Plans of earlier releases were told of other jobs' times, too.
+    """
     return plan.preflight.knowledge == "own runs"
 
 
@@ -60,7 +63,10 @@ def likely_seconds(plan: JobPlan) -> float | None:
 
 
 def step_seconds(plan: JobPlan) -> Span | None:
-    """One step, by this site's own runs of the job, else as published for it: one number. None: nobody measured it."""
+    """Seconds of one step, by this site's own runs of the job, else as published for it, with both ends the same.
+
+    None: nobody measured it.
+    """
     known = plan.preflight
     if by_own_runs(plan) and known.predicted_low is not None and known.predicted_high is not None:
         return Span(known.predicted_low, known.predicted_high)
@@ -79,7 +85,7 @@ def job_seconds(plan: JobPlan) -> Span | None:
 
 
 def gpu_hours(plan: JobPlan) -> Span | None:
-    """Hours of all GPUs that the job holds. None as ``step_seconds``, and on CPUs."""
+    """GPU-hours of the whole job, of all GPUs of its nodes; None where the step time is not known, and on CPUs."""
     whole = job_seconds(plan)
     if whole is None or plan.device != "cuda":
         return None
@@ -87,14 +93,14 @@ def gpu_hours(plan: JobPlan) -> Span | None:
 
 
 def most_gpu_hours(plan: JobPlan) -> float | None:
-    """Hours of all GPUs until the job is ended. None on CPUs, and where no scheduler ends it at the plan's limit."""
+    """GPU-hours of the job if it lasts until its time limit; None on CPUs, and where no scheduler ends it then."""
     if plan.device != "cuda" or plan.scheduler is None or plan.scheduler.own_limit:
         return None
     return limit_seconds(plan.time_limit) * plan.nodes * plan.gpus_per_node / 3600
 
 
 def known_from(plan: JobPlan) -> str:
-    """Where the time of a step is known from, in a few words; empty where it is not."""
+    """Where the time of a step is known from: ``own runs``, ``published``, ``published at 64 GPUs``; or empty."""
     published = plan.preflight.published
     if by_own_runs(plan):
         return "own runs"

@@ -25,7 +25,10 @@ _NO_ESTIMATE = "no estimate: nothing like it has been measured"
 
 
 def time_lines(plan: JobPlan) -> list[str]:
-    """How long a step and the job take and how that is known, or that it is not and what comes nearest."""
+    """Lines, at least one, on how long a step and the job take and how that is known.
+
+    Where it is not known they say that, and what comes nearest.
+    """
     known, published = plan.preflight, plan.preflight.published
     lines = []
     likely, step = likely_seconds(plan), step_seconds(plan)
@@ -71,7 +74,7 @@ def _minutes(span: Span) -> str:
 
 
 def _limit(plan: JobPlan, whole: Span) -> str:
-    """The time limit beside what the job takes; empty where LLMB does not set it."""
+    """The time limit as the end of a line, ``, time limit 00:30:00``; empty where LLMB does not set it."""
     if plan.scheduler is None or plan.scheduler.own_limit:
         return ""
     doubt = ", which may be too short" if whole.high > limit_seconds(plan.time_limit) else ""
@@ -79,7 +82,7 @@ def _limit(plan: JobPlan, whole: Span) -> str:
 
 
 def cost_line(plan: JobPlan) -> str:
-    """GPU-hours: by the time that is known, else at most; empty where neither can be said."""
+    """The GPU-hours of the job by the time that is known, else at most; empty where neither can be said."""
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
         return f"{ranged(hours)} GPU-hours"
@@ -108,7 +111,10 @@ def answer(plan: JobPlan) -> str:
 
 
 def _step_known(plan: JobPlan) -> str:
-    """``5.74 s a step (published, another container)``."""
+    """The likely time of a step and where it is known from: ``5.74 s a step (published, another container)``.
+
+    ``no estimate of the time`` where it is not known.
+    """
     likely, published = likely_seconds(plan), plan.preflight.published
     if likely is None:
         return "no estimate of the time"
@@ -124,23 +130,23 @@ def _step_known(plan: JobPlan) -> str:
 
 
 def memory_line(memory: MemoryEstimate) -> str:
-    """What the fullest rank needs, as predicted and as such jobs were measured, and how well that is known."""
+    """The GPU memory that the fullest rank needs, predicted and as measured, and how well that is known."""
     return f"{_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
 
 
 def _peaks(memory: MemoryEstimate) -> str:
-    """The predicted peak with its reserve, and what such jobs were measured to need where that differs."""
+    """The predicted peak of GPU memory with its reserve in GiB, and what was measured where that differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f} GiB{measured} and {memory.reserve:.0f} in reserve"
 
 
 def _as_predicted(memory: MemoryEstimate) -> bool:
-    """Whether jobs of the kind were measured to need about what was predicted."""
+    """Whether such jobs were measured to need within 1 % of the predicted GPU memory; True: nobody measured."""
     return abs(memory.factor - 1) < _APART
 
 
 def memory_known(memory: MemoryEstimate) -> str:
-    """How well the memory of such jobs is known, and where one like it ran out."""
+    """The kind of job with how well its GPU memory is known: ``dense, bf16: validated``; and who saw one run out."""
     known = f"{memory.kind}: {memory.knowledge}"
     if not memory.ran_out:
         return known
@@ -148,7 +154,7 @@ def memory_known(memory: MemoryEstimate) -> str:
 
 
 def in_short(plan: JobPlan) -> list[str]:
-    """Up to three lines on the plan: memory, time and GPU-hours, each where something is known of it."""
+    """Up to three lines on the plan: ``memory: ...``, ``time: ...``, ``cost: ...``; each where something is known."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
         lines.append(f"memory: {memory_line(memory)}")
@@ -174,6 +180,9 @@ def ranged(span: Span) -> str:
 
 
 def alike(*values: float) -> list[str]:
-    """With as many decimals as give the largest three digits, or with all before the point: ``1,234``."""
+    """The numbers as texts, with as many decimals as give the largest three digits: ``0.57``, ``1,234``.
+
+    The largest is above 0.
+    """
     decimals = max(0, 2 - math.floor(math.log10(max(values))))
     return [f"{value:,.{decimals}f}" for value in values]

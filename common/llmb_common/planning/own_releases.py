@@ -16,7 +16,7 @@ from llmb_common.recipes.recipe import Recipe
 
 
 def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteRelease]:
-    """Those of the site's releases that jobs of ``recipe`` can run in, by the name that the site gives each."""
+    """The site's releases of Megatron-Bridge that jobs of ``recipe`` can run in, by the names that it gives them."""
     return {
         name: own
         for name, own in cluster.releases.items()
@@ -25,7 +25,7 @@ def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteReleas
 
 
 def named(releases: Iterable[str], asked: str) -> str | None:
-    """The first of ``releases`` that ``asked`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x."""
+    """The first of ``releases`` that ``asked`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x; None: none."""
     known = list(releases)
     if asked in known:
         return asked
@@ -33,7 +33,10 @@ def named(releases: Iterable[str], asked: str) -> str | None:
 
 
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:
-    """The recipe as it is for a release of the site's; without an image where nobody knows one."""
+    """The recipe as it is for the site's release ``name``: its image, its functions and no other engine.
+
+    The image is empty where nobody knows one.
+    """
     recipe = recipe.of_release(name)
     files = {}
     if recipe.catalogue_file is not None and own.catalogue is not None:

@@ -62,7 +62,9 @@ _LONGEST = 60
 def experiment_name(
     case: Case, documented: Layout, layout: Layout, fp8_recipe: str | None, settings: Mapping[str, object]
 ) -> str:
-    """The name of a run with ``layout`` where its row of the recipe has ``documented``; ``settings``: the framework's.
+    """The name of a run, also of its folder: by the variant's pattern, with what is not as documented: ``_tp4_cg0``.
+
+    ``layout`` is the run's, ``documented`` that of its row in the recipe; ``settings``: the framework's.
 
     Raises:
         RecipeError: the name cannot be a folder's.
@@ -129,10 +131,13 @@ def make_plan(
 ) -> JobPlan:
     """The plan for ``request``; notices about choices made for the user are in ``preflight.warnings``.
 
-    ``measured`` looks for this site's runs of such a job.
+    ``measured`` looks for this site's runs of such a job. Nothing is written, and no scheduler is asked but for the
+    kinds of MPI.
 
     Raises:
         RequestError: there can be no such job.
+        ConfigError: the site's catalogue is of another release than its configuration says.
+        RecipeError: the recipe's name for experiments is none for a folder, or its catalogue cannot be read.
     """
     if request.install is None:
         raise no_install("LLMB_INSTALL is not set")
@@ -251,7 +256,7 @@ def _four_digits(value: float) -> float:
 
 
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
-    """``, such as 96 (fits) and 192``: the numbers of GPUs nearest to the one asked for that FORCE takes."""
+    """The end of a remedy, ``, such as 96 (fits) and 192``: the nearest numbers of GPUs that FORCE takes; or empty."""
     asked, found = request.gpus or 0, list[str]()
     forced = msgspec.structs.replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
@@ -273,7 +278,10 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
 
 
 def no_install(problem: str) -> RequestError:
-    """That a command does not know its installation. The remedy names the one in the clone, if it has one."""
+    """The error (code ``no-install``), for the caller to raise, that a command does not know its installation.
+
+    ``problem`` is its message. The remedy names the installation in the clone, if it has one.
+    """
     here = recipes_root() / DEFAULT_FOLDER
     there = "/path/to/installation; to make one, run ./installer.py"
     if (here / FILE_NAME).is_file():

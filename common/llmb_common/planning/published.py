@@ -31,12 +31,12 @@ _BESIDE_TRAINING = ("checkpoints", "profile", "NCCL trace")
 
 
 def published_result(plan: JobPlan, recipe: Recipe) -> PublishedResult | None:
-    """The published result nearest to the plan: its own container's, else the newest; None if there is none."""
+    """The published result of exactly the plan's job: its own container's, else the newest; None if there is none."""
     return next(iter(published_results(plan, recipe)), None)
 
 
 def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
-    """Every published result of exactly the plan's configuration, the nearest software first.
+    """Every published result of exactly the plan's configuration, the nearest software first; empty: there is none.
 
     That is the plan's own container, then the newest; within one container the recipe's order.
     """
@@ -92,9 +92,9 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
 
 
 def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[Difference] | None:
-    """How the plan's job differs from the published one; empty: in nothing. None: no row of the recipe is the latter.
+    """How the plan's job differs from the published one; empty: in nothing. The software is not compared.
 
-    The software is not compared.
+    None: the recipe has no row for the published job.
     """
     row = find_row(recipe, result)
     if row is None:
@@ -207,7 +207,7 @@ def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
 
 
 def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
-    """A sort key: in which of GPU type, dtype, scaling and variant the two differ, what counts most first."""
+    """A sort key: in which of GPU type, dtype, scaling and variant plan and result differ, what counts most first."""
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
         result.gpu != plan.gpu_type,
@@ -218,7 +218,7 @@ def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple
 
 
 def _scaling(recipe: Recipe, result: PublishedResult) -> str | None:
-    """The FP8 scaling that a result was measured with; None for other dtypes."""
+    """The FP8 scaling that a published result was measured with; None for other dtypes."""
     if result.dtype != "fp8":
         return None
     return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe

@@ -15,7 +15,7 @@ ORDER = "tp-cp-ep-dp-pp"
 
 
 class RankGroup(NamedTuple):
-    """Ranks that work together: of ``size``, ``stride`` ranks apart, on so many ``nodes``."""
+    """``size`` ranks that work together, ``stride`` ranks apart, on so many ``nodes``; ``name``: ``TP``, ``DP``."""
 
     name: str
     size: int
@@ -41,7 +41,10 @@ def groups(plan: JobPlan) -> list[RankGroup]:
 
 
 def coordinates(plan: JobPlan, rank: int) -> dict[str, int]:
-    """A rank's node and its place in each group, by name; ``ep`` and ``etp`` only where there are experts."""
+    """The rank itself, its node and its place in each group, all from 0: ``{"rank": 9, "node": 1, "tp": 1, ...}``.
+
+    ``ep`` and ``etp`` only where the model has experts.
+    """
     found = {"rank": rank, "node": rank // plan.gpus_per_node}
     rest = rank
     for name in ("tp", "cp", "dp"):

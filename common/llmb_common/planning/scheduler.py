@@ -44,7 +44,7 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return None
 
     def job_name(self, usual: str) -> str:
-        """The job's name, where ``usual`` is the one that holds the run's id; a site may prescribe another."""
+        """The job's name in the scheduler: ``usual``, which holds the run's id, unless a site prescribes another."""
         return usual
 
     @property
@@ -74,8 +74,10 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     @property
     def own_limit(self) -> bool:
-        """Whether the user says in the scheduler's own options when the job is told to end: its time limit is not
-        checked then."""
+        """Whether the scheduler's own options, which the user gave, say when the job is told to end.
+
+        Its time limit is not checked then.
+        """
         return False
 
     @property
@@ -85,15 +87,15 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return {name: value for name, value in said.items() if name and value}
 
     def on_nodes(self, nodes: str) -> SchedulerPart:
-        """The same on these nodes, a host list.
+        """The same part of a plan, asking for these nodes, a host list.
 
         Raises:
-            RequestError: nodes cannot be chosen.
+            RequestError: the scheduler does not let jobs choose their nodes.
         """
         raise RequestError("this scheduler does not let jobs choose their nodes", remedy="leave the nodes out")
 
     def after_days(self, days: int) -> SchedulerPart:
-        """The same, beginning so many days from this hour on.
+        """The same part of a plan, beginning so many days from this hour on.
 
         Raises:
             RequestError: jobs cannot be told to wait.
@@ -117,7 +119,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return True
 
     def problems(self) -> Iterable[tuple[str, str, str]]:
-        """What is wrong beyond the types: the key, what it is not, and what to do."""
+        """What is wrong in the section beyond the types: (key, what it is not, what to do) each; empty: nothing."""
         return ()
 
     def time_limit(self, request: Request) -> TimeLimit | None:
@@ -129,7 +131,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return TimeLimit(request.time_limit, "TIME_LIMIT") if request.time_limit else None
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SchedulerPart | None:
-        """The scheduler's part of a plan; notices are the case's. ``may_start_mpi``: its ranks may.
+        """The scheduler's part of a plan; None: it is told nothing. Notices are added to ``case``.
+
+        ``may_start_mpi``: the job's ranks may start MPI.
 
         Raises:
             RequestError: the scheduler cannot be asked for that.

@@ -70,7 +70,9 @@ _WORDS = {"true": True, "false": False, "none": None, "null": None}
 
 
 def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
-    """The settings that are asked for, each with its value as JSON has it, without those that the function has anyway.
+    """The framework's settings that are asked for, with values as JSON has them, but those the function has anyway.
+
+    Such are noted in ``case``, and so is a release whose settings are not known.
 
     Raises:
         RequestError: the release has no such field, it takes no such value, or the plan decides it
@@ -95,9 +97,10 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
 
 
 def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
-    """What the function sets of the fields that its catalogue keeps; None, False or the like where it leaves them out.
+    """What the function sets of the fields that its catalogue keeps, by ``section.field``.
 
-    On GPUs: a CPU trains a copy that has other settings. Whatever a catalogue does not keep, only the engine knows.
+    None, False or the like where it leaves them out. On GPUs: a CPU trains a copy that has other settings. Whatever a
+    catalogue does not keep, only the engine knows.
     """
     known: dict[str, Any] = {}
     for section, names in _OF_FUNCTION.items():
@@ -122,7 +125,7 @@ def _same(one: Any, other: Any) -> bool:
 
 @lru_cache
 def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
-    """The fields of a release by section, each with what it takes; empty where nobody has listed them."""
+    """The framework's fields in a release (``0.6``) by section, each with what it takes; empty: nobody listed them."""
     if engine not in ENGINES:
         return {}
     text = (Path(__file__).parent / "fields" / f"{engine}.json").read_text(encoding="utf-8")
@@ -145,10 +148,12 @@ def _refuse_planned(name: str, said: str) -> None:
 
 
 def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
-    """Refuse settings that contradict the layout's recomputation or CUDA graphs.
+    """Return where the settings ``found`` go with the layout's recomputation and CUDA graphs.
+
+    ``said`` begins the message.
 
     Raises:
-        RequestError: there is one
+        RequestError: one does not
     """
     if found.get("model.recompute_granularity") == "full":
         remedy = "use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)"
@@ -188,7 +193,9 @@ def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
 
 
 def value_of(text: str, kinds: list[str], said: str) -> Any:
-    """``text`` as one of ``kinds``, or, where nobody knows them, as what it looks like.
+    """The value that ``text`` stands for among ``kinds``, or, where these are empty, as what it looks like.
+
+    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; ``said`` begins the message.
 
     Raises:
         RequestError: it is none of them

@@ -23,7 +23,10 @@ NO_GPUS = "no GPUs here"
 
 
 class Source(NamedTuple):
-    """``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document."""
+    """One value of a plan and where it comes from.
+
+    ``value`` is for people; ``source`` is an option, a variable, a file, or the line of a document.
+    """
 
     name: str
     value: str
@@ -82,7 +85,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
 
 
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
-    """Name and value of each column that says something, and whether the user chose it."""
+    """Yields (name, value, whether the user chose it) for each column of the plan that says something."""
     for name in Columns.__struct_fields__:
         value, asked = getattr(plan, name), name in plan.overridden
         if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):

@@ -18,10 +18,10 @@ from llmb_common.recipes.rows import Measurement
 
 
 def fp8_recipe_for(case: Case) -> str | None:
-    """The FP8 scaling of the job; None where it is not in FP8.
+    """The FP8 scaling of the job (``cs``, ``mx``); None where it is not in FP8. Adds notices on it to ``case``.
 
     Raises:
-        RequestError: the GPU does not support it.
+        RequestError: the GPU does not support it, or no configuration of the recipe uses it.
     """
     asked = case.request.fp8_recipe
     published = case.variant.fp8_recipe
@@ -56,8 +56,9 @@ def fp8_recipe_for(case: Case) -> str | None:
 
 
 def steps_for(case: Case) -> tuple[int, int | None]:
-    """The number of steps to train, and after how many a resumed run ends (None: after all; the documents train
-    one).
+    """(the number of steps to train, after how many a resumed run ends); the latter None: after all.
+
+    The documents train one step of a resumed run. Adds a notice to ``case`` where the steps are too few for a result.
     """
     request, variant = case.request, case.variant
     if request.max_steps is not None:
@@ -79,10 +80,10 @@ def steps_for(case: Case) -> tuple[int, int | None]:
 
 
 def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
-    """What is profiled in a job of the release ``engine``; None where nothing is.
+    """What is profiled in a job of the release ``engine``; None where nothing is. Adds notices to ``case``.
 
     Raises:
-        RequestError: the job does not have such steps or ranks.
+        RequestError: the job does not have such steps or ranks, or cannot be profiled so.
     """
     request, say = case.request, case.request.say
     if not request.profile:
@@ -155,9 +156,10 @@ def _trace(case: Case, engine: str, tool: str) -> str:
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
-    """The ranks that are profiled; None: all.
+    """The numbers of the ranks that are profiled, sorted; None: all.
 
-    Of the documented 0-8, those that a small job does not have are left out without a word.
+    Those that are asked for and that the job lacks are noted in ``case``. Of the documented 0-8, those that a small job
+    does not have are left out without a word.
 
     Raises:
         RequestError: no list of ranks, or none that the job has
@@ -204,7 +206,7 @@ def _profiler(case: Case) -> Literal["nsys", "torch"]:
 
 
 def refuse_on_cpu(case: Case, layout: Layout) -> None:
-    """Refuse what needs a GPU where there is none.
+    """Return where the job is for GPUs, or asks for nothing that needs one; else raise.
 
     Raises:
         RequestError: something that needs one was asked for.
@@ -227,7 +229,10 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
 
 
 def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
-    """How experts get their tokens, None where the job does not decide it; and the layout with which they can.
+    """(how experts get their tokens, the layout with which they can); the former None: the job does not decide it.
+
+    CUDA graphs are switched off, and that noted in ``case``, where balanced routing needs it and the user did not ask
+    for them.
 
     Raises:
         RequestError: there are no experts, or what was asked for cannot be combined.
@@ -250,7 +255,7 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
-    """Where checkpoints are written and read; notes what the documents say against them at this size and scale."""
+    """Where checkpoints are written and read; adds to ``case`` what the documents say against them."""
     request, known = case.request, case.model.checkpoint
     if request.checkpoint_interval and request.checkpoint_interval > steps:
         case.note(
@@ -284,7 +289,7 @@ def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> Checkpoin
 
 
 def ineffective(case: Case) -> list[str]:
-    """What was asked for and has no effect on this way of running, one sentence each."""
+    """What was asked for and has no effect on this way of running, one sentence each; empty: nothing."""
     request = case.request
     cluster = case.cluster
     machine = case.machine

@@ -73,10 +73,10 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
 
 
 def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: SchedulerPart | None) -> None:
-    """Refuse a setting of the framework that starts MPI in a job whose ranks cannot.
+    """Return where the job's ranks can start MPI, or none of ``settings`` makes them; else raise.
 
     Raises:
-        RequestError: there is one
+        RequestError: a setting starts MPI, and ranks cannot
     """
     if scheduler is not None and scheduler.starts_mpi:
         return

@@ -20,13 +20,18 @@ SLURM_LONGEST_SIGNAL = 65535
 
 
 def save_seconds(parameters: int, gb_per_second: float) -> int:
-    """Seconds that writing one checkpoint of ``parameters`` weights takes at 10^9 bytes/s times ``gb_per_second``."""
+    """Seconds to allow for saving one checkpoint of ``parameters`` weights at 10^9 bytes/s times ``gb_per_second``.
+
+    They include two minutes beside the writing, and are at most what Slurm can be told.
+    """
     writing = parameters * CHECKPOINT_BYTES_PER_PARAMETER / (gb_per_second * 1e9)
     return min(SAVE_BASE_SECONDS + math.ceil(writing), SLURM_LONGEST_SIGNAL)
 
 
 def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
-    """A notice where the time limit is too short for the job's start, its steps and its save, as far as that is known.
+    """One notice where the time limit is too short for the job's start, its steps and its save; or none.
+
+    Empty where it is long enough, nobody knows the time of a step, or LLMB does not set the limit.
 
     Raises:
         RequestError: the job would be told to save at its very start.

@@ -25,7 +25,11 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
     """``LLMB_INSTALL``, else the current folder if it is an installation that we trust, else None.
 
     Its configuration names programs and variables of jobs, so one that any user could have put into a shared folder,
-    such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it.
+    such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it; a notice on stderr says so. ``LLMB_INSTALL`` need not
+    exist.
+
+    Raises:
+        RequestError: ``LLMB_INSTALL`` is no path that can be used.
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
         check_argument("LLMB_INSTALL", named)
@@ -60,7 +64,7 @@ def _entry(folder: Path) -> CatalogEntry | None:
 
 
 def _is_readable(recipe: Recipe) -> bool:
-    """Whether the recipe's catalogue can be read; that it cannot is reported in a notice."""
+    """Whether the recipe has a catalogue that can be read; a notice says where one cannot."""
     try:
         return recipe.catalogue is not None
     except RecipeError as error:
@@ -78,10 +82,10 @@ class Workspace:
 
     @property
     def install(self) -> Path:
-        """The installation, whether it exists or not: a dry run needs no more.
+        """The installation, whether its folder exists or not: a dry run needs no more.
 
         Raises:
-            RequestError: none is named
+            RequestError: code ``no-install``: none is named
         """
         if self.install_or_none is None:
             from llmb_common.planning.plan import no_install
@@ -90,10 +94,10 @@ class Workspace:
         return self.install_or_none
 
     def require_install(self) -> Path:
-        """The installation.
+        """The installation, whose folder exists.
 
         Raises:
-            RequestError: none is named, or it does not exist
+            RequestError: code ``no-install``: none is named, or it does not exist
         """
         if not self.install.is_dir():
             raise RequestError(
@@ -105,10 +109,10 @@ class Workspace:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
-        """The site's configuration; that of no site without an installation.
+        """The site's configuration, read once; the defaults where there is no installation.
 
         Raises:
-            ConfigError: the file cannot be read
+            ConfigError: the file cannot be read, is wrong, or comes from somebody who has no say here
         """
         from llmb_common.planning.site.cluster import load_cluster_config
 
@@ -116,7 +120,7 @@ class Workspace:
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
-        """All recipes that can be read, by name. One that cannot be read is reported in a notice."""
+        """All recipes that can be read, by name, read once. One that cannot is reported in a notice."""
         entries = (_entry(folder) for folder in self._folders(self.cluster.repo))
         return tuple(entry for entry in entries if entry is not None)
 
@@ -134,7 +138,10 @@ class Workspace:
         return [name for name in map(workload_in, self._folders(repo)) if name]
 
     def _folders(self, repo: str | None) -> Iterator[Path]:
-        """The folders of the recipes, where the site's clone is ``repo``."""
+        """The recipes' folders: in the site's clone ``repo`` unless LLMB_REPO is set, else in ``recipes_root()``.
+
+        A notice says where ``repo`` has no recipe.
+        """
         if not os.environ.get("LLMB_REPO") and repo:
             clone = Path(repo)
             if next(recipe_folders(clone), None) is not None:
@@ -145,7 +152,7 @@ class Workspace:
     def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
         """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
 
-        A catalogue that cannot be read is reported in a notice.
+        A catalogue that cannot be read is reported in a notice and left out. Empty: the site has none for it.
         """
         from llmb_common.planning.own_releases import own_catalogues
 
@@ -177,7 +184,7 @@ class Workspace:
         )
 
     def nearest_model(self, name: str) -> str:
-        """What to do about ``name``, a model and no workload; empty where nothing comes near."""
+        """What to do about ``name``, which is a model and no workload, as a remedy; empty where nothing comes near."""
         from llmb_common.recipes.nearest import plan_command, remedy_for
 
         recipes = [entry.recipe for entry in self.catalog]

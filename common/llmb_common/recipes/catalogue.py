@@ -203,7 +203,7 @@ class Catalogue:
         self._decoded: dict[str, Function] = {}
 
     def is_whole(self) -> bool:
-        """Whether the functions are those that the header's SHA-256 was taken of."""
+        """Whether the functions are those that the SHA-256 in the file was taken of; False where one is missing."""
         try:
             lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
         except (KeyError, UnicodeDecodeError):
@@ -211,7 +211,7 @@ class Catalogue:
         return hashlib.sha256(",\n".join(lines).encode()).hexdigest() == self.sha256
 
     def entry(self, name: str) -> FunctionName:
-        """What the name ``name`` says.
+        """What the name of the function ``name`` says: model, task, GPUs and precision.
 
         Raises:
             RecipeError: the catalogue has no such function.
@@ -223,7 +223,7 @@ class Catalogue:
         raise RecipeError(f"{self.path} has no function {name!r}{near}", remedy="correct the name")
 
     def function(self, name: str) -> Function:
-        """The function ``name``.
+        """The function ``name``: its columns, model and settings, decoded once.
 
         Raises:
             RecipeError: the catalogue has none of that name, or its line is damaged.
@@ -257,7 +257,7 @@ class Catalogue:
         return tuple(dict.fromkeys(entry.model for entry in self.index))
 
     def model(self, size: str) -> Model:
-        """The model ``size``; its sequence length is that of its first function."""
+        """The model ``size``, which must be one of ``sizes``; its sequence length is that of its first function."""
         name = next(entry.name for entry in self.index if entry.model == size)
         function = self.function(name)
         return Model(size=size, title=size, parameters=function.parameters, sequence_length=function.sequence_length)
@@ -279,7 +279,7 @@ class Catalogue:
         )
 
     def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
-        """Yields what selects each function, from the index alone.
+        """Yields of each function what selects it (model, GPU, precision, variant, scale), from the index alone.
 
         A function that the recipe's image, whose catalogue ``in_image`` is, does not have is marked with this release.
         """
@@ -296,9 +296,12 @@ class Catalogue:
         variant: str | None = None,
         dtype: str | None = None,
     ) -> Iterator[Row]:
-        """The functions that fit, each as the row of a configuration table; None or empty: any.
+        """Yields the functions that fit, each as the row of a configuration table; None or empty: any.
 
-        ``gpus``: GPU types in order of preference; only the first that has functions counts.
+        ``gpus``: GPU types in order of preference; only the first that has functions counts. Nothing where none has.
+
+        Raises:
+            RecipeError: a function's line is damaged
         """
         known = {entry.gpu for entry in self.index}
         gpu = next((name for name in gpus if name in known), None)

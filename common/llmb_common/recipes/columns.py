@@ -36,7 +36,7 @@ Derived = Annotated[T, msgspec.Meta(extra={"role": "derived"})]
 
 @lru_cache
 def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
-    """The role of each field; a field that declares none is missing."""
+    """What each field of a struct is for (``work``, ``speed``), by its name; fields that declare none are missing."""
     found: dict[str, Role] = {}
     for name, hint in get_type_hints(struct, include_extras=True).items():
         for meta in getattr(hint, "__metadata__", ()):
@@ -47,7 +47,7 @@ def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
 
 @lru_cache
 def fields_of(struct: type[msgspec.Struct], *roles: Role) -> tuple[str, ...]:
-    """The fields with one of ``roles``, in the order of the struct."""
+    """The names of the struct's fields that have one of ``roles``, in the order of the struct."""
     known = roles_of(struct)
     return tuple(name for name in struct.__struct_fields__ if known.get(name) in roles)
 
@@ -79,7 +79,7 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
 
     @property
     def parallelism(self) -> str:
-        """``TP8 PP8 VP5 FSDP``, for people; empty where there is data parallelism only."""
+        """The parallel sizes above 1, for people: ``TP8 PP8 VP5 FSDP``; empty where there is data parallelism only."""
         sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
         words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]
         if self.fsdp:

@@ -11,7 +11,7 @@ from llmb_common.base.strict_yaml import read_text, value_on_line
 
 
 def recipe_folders(root: Path) -> Iterator[Path]:
-    """Folders under ``root`` that hold a recipe.yaml, by name."""
+    """Yields the folders directly under ``root`` that hold a recipe.yaml, by name; nothing where there are none."""
     return (path.parent for path in sorted(root.glob("*/recipe.yaml")))
 
 

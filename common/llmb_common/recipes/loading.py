@@ -34,7 +34,13 @@ def load_recipe(folder: Path) -> Recipe:
 
 @lru_cache(maxsize=16)
 def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
-    """A campaign plans dozens of jobs of one recipe: its file and its results are read once."""
+    """The recipe that the ``text`` of a recipe.yaml holds, checked; kept, as a campaign plans dozens of jobs of one.
+
+    Names of other files become paths beside ``absolute``; messages name ``path``.
+
+    Raises:
+        RecipeError: it is wrong; with file and line
+    """
     data, lines = load_text(text, str(path), RecipeError)
     recipe = convert(data, lines, Recipe, str(path), RecipeError)
     files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file", "validation_file")}

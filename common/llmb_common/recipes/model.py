@@ -81,7 +81,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_chunk(self) -> int | None:
-        """None: no function's attention is cut into chunks. Listed architectures may have one."""
+        """Always None: no function's attention is cut into chunks, as that of listed architectures may be."""
         return None
 
 
@@ -133,9 +133,10 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scans(self) -> dict[str, tuple[int, int]]:
-        """Of Mamba-2 layers and gated delta nets: elements of the first product, and of the input of the last.
+        """By kind of layer, ``mamba`` and ``delta``: (elements of the first product, of the last one's input).
 
-        megatron-core 0.16 to 0.19: ``ssm/mamba_mixer.py`` and ``ssm/gated_delta_net``, ``in_proj`` and ``out_proj``.
+        Of one token; a kind that the model lacks is missing. megatron-core 0.16 to 0.19: ``ssm/mamba_mixer.py`` and
+        ``ssm/gated_delta_net``, ``in_proj`` and ``out_proj``.
         """
         found = {}
         if self.mamba is not None:

@@ -139,7 +139,10 @@ def plan_command(
     dtype: str | None = None,
     gpus: int | None = None,
 ) -> str:
-    """``llmb-run plan -w ... -s ...`` for ``size``, with what is given as far as the recipe has it."""
+    """The command line ``llmb-run plan -w ... -s ...`` for a job of ``size``, which the recipe must have.
+
+    GPU type, dtype and number of GPUs are those given if the recipe has them, else the nearest that it has.
+    """
     known = [one for one in _accepted(recipe) if one.size == size]
     known = known or [one for one in recipe.configurations if one.size == size]  # the plan says what is wrong with them
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
@@ -169,7 +172,10 @@ def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> 
 
 
 def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | None, gpus: int | None) -> str:
-    """The GPU type of those of ``known``, all of one size, that have ``dtype`` and, if some do, so many ``gpus``."""
+    """The GPU type to plan for, of those among ``known`` that have ``dtype`` and, if some do, so many ``gpus``.
+
+    The recipe's default comes first, then one with a published result. ``known``, all of one size, has at least one.
+    """
     alike = [one for one in known if dtype in (None, one.dtype)] or list(known)
     alike = [one for one in alike if gpus is None or gpus in one.scales] or alike
     types = [one.gpu for one in alike]

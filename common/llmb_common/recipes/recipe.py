@@ -171,7 +171,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def rows_for(
         self, gpu_type: str, *, size: str | None = None, variant: str | None = None, dtype: str | None = None
     ) -> list[Row]:
-        """The rows that jobs on ``gpu_type`` run, newest generation first; None: any."""
+        """The rows that jobs on ``gpu_type`` run, in the order of variants; None as size, variant or dtype: any.
+
+        They are its own, those of its relative, and those for any GPU. Empty: there are none.
+        """
         order = [known.name for known in self.variants]
         types = row_types(gpu_type)
         found = [
@@ -188,7 +191,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def configurations(self) -> Iterator[Configuration]:
-        """What all rows are selected by. Of catalogues only their indexes are read."""
+        """Yields what every row is selected by, with its numbers of GPUs. Of catalogues only their indexes are read."""
         for row in self.listed_rows:
             for dtype in row.dtypes:
                 fp8 = row.fp8_recipe or self.variant(row.variant).fp8_recipe if dtype == "fp8" else None
@@ -198,7 +201,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield from self.catalogue.configurations(in_image or self.catalogue)
 
     def model(self, size: str, among: Iterable[str] = ()) -> Model:
-        """The model of ``size`` (in any case).
+        """The model of ``size``, in upper or lower case.
 
         Raises:
             RequestError: there is none; the message lists the sizes, of those ``among`` (looked at only then).
@@ -235,7 +238,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return read_validation(Path(self.validation_file)).functions
 
     def refusal(self, function: str | None) -> str | None:
-        """Why Megatron does not train ``function`` at its own number of GPUs; None where it does, or nobody asked."""
+        """Why Megatron does not train ``function`` at its own number of GPUs; None: it does, or nobody tried.
+
+        Raises:
+            RecipeError: the recipe's file of validations cannot be read
+        """
         validated = self._validated.get(function or "")
         return validated.refused if validated is not None else None
 
@@ -251,12 +258,12 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.catalogue.function(row.function)
 
     def document(self, result: PublishedResult) -> Document:
-        """Where ``result`` was published, with the container that it was measured in."""
+        """Where ``result``, one of this recipe's, was published, with the container that it was measured in."""
         document = self.documents[result.source.partition(":")[0]]
         return msgspec.structs.replace(document, container=result.container or document.container)
 
     def variant(self, name: str, among: Iterable[str] = ()) -> Variant:
-        """The variant ``name`` (in any case).
+        """The variant ``name``, in upper or lower case.
 
         Raises:
             RequestError: there is none; the message lists the variants, of those ``among`` (looked at only then).
@@ -267,10 +274,9 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise self._unknown("variant", name, "CONFIG_VARIANT", [known.name for known in self.variants], among)
 
     def _unknown(self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]) -> RequestError:
-        """The error for a ``name`` of a ``kind`` that is not among ``known``; it lists those that are also in
-        ``among``.
+        """An error, for the caller to raise, for a ``name`` of a ``kind`` that is not among ``known``.
 
-        ``field`` is the variable that says the name. An empty ``among`` lists all.
+        It lists those that are also in ``among``; an empty one: all. ``field`` is the variable that says the name.
         """
         wanted = set(among)
         names = [one for one in known if not wanted or one in wanted]

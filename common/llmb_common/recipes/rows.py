@@ -72,7 +72,10 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of_second_half(cls, steps: int) -> Measurement:
-        """What is measured of a run that is shorter than documents measure: the first half is warm-up."""
+        """The window of a run of ``steps`` that is shorter than documents measure: its second half.
+
+        The first half is warm-up.
+        """
         return cls(first=steps // 2 + 1, last=steps)
 
 
@@ -135,7 +138,7 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return tuple(self.gpus_min << doubling for doubling in range(doublings))
 
     def global_batch_size(self, gpus: int) -> int:
-        """GBS at ``gpus`` GPUs.
+        """The number of samples in a step of all ``gpus`` together.
 
         Raises:
             RequestError: the formula gives no whole number.

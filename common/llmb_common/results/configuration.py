@@ -188,7 +188,7 @@ def configuration_key(plan: JobPlan) -> str:
 def configuration_of(record: RunRecord) -> str:
     """A run's configuration key and, after a blank, its software: equal for repeats of each other only.
 
-    Raises what ``software_of`` does; outside containers that reads the run's log.
+    Outside containers, where the record does not have the software, that reads the run's log.
     """
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
@@ -236,11 +236,10 @@ def image_of(record: RunRecord) -> RunImage:
 
 
 def image_marks(images: Sequence[RunImage]) -> list[str]:
-    """For each image, the text that tells it from others of its name: `` (sha256:1a2b3c4d5e6f)`` or ``
-    (/a/x.sqsh)``.
+    """For each image, the text in brackets that tells it from others of its name, or nothing.
 
-    It begins with a blank, to be appended to a name. Empty where one name is one image: the same digest in several
-    folders, or a path whose digest was noted only once.
+    It is to be appended to a name, so it begins with a blank: `` (sha256:1a2b3c4d5e6f)``, `` (/a/x.sqsh)``. Empty where
+    one name is one image: the same digest in several folders, or a path whose digest was noted only once.
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):

@@ -67,8 +67,9 @@ class Spread(NamedTuple):
     """The runs scatter more than the site's record says."""
 
     def half(self, error_rate: float, extra_error: float) -> float:
-        """Half the interval of the mean, each bound wrong at ``error_rate``; ``extra_error`` is another relative
-        error of it.
+        """Half the interval of the mean, as a natural logarithm, each bound wrong at ``error_rate``.
+
+        ``extra_error`` is another relative standard error of the mean.
         """
         return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
 
@@ -99,18 +100,18 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def bounded(self) -> Bounded:
-        """The mean between its bounds, as (low, mean, high)."""
+        """The mean step time between its bounds, as (low, mean, high): natural logarithms of seconds."""
         return self.low, self.mean, self.high
 
     @property
     def low(self) -> float:
-        """Lower bound of the mean; of the steady steps alone where only one day saw stalls."""
+        """Lower bound of ``mean``, a logarithm too; of the steady steps alone where only one day saw stalls."""
         low = self.mean - self.mean_half
         return low if self.repeated else min(low, self.steady - self.half)
 
     @property
     def high(self) -> float:
-        """Upper bound of the mean, and of the steady steps alone: unusually fast steps win nothing."""
+        """Upper bound of ``mean``, a logarithm too, and of the steady steps alone: unusually fast steps win nothing."""
         return max(self.mean + self.mean_half, self.steady + self.half)
 
 
@@ -164,7 +165,10 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
 
 
 def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
-    """``whole`` minus the sum of ``parts``, with the bounds of that difference (MOVER: Zou and Donner, 2008)."""
+    """``whole`` minus the sum of ``parts``, each (low, estimate, high), with the bounds of that difference.
+
+    MOVER: Zou and Donner, 2008.
+    """
     middle = whole[1] - sum(part[1] for part in parts)
     below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
     above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
@@ -172,7 +176,7 @@ def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
 
 
 def _centre(runs: Sequence[StepTime]) -> float:
-    """Logarithm of the mean step time: the mean of the days' means."""
+    """Natural logarithm of the mean step time in seconds: the mean of the days' means."""
     return statistics.fmean(day_means(runs))
 
 

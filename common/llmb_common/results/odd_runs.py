@@ -51,12 +51,12 @@ class SlowNode(msgspec.Struct, frozen=True):
 
     @property
     def share(self) -> float:
-        """How much slower, as a share of the step time without it."""
+        """How much slower runs with the node are, as a share of the step time without it: 0.02 is 2 %."""
         return self.seconds / self.others_seconds - 1
 
 
 def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
-    """The node that speaks for a slow machine: all slow runs had it and no other did, or runs with it are slower.
+    """The node that seems to be a slow machine: all slow runs had it and no other did, or runs with it are slower.
 
     None where no node is known to be slow, also where chance alone might show as much.
     """

@@ -19,9 +19,14 @@ _NEWEST = 40
 
 
 def measured_here(install: Path | None) -> Look:
-    """Looks at the runs of the installation ``install``, of those whose logs ``results`` or ``show`` has read."""
+    """A function that looks what runs on record in ``install`` say of a plan: times of a step, and memory.
+
+    Only runs count whose logs ``results`` or ``show`` has read. It finds nothing where ``install`` is None or has no
+    index.
+    """
 
     def look(plan: JobPlan) -> OwnRuns:
+        """What runs on record in ``install`` say of ``plan``; nothing where there is no index of them."""
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
         from llmb_common.results.configuration import memory_key
@@ -56,9 +61,10 @@ def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
 
 
 def _own_time(seconds: Sequence[float]) -> OwnTime:
-    """Where a further run lies in 9 of 10 cases, if runs scatter as stated, or as these do.
+    """The mean step time of the runs in seconds, and where a further run lies in 9 of 10 cases.
 
-    These may all be of one day: that many runs know it well says nothing of another.
+    That is so if runs scatter as stated, or as these do. These may all be of one day: that many runs know it well says
+    nothing of another.
     """
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)

@@ -197,13 +197,14 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
-    """Make ``runs`` the baselines of their configurations and software, repeats together; returns the new baselines.
+    """Make ``runs`` the baselines of their configurations and software, repeats together; return the new baselines.
 
-    Other baselines stay; one of the same configuration and software is replaced.
+    The installation's list is written; other baselines in it stay, one of the same configuration and software is
+    replaced.
 
     Raises:
         RequestError: no runs, or repeats with several images of one name
-        RecordError: the file cannot be read
+        RecordError: the file cannot be read or written
     """
     if not runs:
         raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
@@ -214,6 +215,11 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
 
     def replaced(found: list[Baseline]) -> list[Baseline]:
+        """The list of baselines that takes the place of ``found``, by title: with the new ones in it.
+
+        Raises:
+            RecordError: ``found`` has one without runs or times
+        """
         _check_baselines(found, install)
         kept = {(item.key, item.software): item for item in found}
         return sorted((kept | new).values(), key=_order)
@@ -243,14 +249,21 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
-    """Remove the baselines of the configurations with these keys from the installation; returns the removed ones.
+    """Remove the baselines of the configurations with these keys from the list; return the removed ones.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
+        RecordError: the file cannot be read or written
     """
     removed: list[Baseline] = []
 
     def others(found: list[Baseline]) -> list[Baseline]:
+        """The list of baselines that takes the place of ``found``, without those removed, which go into ``removed``.
+
+        Raises:
+            RequestError: a key that no baseline has
+            RecordError: ``found`` has one without runs or times
+        """
         _check_baselines(found, install)
         for key in keys:
             if all(item.key != key for item in found):
@@ -263,7 +276,10 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """The baselines to compare a run with, that of its own software first; without those that the run is part of."""
+    """The baselines to compare a run with, that of its own software first; without those that the run is part of.
+
+    Empty where there is none of its configuration.
+    """
     if not known:
         return []  # to say what a run's software is may mean to read its log
     others = [item for item in known if not _has_run(item, record)]
@@ -299,7 +315,7 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 
 
 def _alike(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
-    """The baselines whose nodes had the same GPUs as ``account``'s."""
+    """The baselines whose nodes had the same GPUs as those of ``account``; empty: there is none."""
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
 
@@ -350,11 +366,11 @@ class Worth(msgspec.Struct, frozen=True):
 
 
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
-    """How published step times changed with just the change from ``before`` to ``after``; None where no results
-    differ so.
+    """How published step times changed with just the change from ``before`` to ``after``; None: none differ so.
 
-    Results of the same model are compared, those of the plan's GPU type if there are any. For a change of nothing but
-    the container, of which they have no pair, it is how far one release is from the next (``release_spread``).
+    None, too, for plans that are alike, or with a sequence length of their own. Results of the same model are compared,
+    those of the plan's GPU type if there are any. For a change of nothing but the container, of which they have no
+    pair, it is how far one release is from the next (``release_spread``).
     """
     wanted = _apart(_of_plan(before), _of_plan(after))
     if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths

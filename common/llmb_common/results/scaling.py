@@ -47,7 +47,7 @@ class ScaledRun(NamedTuple):
 
     @property
     def steady(self) -> StepTime:
-        """Its step time without stalls."""
+        """The run's step time without stalls; without an error where that is unknown."""
         return replace(self.time, stalls=()) if self.time else StepTime(self.seconds, 0.0, count=0)
 
 

@@ -187,7 +187,7 @@ def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     an average of logarithms follows them. There the plain average speaks, and few quiet runs do not talk it down.
 
     Args:
-        variances: each with its degrees of freedom
+        variances: (variance, its degrees of freedom) each, at least one
     """
     logs = [math.log(max(variance, _LEAST_VARIANCE)) - _bias(degrees) for variance, degrees in variances]
     chance = [trigamma(degrees / 2) for _, degrees in variances]
@@ -269,6 +269,7 @@ class PastRuns:
 
     @cached_property
     def _of_all(self) -> Scatter:
+        """How repeats differ at this site, learned once from the runs of all configurations."""
         return learn(list(runs.values()) for runs in self._by_configuration.values())
 
     def others(self, configuration: str, than: Collection[str]) -> Squares:

@@ -353,5 +353,5 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
 
 
 def _accidents(steps: Sequence[object]) -> float:
-    """How many of the steps may be odd by accident."""
+    """How many of ``steps`` may be odd by accident: one in twenty, and at least one."""
     return max(1.0, _ACCIDENTS * len(steps))

@@ -207,8 +207,9 @@ def judge_result(
 
 
 def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
-    """The verdict over a log that LLMB did not make: it is compared with nothing, and fails only where it did not
-    train.
+    """The verdict over a log that LLMB did not make: ``not judged``, as it is compared with nothing.
+
+    ``not_training`` says why the run did not train, where it did not; ``remarks`` what else is odd in its steps.
     """
     training = steps.training if steps.time is not None else training_of(timing.iterations)
     odd = (timing.status.message,) if timing.status.not_finite else ()

@@ -26,7 +26,7 @@ class Value(NamedTuple):
 
 
 def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[list[Measure], list[FabricFinding]]:
-    """What is said of matrix products, copies and all-reduces within a node."""
+    """(measures, findings) of matrix products, copies and all-reduces within a node; empty without figures."""
     measures: list[Measure] = []
     findings: list[FabricFinding] = []
     for name, values in _values(measured).items():
@@ -43,7 +43,7 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
 
 
 def _values(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
-    """Every figure that GPUs and nodes gave by themselves, by what was measured."""
+    """The figures that GPUs and nodes gave by themselves, by what was measured; empty where nobody gave one."""
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
     within = [
@@ -80,7 +80,10 @@ def measure(
 def _findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
-    """What slow figures of one kind say of GPUs and nodes; where many are slow, that there are two kinds of machine."""
+    """What slow figures of one kind say of GPUs and nodes; empty where none is slow.
+
+    Where many are slow, that is one note: there are two kinds of machine.
+    """
     median = statistics.median(value.figure for value in values)
     least = expected.least(name)
     slow: dict[str, list[Value]] = {}
@@ -130,12 +133,18 @@ OF_FLEET = 0.2
 
 
 def is_a_kind(slow: int, of: int) -> bool:
-    """Whether so many slow nodes ``of`` all are another kind of node, or have a common cause."""
+    """Whether so many slow nodes are too many for single faults: another kind of node, or a common cause.
+
+    ``of``: how many nodes there are.
+    """
     return slow >= max(4, OF_FLEET * of)
 
 
 def two_kinds(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
-    """The note that there are two kinds of nodes, of which the slower one is ``hosts`` where that is known."""
+    """The note that there are two kinds of nodes, of which the slower one is ``hosts``; empty: not known.
+
+    ``lower`` and ``median`` are the medians of the slower and of the usual kind.
+    """
     who = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(
         "two-kinds",

@@ -41,7 +41,7 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
-    """Pairs that have not been measured yet, as many as go at once."""
+    """Pairs of ``hosts`` that ``groups`` has not measured yet, as many as go at once: each node is in one at most."""
     done = {frozenset(group.nodes) for group in groups}
     pairs: list[list[str]] = []
     taken: set[str] = set()
@@ -72,11 +72,14 @@ class Witnesses:
                 self._of.setdefault(host, []).append(group)
 
     def best(self, host: str) -> float:
-        """The share of what is usual that the fastest group of a node gave."""
+        """The largest share of what is usual that a group with this node gave; 0 where no group with it gave any."""
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
     def against(self, host: str) -> list[GroupSpeed]:
-        """Slow groups in which nobody else can be the cause: they count where its partners were chosen for it."""
+        """The slow groups in which nobody but ``host`` can be the cause; empty for a node that was ever fast.
+
+        They count where its partners were chosen for it: from the second round on, in small fleets from the first.
+        """
         if host in self.cleared:
             return []
         return [
@@ -92,7 +95,7 @@ class Witnesses:
         return {other for group in self._of.get(host, ()) for other in group.nodes}
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
-        """Slow groups in which no node is ``named``, and which were not fast another time."""
+        """The slow groups in which no node is ``named`` or hung, and which were not fast another time; empty: none."""
         causes = {*named, *self.hung}
         return [
             group
@@ -106,7 +109,10 @@ class Witnesses:
         return [group for group in self.groups if frozenset(group.nodes) == wanted]
 
     def named(self) -> list[str]:
-        """Nodes that are slow with every partner, with two sets of fast ones or more, and by enough in the mean."""
+        """The nodes to blame: slow with every partner, with two sets of fast ones or more, and by enough.
+
+        Those that hung are not among them.
+        """
         found = []
         for host in self._of:
             witnesses = self.against(host)
@@ -116,7 +122,7 @@ class Witnesses:
 
 
 def is_slow(groups: Sequence[GroupSpeed]) -> bool:
-    """Whether groups are beyond the limit in the mean; those without any figure are."""
+    """Whether the groups' bandwidth is beyond the limit in the mean; True where none has a figure."""
     known = [group.excess for group in groups if group.excess is not None]
     return not known or sum(known) / len(known) > 1
 
@@ -151,7 +157,10 @@ class _Round:
         return self._groups
 
     def _regroup(self) -> None:
-        """The rest in other groups than before: how much healthy ones differ is better known then, at no cost."""
+        """Add groups of the nodes that are still free, other ones than before, each within one switch.
+
+        How much healthy ones differ is better known then, at no cost.
+        """
         for hosts in by_domain(self._free, self._topology).values():
             count = len(hosts) // self._size
             for at in range(count):
@@ -168,7 +177,10 @@ class _Round:
         self._free = [host for host in self._free if host not in group]
 
     def _partners(self, host: str) -> list[str]:
-        """The partners that a suspect gets: on its own switch, new to it, and fast."""
+        """The partners that a suspect gets, of the free nodes: on its own switch, new to it, and fast, if possible.
+
+        They are as many as make a group with it.
+        """
         known = self._known.partners(host)
         domain = self._topology.get(host)
 
@@ -179,7 +191,7 @@ class _Round:
         return sorted(self._free, key=rank)[: self._size - 1]  # stable: the fastest first
 
     def _slow_only_together(self) -> list[list[str]]:
-        """Groups that were slow once, though each of their nodes is fast with others."""
+        """Disjoint groups to measure again: slow once, though each of their nodes is fast with others; empty: none."""
         once = Counter(frozenset(group.nodes) for group in self._known.groups)
         found: list[list[str]] = []
         taken: set[str] = set()
@@ -192,7 +204,7 @@ class _Round:
         return found
 
     def _add_controls(self) -> None:
-        """Fast nodes of two switches, unless that was measured before: what crossing costs by itself."""
+        """Add groups of fast nodes of two switches, unless enough were measured: what crossing costs by itself."""
         measured = [
             group
             for group in self._known.groups
@@ -207,7 +219,7 @@ class _Round:
 
 
 def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
-    """Whether a group crosses switches, as far as they are known."""
+    """Whether the nodes of a group are on different switches, by ``topology``: the switch of each host."""
     return len({topology.get(host, "") for host in group}) > 1
 
 
@@ -232,7 +244,10 @@ _OF_DOMAIN = 0.75
 
 
 def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
-    """Whom the slow groups have in common: single nodes, a switch or segment, or a path; else nobody is blamed."""
+    """What slow groups have in common: single nodes, a switch or segment, or a path; else nobody is blamed.
+
+    ``topology`` has the switch, segment or NVL72 domain of hosts.
+    """
     known = Witnesses(groups)
     named = known.named()
     domains = _domains(named, known, topology)

@@ -71,28 +71,31 @@ def as_data(found: FabricComparison) -> dict[str, Any]:
 
 
 def _matrix(measured: FabricMeasurement) -> dict[str, float]:
-    """TFLOPS of the matrix product, by GPU."""
+    """TFLOPS of the matrix product, by GPU (``n1 GPU 0``); only of those that gave a figure."""
     return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
 
 
 def _copy(measured: FabricMeasurement) -> dict[str, float]:
-    """Bandwidth of copies within a GPU's memory, by GPU."""
+    """Bandwidth of copies within a GPU's memory in 10^9 bytes/s, by GPU; only of those that gave a figure."""
     return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
 
 
 def _within(measured: FabricMeasurement) -> dict[str, float]:
-    """Bus bandwidth within each node, by node."""
+    """Bus bandwidth within each node in 10^9 bytes/s, by node; only of those that gave a figure."""
     return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
 
 
 def _groups(measured: FabricMeasurement) -> dict[str, float]:
-    """Of the first round: who is in the others depends on what was slow."""
+    """Bus bandwidth of the groups of the first round in 10^9 bytes/s, by their nodes (``n[1-4]``).
+
+    Who is in the groups of other rounds depends on what was slow.
+    """
     first = measured.rounds[0] if measured.rounds else ()
     return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}
 
 
 def _whole(measured: FabricMeasurement) -> dict[str, float]:
-    """Bus bandwidth over all nodes, by size, the largest first."""
+    """Bus bandwidth over all nodes in 10^9 bytes/s, by collective, ranks and size, the largest size first."""
     whole = (measured.whole,) if measured.whole is not None else ()
     sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
     return {
@@ -113,7 +116,7 @@ _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
 
 
 def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
-    """None: they have nothing in common."""
+    """How one kind of figure changed between two measurements, each by GPU, node or group; None: they share none."""
     both = [key for key in first if key in second]
     if name == "whole":
         both = both[:1]  # bandwidth grows with the size, so that one says all
@@ -139,6 +142,7 @@ def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str,
 
 
 def _answer(changes: list[Changed]) -> Comparison:
+    """In one word whether the second measurement is slower or faster; one GPU or node that became slower is enough."""
     if not changes:
         return "nothing in common"
     real = [change for change in changes if change.is_real]
@@ -148,6 +152,7 @@ def _answer(changes: list[Changed]) -> Comparison:
 
 
 def _lines(found: FabricComparison) -> list[str]:
+    """The comparison as lines for people: the answer, each kind of figure, and nodes of one measurement only."""
     said = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",

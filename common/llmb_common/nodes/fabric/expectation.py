@@ -18,11 +18,14 @@ class Expectation:
         """Whether the spread of values says nothing here."""
 
     def ratio(self, name: MeasureName) -> float:
-        """Share of the median below which one is slow, where no spread is known."""
+        """The share of the median below which a figure of the measure ``name`` is slow, where no spread is known."""
         return CPU_RATIO if self.by_ratio else MEASURES[name].slow
 
     def least(self, name: MeasureName, nodes: int = 1) -> float | None:
-        """What does not fail just yet, of groups of so many ``nodes``; None: the site has not said."""
+        """The least figure of the measure ``name`` that does not fail, with tolerance; None: the site has not said.
+
+        ``nodes``: those of a group, where groups are measured.
+        """
         setting = self._setting(name, nodes)
         if setting is None:
             return None
@@ -31,7 +34,7 @@ class Expectation:
         return setting * (CPU_RATIO if self.by_ratio else MEASURES[name].fails)
 
     def _setting(self, name: MeasureName, nodes: int) -> float | None:
-        """The site's expectation for a measure, on groups of so many nodes; None: it has none."""
+        """The figure that the site expects of a measure, on groups of so many nodes; None: it has none."""
         if name == "groups":
             by_size = {2: self._settings.all_reduce_gb_per_s, 4: self._settings.four_nodes_all_reduce_gb_per_s}
             return by_size.get(nodes)
@@ -39,5 +42,8 @@ class Expectation:
         return setting
 
     def fails(self, value: float, median: float, least: float | None) -> bool:
-        """Whether it is the node's own fault that ``value`` is less than expected: most give what is."""
+        """Whether ``value`` is below ``least`` by the node's own fault: the ``median`` is not.
+
+        False where ``least`` is None.
+        """
         return least is not None and value < least <= median

@@ -39,7 +39,7 @@ def followed(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str
 
 
 def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tuple[list[list[str]], list[list[str]]]:
-    """Groups within one domain each, and groups of nodes whose domains are smaller than a group."""
+    """(groups within one domain each, groups of nodes of domains smaller than a group), each of ``size`` nodes."""
     within: list[list[str]] = []
     scattered: list[str] = []
     for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _key(item[0])):
@@ -51,7 +51,7 @@ def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tupl
 
 
 def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
-    """The hosts of each domain, in natural order; of the domain ``""`` those of which it is not known."""
+    """The hosts of each domain (switch, segment), in natural order; under ``""`` those of which it is not known."""
     domains: dict[str, list[str]] = {}
     for host in natural(hosts):
         domains.setdefault(topology.get(host, ""), []).append(host)
@@ -75,5 +75,5 @@ def _key(name: str) -> list[tuple[int, str]]:
 
 
 def _cut(members: Sequence[str], size: int) -> list[list[str]]:
-    """Nodes in groups of ``size``; those that are left over are in none."""
+    """The nodes in groups of ``size``, in order; those that are left over at the end are in none."""
     return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

@@ -57,7 +57,7 @@ def judge(
 
 
 def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
-    """Of a node that died, that is said, and not that its ranks hung."""
+    """``findings`` without those that only missing nodes hung: of a node that died, that is said, and not that."""
     return [
         finding
         for finding in findings
@@ -74,7 +74,7 @@ def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
 
 
 def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
-    """What gave no figure where only one node, or all of them, took part."""
+    """A finding for each GPU, node or whole fleet that gave no figure for an error; empty: all did."""
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
         for node in measured.nodes
@@ -112,7 +112,7 @@ def _whole(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
 
 
 def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
-    """Measures of which the median is less than expected: no node's own fault."""
+    """A finding for each measure whose median is less than the site expects, no node's own fault; empty: none."""
     return [
         new_finding(
             "below-expectation",
@@ -159,7 +159,7 @@ def _answer(
 
 
 def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
-    """The bus bandwidths that were measured, as the rest of a sentence."""
+    """The bus bandwidths that were measured, as the rest of a sentence: each begins with ``; ``; empty: none."""
     said = [
         f"; {counted(item.count, 'group')} of {item.nodes} nodes gave {figure(item.median, item.unit)} in the median"
         for item in of_groups[:1]

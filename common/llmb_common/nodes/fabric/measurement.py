@@ -41,7 +41,7 @@ class GroupMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hung_nodes(self) -> list[str]:
-        """The nodes whose ranks hung."""
+        """The nodes whose ranks hung, in the order of ranks; empty: none did."""
         hosts = [self.nodes[rank // self.gpus_per_node] for rank in self.hung_ranks if 0 <= rank < self.ranks]
         return list(dict.fromkeys(hosts))
 
@@ -122,7 +122,7 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measurement_from_json(content: bytes, what: str = "the measurement") -> FabricMeasurement:
-    """The measurement that JSON text holds. ``what`` it is, in the message.
+    """The measurement that the JSON text ``content`` holds; ``what`` begins the message of an error.
 
     Raises:
         RecordError: it is damaged, or of another version

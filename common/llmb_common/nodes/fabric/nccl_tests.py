@@ -90,7 +90,7 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wrong(self) -> list[SizeResult]:
-        """The sizes at which values were wrong."""
+        """The sizes at which values were wrong; empty: none were, or nobody checked."""
         return [size for size in self.sizes if any(column.wrong for column in size.columns)]
 
     @property
@@ -104,7 +104,10 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
         return self.ended and not self.wrong and not self.problems and not self.out_of_bounds and bool(self.sizes)
 
     def measurements(self) -> list[GroupMeasurement]:
-        """The sizes as measurements of one group; none where its ranks are not known or not alike on all nodes."""
+        """Each size with figures as a measurement of one group; empty where ranks or collective are not known.
+
+        Empty, too, where not all nodes have as many ranks.
+        """
         if not self.gpus_per_node or not self.collective:
             return []
         return [
@@ -163,7 +166,7 @@ def parse_nccl_tests(text: str) -> list[NcclTest]:
 
 
 class _Reader:
-    """Reads the output of one test, line by line."""
+    """Reads the output of one test: ``take`` each line, then ask for the ``result``."""
 
     def __init__(self) -> None:
         self.is_test = False
@@ -188,7 +191,7 @@ class _Reader:
         return bool(is_first) and (self._ended or bool(self._sizes))
 
     def take(self, line: str) -> None:
-        """Take in a line of the output."""
+        """Take in one line of the output; lines that mean nothing here change nothing."""
         if _BEGINS.match(line):
             self.is_test = True
             self._begun += 1
@@ -235,7 +238,7 @@ class _Reader:
             self._sizes.append(size)
 
     def result(self) -> NcclTest:
-        """What all lines together say."""
+        """The test that all lines taken in so far make, with what went wrong in ``problems``."""
         problems = list(dict.fromkeys(self._problems))
         if self._begun > 1:
             problems.append(
@@ -277,7 +280,10 @@ _DIGITS = 18
 
 
 def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
-    """A line by the header's columns; ``unit``: seconds of its times. None: it does not fit."""
+    """The figures in the words of a line, by the header's ``columns``; None: they do not fit.
+
+    ``unit``: how many seconds the unit of its times is, 1e-6 for microseconds.
+    """
     first = next((at for at, name in enumerate(columns) if name in ("time", "cputime")), 0)
     if not first or len(words) < first + 4 or len(words[0]) > _DIGITS:
         return None

@@ -53,8 +53,10 @@ def looked_up() -> str:
 def published_bandwidths(
     gpu: str | None, nodes: int, gpus: int, collective: str = "all_reduce"
 ) -> Sequence[PublishedBandwidth]:
-    """What was published for as many GPUs of this type on as many nodes, the fastest first. None for other numbers,
-    because bus bandwidth depends on them."""
+    """What was published for as many GPUs of this type on as many nodes, the fastest first.
+
+    Empty for other numbers, because bus bandwidth depends on them.
+    """
     found = [
         item
         for item in _file().figures

@@ -52,7 +52,11 @@ def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list
 def with_rails(
     findings: Sequence[FabricFinding], measured: FabricMeasurement, expected: Expectation
 ) -> list[FabricFinding]:
-    """``findings``, with the rails that are slow in all groups of their nodes. Several with the same one are one."""
+    """``findings``, each with the rails named that are slow in all groups of its nodes.
+
+    Three or more with the same slow rail become one finding on that rail. One is added for a rail that is slow in all
+    groups.
+    """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
     sharing: dict[int, list[FabricFinding]] = {}
@@ -75,7 +79,7 @@ def with_rails(
 
 
 def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tuple[str, ...], _Rails]:
-    """Of each group that was measured by rail those that are slow. Half of a group's are no fault of a rail."""
+    """By the nodes of each group measured by rail its slow rails; none where half of its rails or more are slow."""
     by_nodes: dict[tuple[str, ...], _Rails] = {}
     by_size: dict[int, list[float]] = {}
     for group in measured.rails:
@@ -94,17 +98,17 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
 
 
 def _gives(rail: GroupMeasurement) -> float:
-    """The bus bandwidth of a rail; 0 where it gave none."""
+    """The bus bandwidth of a rail in 10^9 bytes/s; 0 where it gave none."""
     return rail.busbw_gbps or 0.0
 
 
 def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) -> _Rails:
-    """Those that are slow in every group with nodes of the finding."""
+    """The rails that are slow in every measured group with nodes of the finding; empty: none."""
     return _common([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
 
 
 def _common(groups: Sequence[_Rails]) -> _Rails:
-    """The rails that are slow in every one of the groups."""
+    """The rails that are slow in every one of the groups, with the figures of the first; empty: none."""
     if not groups:
         return {}
     first = groups[0]
@@ -112,7 +116,7 @@ def _common(groups: Sequence[_Rails]) -> _Rails:
 
 
 def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
-    """The finding with the slow rails named; unchanged without any."""
+    """The finding with the slow rails named; unchanged without any, and for a mere note."""
     if not rails or finding.level == "note":
         return finding
     said = " and ".join(_named(number, [rail]) for number, rail in rails.items())
@@ -120,7 +124,7 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 
 
 def _named(number: int, rails: Sequence[GroupMeasurement]) -> str:
-    """``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``: the lowest of several."""
+    """A rail with its adapters and the lowest of its figures: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``."""
     adapters = dict.fromkeys(printable(name)[:40] for rail in rails for name in rail.adapters)
     lowest = figure(min(_gives(rail) for rail in rails), "GB/s")
     words = [*list(adapters)[:_MOST_ADAPTERS], f"{lowest} of one GPU a node"]
@@ -128,7 +132,7 @@ def _named(number: int, rails: Sequence[GroupMeasurement]) -> str:
 
 
 def _rail(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
-    """A rail that several have in common; without ``hosts``, all groups that were measured."""
+    """The finding on a slow rail that ``hosts`` have in common; without any: all groups that were measured by rail."""
     of_groups = [rails[number] for rails in slow.values() if number in rails]
     where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"
     return new_finding("slow-rail", "warn", hosts, f"{_named(number, of_groups)} is slow, of {where}", rails=(number,))

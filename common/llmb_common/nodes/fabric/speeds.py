@@ -36,7 +36,10 @@ class _Kind(NamedTuple):
 def group_speeds(
     measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
 ) -> tuple[list[GroupSpeed], list[Measure]]:
-    """Every group of every round by what is usual among its like, and what is usual, the commonest size first."""
+    """(the speed of every group of every round, what is usual in the first round).
+
+    A group is held against those of its size that cross switches as it does; of the latter the commonest kind is first.
+    """
     reference = _References(measured, topology, expected)
     found: list[GroupSpeed] = []
     for number, groups in enumerate(measured.rounds):
@@ -52,7 +55,10 @@ def _kind(group: GroupMeasurement, topology: Mapping[str, str]) -> _Kind:
 
 
 def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: float | None) -> GroupSpeed:
-    """How fast a group was against what is usual of its kind."""
+    """How fast a group of round ``number`` was against ``own``, what is usual of its kind (None: not known).
+
+    In the first round it is slow below ``asked_from``. Without a figure it is slow always.
+    """
     value = group.busbw_gbps
     if value is None:
         # Whoever gives no figure is slow, whatever the others give.
@@ -72,7 +78,7 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
 
 
 def _hung(group: GroupMeasurement) -> tuple[str, ...]:
-    """The nodes of the ranks that hung, where those of others did not: where all did, it may be any of them."""
+    """The nodes of the ranks that hung, where those of others did not; empty where all did: it may be any of them."""
     hung = group.hung_nodes
     return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
 
@@ -107,15 +113,15 @@ class _References:
         return found
 
     def of(self, kind: _Kind) -> Usual | None:
-        """What is usual of a kind; None where too few groups say it."""
+        """What is usual of a kind of group, bus bandwidth in 10^9 bytes/s; None where too few groups say it."""
         return self._usual.get(kind)
 
     def asked_from(self, kind: _Kind) -> float | None:
-        """Below it the nodes of a group of the first round are asked again."""
+        """The bandwidth below which nodes of a group of the first round are asked again; None: no such limit."""
         return self._asked_from.get(kind)
 
     def measures(self) -> list[Measure]:
-        """A measure for each kind of group in the first round."""
+        """A measure for each kind of group in the first round, the commonest first."""
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
             measure("groups", _figures(groups), self.of(kind), self._expected.least("groups", kind.size), kind.size)
@@ -139,7 +145,10 @@ class _References:
         *,
         sure: bool = True,
     ) -> Usual | None:
-        """What is usual of a kind by these groups; None where they are too few."""
+        """What is usual of a kind by these groups, of the first round and ``later`` ones; None: they are too few.
+
+        Not ``sure``: a spread that is small by chance does no harm.
+        """
         own = usual(
             _figures([*groups, *later]),
             times=DEVIATIONS,
@@ -150,27 +159,34 @@ class _References:
         return self._as_expected(kind, own)
 
     def _as_expected(self, kind: _Kind, own: Usual | None) -> Usual | None:
-        """What the site expects is a limit, too, where most groups give it."""
+        """``own``, with what the site expects as its limit where that is stricter, and most groups give it."""
         least = self._expected.least("groups", kind.size)
         if own is None or least is None or not own.limit < least < own.median:
             return own
         return msgspec.structs.replace(own, limit=least)
 
     def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
+        """The groups of a kind in the first round whose nodes need not be asked again; empty without such a limit."""
         limit = self._asked_from[kind]
         return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
 
     def _of_first(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
-        """Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
-        differ."""
+        """What is usual of a kind that the first round has; None where groups are too few.
+
+        Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
+        differ.
+        """
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
             return self._as_expected(kind, _of_few(self._few_nodes, values, self._expected.ratio("groups")))
         return self._usual_of(kind, groups, self._clean.get(kind, ()))
 
     def _of_later(self, kind: _Kind) -> Usual | None:
-        """Of groups that cross switches because suspects found no partners at home: what those give whose nodes were
-        all fast at first; without any, what the faster half gives. Their spread is that of the first round."""
+        """What is usual of a kind of group that only later rounds have; None where they are too few.
+
+        They cross switches, as suspects found no partners at home. It is what those give whose nodes were all fast at
+        first; without any, what the faster half gives. Their spread is that of the first round.
+        """
         values = sorted(_figures(self._later[kind]), reverse=True)
         known = [own for own in self._usual.values() if own is not None]
         if len(values) < RATIO_FROM or not known:
@@ -183,11 +199,15 @@ class _References:
 
 
 def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
+    """The bus bandwidths of the groups that have one, in 10^9 bytes/s."""
     return [group.busbw_gbps for group in groups if group.busbw_gbps is not None]
 
 
 def _of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
-    """Of pairs of so few nodes that each is measured with each: what those give that one slow node is not in."""
+    """What is usual of pairs of so few nodes that each is measured with each; None: fewer than three figures.
+
+    It is what those give that one slow node is not in. Below ``ratio`` of it a pair is slow.
+    """
     without_one = (nodes - 1) * (nodes - 2) // 2
     if len(values) < RATIO_FROM:
         return None

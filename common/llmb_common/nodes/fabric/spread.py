@@ -83,7 +83,7 @@ _NOISE = 0.0015
 
 
 def _kinds(values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The faster and the slower values, where they are clearly of two kinds; else all, and none."""
+    """(faster values, slower values), sorted downwards, where they are clearly of two kinds; else all and none."""
     ordered = sorted(values, reverse=True)
     count = len(ordered)
     fewest = max(3, round(_SMALLEST_SHARE * count))
@@ -102,7 +102,7 @@ def _kinds(values: Sequence[float]) -> tuple[list[float], list[float]]:
 
 
 def _running(values: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Sums of the first values, and of their squares."""
+    """Running sums of the values and of their squares: element n is of the first n values."""
     sums, squares = [0.0], [0.0]
     for value in values:
         sums.append(sums[-1] + value)

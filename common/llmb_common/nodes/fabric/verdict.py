@@ -42,7 +42,7 @@ def new_finding(
     deviations: float | None = None,
     rails: tuple[int, ...] = (),
 ) -> FabricFinding:
-    """A finding, with what to do about its kind."""
+    """A finding about ``hosts`` (none: about all), with the remedy for its ``kind`` filled in."""
     return FabricFinding(
         kind=kind,
         level=level,
@@ -110,12 +110,12 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def faults_of_all(self) -> list[FabricFinding]:
-        """What fails without being of any nodes: less than the site expects, no figure of all together."""
+        """The findings that fail without being of any nodes: less than the site expects, no figure of all together."""
         return [finding for finding in self.findings if finding.level == "fail" and not finding.hosts]
 
     @property
     def excludable(self) -> list[str]:
-        """Nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
+        """The nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
         named = [
             host
             for finding in self.findings

@@ -13,8 +13,11 @@ Unit = Literal["TFLOPS", "GB/s"]
 
 
 class MeasureWord(NamedTuple):
-    """``slow``: share of the median below which one is slow where no spread is known. ``fails``: share of what the site
-    expects (``setting`` of its ``health``) below which one fails, where it does not say its own tolerance."""
+    """What is measured, in words, with its unit and its limits.
+
+    ``slow``: share of the median below which one is slow where no spread is known. ``fails``: share of what the site
+    expects (``setting`` of its ``health``) below which one fails, where it does not say its own tolerance.
+    """
 
     word: str
     unit: Unit
@@ -56,25 +59,25 @@ REMEDIES = {
 
 
 def nodes_text(hosts: Sequence[str]) -> str:
-    """``n[1-4]``, printable and not too long."""
+    """The hosts as a host list, ``n[1-4]``, printable and cut to 200 characters."""
     return printable(compress(hosts))[:200]
 
 
 def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
-    """What to do about a finding, to be pasted; empty where there is nothing."""
+    """What to do about a kind of finding on ``hosts``, in a line that can be pasted; empty where nothing is known."""
     return REMEDIES.get(kind, "").format(hosts=nodes_text(hosts))
 
 
 def figure(value: float, unit: str) -> str:
-    """``332.7 GB/s``."""
+    """A value with four digits and its unit: ``332.7 GB/s``."""
     return f"{value:.4g} {unit}"
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """``3.9 %``."""
+    """A share as per cent with so many decimals: 0.039 is ``3.9 %``."""
     return f"{100 * share:.{digits}f} %"
 
 
 def slower(value: float, median: float) -> str:
-    """``3.9 % below 332.7``: of the median, as a share of it."""
+    """How far ``value`` is below the median, as a share of it: ``3.9 % below 332.7``."""
     return f"{percent(1 - value / median)} below {median:.4g}"

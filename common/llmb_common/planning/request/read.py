@@ -60,10 +60,12 @@ _SYNONYM_VALUES = {"DTYPE": r"bf16|fp8|nvfp4", "JOB_TOTAL_GPUS": _NUMBER, "MAX_S
 
 
 def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> None:
-    """Refuse names that are probably misspelt.
+    """Return where no name of ``variables`` is probably a misspelt one of ``documented``.
+
+    Names of fewer than five letters are not looked at.
 
     Raises:
-        RequestError: the first name that is one slip away from a documented one.
+        RequestError: code ``unknown-variable``: the first name that is one slip away from a documented one.
     """
     # Short names (TP, VP) are too close to everything; a slip in those is caught by nothing but the plan's own print.
     candidates = tuple(name for name in documented if len(name) >= 5)
@@ -96,8 +98,10 @@ def _near(name: str, candidates: tuple[str, ...]) -> str:
 
 
 def shorter_names(variables: Mapping[str, str], documented: Collection[str]) -> dict[str, tuple[str, str]]:
-    """Variables that are probably meant for us and are not read: of a documented one the name that was written instead,
-    and its value."""
+    """By documented variable that is not set, the (name, value) that was probably written for it instead.
+
+    Such variables are not read. Empty: there are none.
+    """
     known = {name: (meant, _SYNONYM_VALUES.get(meant, _TRUE)) for name, meant in _SYNONYMS.items()}
     for meant in documented:
         for prefix, values in _PREFIXES.items():
@@ -187,7 +191,9 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES) -> Request:
-    """The request that ``variables`` (usually ``os.environ``) make; ``say``: the front end's names in messages.
+    """The request that ``variables`` (usually ``os.environ``) make; an empty value counts as not set.
+
+    ``say``: the front end's names in messages.
 
     Raises:
         RequestError: the first value that is wrong, a misspelt variable, or ``STAGE_PATH``.

@@ -24,7 +24,7 @@ class Reader:
         self._say = say
 
     def _wrong(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
-        """The error that a variable's value is wrong: ``problem`` follows it directly."""
+        """An error, for the caller to raise: the variable ``name`` is wrong; ``problem`` follows its value directly."""
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
     def one_line(self, name: str, value: str) -> str:
@@ -38,24 +38,40 @@ class Reader:
         return value
 
     def text(self, name: str) -> str | None:
-        """The variable's text without blanks around it; None where it is not set."""
+        """The variable's text without blanks around it; None where it is not set or empty.
+
+        Raises:
+            RequestError: it is not one line of valid text
+        """
         value = self._variables.get(name, "").strip()
         return self.one_line(name, value) or None
 
     def lower(self, name: str) -> str | None:
-        """The variable's text in lower case; None where it is not set."""
+        """The variable's text in lower case; None where it is not set.
+
+        Raises:
+            RequestError: it is not one line of valid text
+        """
         value = self.text(name)
         return value.lower() if value else None
 
     def name(self, name: str) -> str | None:
-        """A name that Slurm takes; None where the variable is not set."""
+        """The variable's text, a name that Slurm takes; None where it is not set.
+
+        Raises:
+            RequestError: it is no such name
+        """
         value = self.text(name)
         if value and not is_slurm_name(value):
             raise self._wrong(name, repr(value), f" is not a valid {VARIABLES[name].meaning}", remedy="correct it")
         return value
 
     def path(self, name: str) -> Path | None:
-        """An absolute path without ``..``, with links as they are; None where the variable is not set."""
+        """The variable's path, absolute and without ``..``, with links as they are; None where it is not set.
+
+        Raises:
+            RequestError: it is not one line of valid text, or in a home that does not exist
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -63,7 +79,7 @@ class Reader:
         return Path(os.path.abspath(user_path(value, self._say(name, value))))  # noqa: PTH100  resolve() would follow
 
     def image(self, name: str) -> str | None:
-        """A container image: the absolute path of a file, or the name of one in a registry, unchanged.
+        """A container image: the absolute path of a file, or a registry's name for one, unchanged; None: not set.
 
         Pyxis and Enroot take a path without a slash in front for the latter.
         """
@@ -72,20 +88,36 @@ class Reader:
         return str(self.path(name)) if is_file else value
 
     def positive(self, name: str, *, remedy: str = "a whole number, at least 1") -> int | None:
-        """A whole number of at least 1; None where the variable is not set."""
+        """The variable's value, a whole number of at least 1; None where it is not set.
+
+        Raises:
+            RequestError: it is no such number; ``remedy`` is used where the variable has none of its own
+        """
         known = VARIABLES.get(name)
         return self._number(name, 1, known.remedy if known and known.remedy else remedy)
 
     def size_or_none(self, name: str) -> int | None:
-        """A whole number of at least 1; None where the variable is not set or says ``NA``."""
+        """The variable's value, a whole number of at least 1; None where it is not set or says ``NA``.
+
+        Raises:
+            RequestError: it is neither
+        """
         return None if self.lower(name) in ("na", "none", "null") else self.positive(name)
 
     def count(self, name: str) -> int:
-        """A whole number; 0 where the variable is not set."""
+        """The variable's value, a whole number; 0 where it is not set.
+
+        Raises:
+            RequestError: it is no such number
+        """
         return self._number(name, 0, "0, or a larger whole number") or 0
 
     def _number(self, name: str, least: int, remedy: str) -> int | None:
-        """A whole number of at least ``least``; None where the variable is not set."""
+        """The variable's value, a whole number from ``least`` to 999999999; None where it is not set.
+
+        Raises:
+            RequestError: it is no such number
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -97,7 +129,13 @@ class Reader:
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
-        """One of ``choices``, empty: of those that the variable always has; None where it is not set."""
+        """The variable's text in lower case, one of ``choices``; empty ``choices``: of those that it always has.
+
+        None where it is not set.
+
+        Raises:
+            RequestError: it is none of them
+        """
         value, choices = self.lower(name), choices or VARIABLES[name].choices
         if value is not None and value not in choices:
             raise self._wrong(
@@ -106,11 +144,21 @@ class Reader:
         return value
 
     def way(self, name: str) -> str | None:
-        """The name of a way of running jobs; None where the variable is not set."""
+        """The name of a way of running jobs (``slurm``, ``local``); None where the variable is not set.
+
+        Raises:
+            RequestError: there is no such way
+        """
         return self.choice(name, names())
 
     def switch(self, name: str, other: str = "") -> bool:
-        """True or False. ``other``: a further value that the caller takes, for the message."""
+        """Whether the variable switches something on; its default where it is not set.
+
+        ``other``: a further value that the caller takes, for the message.
+
+        Raises:
+            RequestError: it is neither true nor false
+        """
         value = self.lower(name)
         if value is None:
             return VARIABLES[name].default == "`true`"
@@ -122,7 +170,11 @@ class Reader:
         raise self._wrong(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
-        """A time limit as Slurm reads it, a plain number as minutes; None where the variable is not set."""
+        """A time limit as Slurm reads it, a plain number as minutes; None where the variable is not set.
+
+        Raises:
+            RequestError: it is none, zero or unlimited
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -142,13 +194,21 @@ class Reader:
         return value if ":" in value else clock(seconds)
 
     def dry_run(self, name: str) -> str | None:
-        """``script`` or ``json``: what a dry run prints; None where the job is to run."""
+        """What a dry run prints, ``script`` or ``json``; None where the job is to run.
+
+        Raises:
+            RequestError: the variable is neither true, false nor ``json``
+        """
         if self.lower(name) == "json":
             return "json"
         return "script" if self.switch(name, "json") else None
 
     def mounts(self, name: str) -> tuple[str, ...]:
-        """The mounts in a text with commas between them; empty where the variable is not set."""
+        """The mounts in a text with commas between them; empty where the variable is not set.
+
+        Raises:
+            RequestError: one is not a mount
+        """
         value = self.text(name)
         mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
         for mount in mounts:
@@ -157,12 +217,16 @@ class Reader:
         return mounts
 
     def settings(self, name: str) -> dict[str, str]:
-        """Settings of the framework, name to text; empty where the variable is not set."""
+        """Settings of the framework, ``section.field`` to text; empty where the variable is not set.
+
+        Raises:
+            RequestError: one is written otherwise, has no value, or is given twice
+        """
         return settings_in(self.text(name), self._say(name))
 
 
 def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
-    """Check two variables that mean the same.
+    """Return where two variables that mean the same, each (name, value), agree, or one is None; else raise.
 
     Raises:
         RequestError: they differ.
@@ -189,7 +253,7 @@ def gres_count(value: str | None) -> int | None:
 
 
 def gres_type(value: str | None) -> str | None:
-    """The type in ``h100:8`` or ``gpu:h100:8``; None where only a number is given."""
+    """The GPU type in ``h100:8`` or ``gpu:h100:8``; None where only a number, or nothing, is given."""
     kind = (value or "").rpartition(":")[0]
     return (kind.removeprefix("gpu:") if kind != "gpu" else "") or None
 
@@ -218,7 +282,9 @@ def pairs(
     empty: bool = False,
     code: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Name and value of each ``NAME=VALUE``; ``said`` is where they come from. ``empty``: a value may be.
+    """Yields (name, value) of each ``NAME=VALUE``; ``said`` is where they come from, and begins messages.
+
+    ``fits`` says whether a name does. Blanks around a value are taken away, unless ``empty`` lets values be empty.
 
     Raises:
         RequestError: one is of another ``form``, its name does not fit, or it has no value
@@ -234,7 +300,9 @@ def pairs(
 
 
 def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, code: str = "") -> None:
-    """Also where both say the same: a line that says a thing twice was put together wrongly.
+    """Return where ``found`` does not have ``name`` yet; else raise, even where both values are the same.
+
+    A line that says a thing twice was put together wrongly. ``said`` begins the message.
 
     Raises:
         RequestError: ``found`` has the name already
@@ -245,7 +313,7 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, cod
 
 
 def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
-    """``section.field=value`` each; ``said`` is where they come from.
+    """The settings of the framework in texts ``section.field=value``, by name; ``said`` is where they come from.
 
     Raises:
         RequestError: one is written otherwise, has no value, or is given twice
@@ -259,7 +327,11 @@ def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
 
 
 def settings_in(text: str | None, said: str) -> dict[str, str]:
-    """The settings in a variable's text, which has semicolons between them; ``said`` names the variable in errors."""
+    """The settings in a variable's text, with semicolons between them; empty for None. ``said`` begins messages.
+
+    Raises:
+        RequestError: one is written otherwise, has no value, or is given twice
+    """
     return settings_of((part for part in (text or "").split(";") if part.strip()), said)
 
 

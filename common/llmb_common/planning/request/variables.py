@@ -34,7 +34,7 @@ def column_of(name: str) -> str | None:
 
 
 def variable_of(column: str) -> str:
-    """The name of the variable that overrides a layout column."""
+    """The variable that overrides the layout column: ``SEQ_LENGTH`` for ``seq_len``; there must be such a column."""
     return next(variable for variable, known in COLUMNS.items() if known == column)
 
 
@@ -48,7 +48,7 @@ PATIENCE = {
 
 
 def _per_node() -> str:
-    """GPUs per node of the types, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
+    """How many GPUs a node has by type, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
     said = []
     for count in few:
@@ -59,7 +59,10 @@ def _per_node() -> str:
 
 
 def _read() -> dict[str, Variable]:
-    """``variables.json``, with what only other tables know: GPU types, ways of running jobs, columns."""
+    """Every documented variable by name, as ``variables.json`` has it.
+
+    What only other tables know is filled in: GPU types, ways of running jobs, columns.
+    """
     found: dict[str, Variable] = {}
     schedulers = [f"`{way.name}` where `{way.submits_with}` answers" for way in ways().values() if way.submits_with]
     known: dict[str, dict[str, Any]] = {

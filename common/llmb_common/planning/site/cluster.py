@@ -35,7 +35,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Other releases that recipes need, and the Python that has each: ``{"0.6": /opt/engine-0.6/bin/python}``."""
 
     def of_release(self, release: str) -> str | None:
-        """The Python of the environment with that release of the engine; None where there is none."""
+        """The Python of the environment with the release ``0.6`` of the engine; None where there is none."""
         others = {minor(name): python for name, python in self.releases.items()}
         return self.python if release == DEFAULT_ENGINE else others.get(release)
 
@@ -123,11 +123,11 @@ class ClusterConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """The installed workloads."""
 
     def scheduler(self, kind: str) -> Any:
-        """The section of a scheduler, as its executor declares it: its ``SchedulerSettings``."""
+        """The section of the way of running jobs ``kind`` (``slurm``), its ``SchedulerSettings``; else the defaults."""
         return getattr(self, kind, None) or traits_of(kind).settings_type()
 
     def image_file(self, install: Path, image: str) -> str:
-        """Where the installer imports an image of a registry to; a path is its own."""
+        """The file that the installer imports an image of a registry to; a path is left as it is."""
         folder = Path(self.image_folder) if self.image_folder else install / "images"
         return image if image.startswith("/") else str(folder / image_file_name(image))
 
@@ -139,7 +139,10 @@ def cluster_config(**values: Any) -> ClusterConfig:
 
 @lru_cache
 def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
-    """What the file may hold where there are these ways of running jobs."""
+    """The class of ``cluster_config.yaml`` for these ways of running jobs.
+
+    It has a section for each of them that has settings.
+    """
     told = {kind: traits_of(kind).settings_type for kind in kinds}
     sections = [(kind, settings, settings()) for kind, settings in told.items() if settings.__struct_fields__]
     options: Any = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
@@ -148,9 +151,9 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
 
 
 def load_cluster_config(install: Path | None, note: Callable[[str], None] | None = None) -> ClusterConfig:
-    """The configuration of the installation ``install``, or the defaults where it has none.
+    """The configuration of the installation ``install``, or the defaults where it has none, or None is given.
 
-    Keys of earlier releases have no effect; each is told to ``note``.
+    Keys of earlier releases have no effect; ``note`` gets a sentence on each.
 
     Raises:
         ConfigError: it is wrong, cannot be read or comes from somebody who has no say here; with file and line.
@@ -193,7 +196,7 @@ def _refuse_nvidias(path: Path, data: Any) -> None:
 
 
 def _drop_removed(data: Any) -> list[str]:
-    """Take the keys that earlier releases had out of ``data``; those that it held."""
+    """Take the keys that only earlier releases had out of ``data``, and return those that it held."""
     found = []
     for key in CONFIG_KEYS:
         section, _, name = key.rpartition(".")
@@ -205,7 +208,10 @@ def _drop_removed(data: Any) -> list[str]:
 
 
 def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
-    """What the types cannot say (every value here reaches a script or a command line): key, problem and remedy."""
+    """Yields (key, problem, remedy) for what the types cannot say of the configuration.
+
+    Every value here reaches a script or a command line.
+    """
     for key, value, known in (
         ("cluster_type", config.cluster_type, names()),
         ("gpu_type", config.gpu_type, gpus.gpu_types()),

@@ -45,7 +45,7 @@ _SECONDS = 20.0
 
 
 def gpu_names() -> list[str]:
-    """Product names of the GPUs that the driver shows; empty without a driver."""
+    """Product names of this machine's GPUs by nvidia-smi, one for each GPU; empty where it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return []
     answer = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
@@ -58,7 +58,10 @@ def way_here() -> ClusterType:
 
 
 def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
-    """The facts that planning needs. A dry run for GPUs plans for a scheduler even where there is none."""
+    """The facts of the machine that planning needs; asks nvidia-smi or the scheduler's program for its release.
+
+    A dry run for GPUs plans for a scheduler even where there is none.
+    """
     wanted = request.cluster_type or cluster.cluster_type
     if wanted is None:
         wanted = way_here()
@@ -85,13 +88,13 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 
 def _mpi_types(traits: Traits) -> tuple[str, ...]:
-    """The kinds of MPI that this machine's scheduler starts ranks with."""
+    """The kinds of MPI (``none``, ``pmix``) that this machine's scheduler can start ranks with."""
     found: tuple[str, ...] = named(traits.mpi_types)()
     return found
 
 
 def _release(program: str) -> tuple[int, int]:
-    """What ``program`` says it is; (0, 0) where it does not say."""
+    """The first two numbers of the release that ``program --version`` says; (0, 0) where it says none."""
     try:
         return _asked_release(program, Path(program).stat().st_mtime_ns)
     except OSError:
@@ -100,6 +103,9 @@ def _release(program: str) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _asked_release(program: str, changed: int) -> tuple[int, int]:
-    """Asked once for many plans; ``changed``: the program's time, as another release may replace it meanwhile."""
+    """The release that ``program --version`` says; (0, 0): none. Asked once for many plans.
+
+    ``changed``: the program's time in nanoseconds, as another release may replace it meanwhile.
+    """
     found = re.search(r"([0-9]+)\.([0-9]+)", ask([program, "--version"], _SECONDS).output)
     return (int(found[1]), int(found[2])) if found else (0, 0)
