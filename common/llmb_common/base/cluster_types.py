@@ -43,12 +43,12 @@ class Variable:
 
     @property
     def in_table(self) -> str:
-        """The meaning of the variable as the tables of READMEs have it."""
+        """What the variable means, as the tables of READMEs have it: the phrase, or its values with blanks between."""
         return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
 
     @property
     def in_help(self) -> str:
-        """As the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
+        """What the variable means, as the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
         if isinstance(self.meaning, str):
             return self.meaning[:1].upper() + self.meaning[1:]
         *others, last = self.meaning
@@ -96,14 +96,22 @@ class Traits:
 
 
 def named(text: str) -> Any:
-    """The object that ``module:name`` names; the module is imported now."""
+    """Return the object that ``text``, of the form ``module:name``, names; the module is imported now.
+
+    Raises:
+        ImportError: there is no such module
+        AttributeError: it has no such name
+    """
     module, _, name = text.partition(":")
     return getattr(import_module(module), name)
 
 
 @lru_cache
 def ways() -> dict[str, Traits]:
-    """All ways of running jobs, by name: those with a queue first."""
+    """Return the traits of all ways of running jobs by their name, those with a queue first.
+
+    Looked up once and kept.
+    """
     folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
     return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}

@@ -39,7 +39,7 @@ def minor(release: str) -> str:
 
 
 def order(release: str) -> tuple[int, ...]:
-    """To compare releases with; what follows the numbers (rc1) does not count."""
+    """Return the first three numbers of a release, to compare releases with; what follows them (rc1) does not count."""
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
 
 
@@ -49,7 +49,7 @@ def is_of(release: str, name: str) -> bool:
 
 
 def is_newer(release: str) -> bool:
-    """Whether a release came after all that LLMB knows."""
+    """Return whether ``release`` is newer than all releases that LLMB knows; False of a text that is no release."""
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
 
 
@@ -63,28 +63,35 @@ _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\
 
 
 def container_release(image: str | None) -> str | None:
-    """``26.02.01`` of ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``.
+    """Return the release of NVIDIA's container that an image's name says, such as ``26.02.01``.
 
-    None where the name does not say it: a site's own image is whatever it is.
+    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``. None where the name does not say
+    it: a site's own image is whatever it is.
     """
     found = _IMAGE.search(image or "")
     return found[1] if found else None
 
 
 def bridge_release(image: str | None) -> str | None:
-    """The release of Megatron-Bridge in one of NVIDIA's images; None of another, and where there is none."""
+    """Return the release of Megatron-Bridge in one of NVIDIA's images that LLMB knows; None of any other image."""
     asked = container_release(image)
     return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
 
 
 def is_later_container(image: str | None) -> bool:
-    """Whether it is one of NVIDIA's images that came after the last one known here."""
+    """Return whether ``image`` is one of NVIDIA's that came after the last one that LLMB knows.
+
+    Later patches of a known one do not count.
+    """
     asked = container_release(image)
     return asked is not None and release_order(asked)[:2] > release_order(list(CONTAINERS)[-1])[:2]
 
 
 def patched_release(image: str | None) -> str | None:
-    """The ``0.6`` of an image like ``nemo:26.08.02``, a later patch of a known one; None of any other image."""
+    """Return the minor release of Megatron-Bridge in an image that is a later patch of a known one.
+
+    ``0.6`` of ``nemo:26.08.02``, a patch of 26.08; None of any other image, also of a known one.
+    """
     asked = container_release(image)
     if asked is None or bridge_release(image) is not None:
         return None
@@ -93,7 +100,7 @@ def patched_release(image: str | None) -> str | None:
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """A sort key of releases; 25.09 is 25.09.00, and older than 25.11."""
+    """Return three numbers to sort releases of containers by; 25.09 is 25.09.00, and older than 25.11."""
     return (*order(release), 0, 0)[:3]
 
 

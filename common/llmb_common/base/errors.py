@@ -53,6 +53,7 @@ class LLMBError(Exception):
         self.code = code or self.default_code
 
     def __str__(self) -> str:
+        """Return the message and, on a line of its own behind an arrow, the remedy, ready to print."""
         return f"{self.message}\n  -> {self.remedy}" if self.remedy else self.message
 
     def as_dict(self) -> dict[str, str | int]:
@@ -76,6 +77,7 @@ class RequestError(LLMBError):
         self.field = field
 
     def as_dict(self) -> dict[str, str | int]:
+        """Return the error as the JSON envelope of ``--json`` shows it, with the ``field`` that is wrong."""
         return {**super().as_dict(), "field": self.field}
 
 
@@ -140,7 +142,11 @@ T = TypeVar("T")
 
 
 def attempt(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
-    """What ``action`` returns or, for whoever goes on with others, the error that it raises; never Interrupted."""
+    """Return what ``action`` returns, or the LLMBError that it raises, for whoever goes on with others.
+
+    Raises:
+        Interrupted: the user ended the command; other exceptions pass, too
+    """
     try:
         return action(*arguments, **named)
     except Interrupted:
@@ -151,10 +157,10 @@ def attempt(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T 
 
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
-    """Make errors ones of the file and line ``where``.
+    """Turn any LLMBError raised in the context into a ConfigError that says where: ``where``, file and line.
 
     Raises:
-        ConfigError: whatever LLMBError was raised within
+        ConfigError: such an error was raised; remedy and code stay
     """
     try:
         yield
@@ -167,15 +173,19 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """`` (did you mean 'x'?)`` with the closest match in ``known``, or an empty string."""
+    """Return the hint `` (did you mean 'x'?)`` with the closest match in ``known``; empty where none is close.
+
+    It begins with a blank, to be appended to a message.
+    """
     near = nearest(word, known, cutoff=cutoff)
     return f" (did you mean {near!r}?)" if near else ""
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """The closest match in ``known``; empty where none is close.
+    """Return the word in ``known`` that is closest to ``word``; empty where none is close.
 
-    The dashes of options are no letters: ``--output`` is not close to ``--group``.
+    Also where ``word`` is a GPU or a number format that exists. ``cutoff``, from 0 to 1, is how alike they must be. The
+    dashes of options are no letters: ``--output`` is not close to ``--group``.
     """
     known = list(known)
     if word.lower() in known and word not in known:

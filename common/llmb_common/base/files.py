@@ -73,9 +73,9 @@ def write_atomic(
 
 
 def write_output(path: Path, content: str) -> None:
-    """Write a file that the user has named: as ``write_atomic``, but into a device or FIFO, never in its place.
+    """Write ``content`` to a file that the user has named: as ``write_atomic``, but into a device or FIFO.
 
-    Root would lose ``/dev/null`` otherwise.
+    Those are never replaced: root would lose ``/dev/null`` otherwise.
 
     Raises:
         RecordError: the file cannot be written.
@@ -92,7 +92,7 @@ def write_output(path: Path, content: str) -> None:
 
 
 def check_output(path: Path) -> None:
-    """What can be said against ``path`` before there is anything to write into it.
+    """Refuse ``path`` as a file to write before there is anything to write into it; returns nothing.
 
     Raises:
         RecordError: it is a folder, or in none
@@ -114,7 +114,7 @@ def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
 
 
 def status_of(path: Path) -> os.stat_result | None:
-    """What is at ``path``; None where nothing is.
+    """Return the status (``os.stat``) of what is at ``path``, links followed; None where nothing is.
 
     Raises:
         OSError: it cannot be looked for. ``Path.exists`` and ``is_dir`` of Python 3.14 say False then.
@@ -161,7 +161,10 @@ def read_some(path: Path, most: int) -> bytes:
 
 
 def _without_waiting(name: str, flags: int) -> int:
-    """Open a FIFO whether or not anybody has its other end: to write into it is then an error."""
+    """Open a file, as the ``opener`` of ``open``; a FIFO at once, whether or not anybody has its other end.
+
+    To write into it is an error then.
+    """
     descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)
     return descriptor
@@ -205,7 +208,11 @@ def try_lock(descriptor: int) -> bool:
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, if the file system can sync folders."""
+    """Make a rename in ``folder`` survive a power cut, if the file system can sync folders.
+
+    Raises:
+        OSError: the folder cannot be opened
+    """
     descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -228,7 +235,13 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
-    """A single SHA-256 over the names and contents of the files in ``folder`` that match ``pattern``."""
+    """Return one SHA-256 over the names and contents of the files in ``folder`` that match ``pattern``.
+
+    As hexadecimal digits. Compiled Python is left out.
+
+    Raises:
+        OSError: a file cannot be read
+    """
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.glob(pattern) if p.is_file() and "__pycache__" not in p.parts):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())

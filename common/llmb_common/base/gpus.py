@@ -106,20 +106,24 @@ def type_of(product: str) -> str | None:
 
 
 def rows_of(gpu_type: str) -> str:
-    """The GPU type whose rows ``gpu_type`` runs: its own, or those of a relative."""
+    """Return the GPU type whose rows of a recipe ``gpu_type`` runs: that of a relative, else ``gpu_type`` itself."""
     known = GPUS.get(gpu_type)
     return (known.rows_of if known else None) or gpu_type
 
 
 def row_types(gpu_type: str) -> tuple[str, ...]:
-    """Whose rows jobs on ``gpu_type`` run: its own, those of its relative, and those for any GPU."""
+    """Return whose rows of a recipe jobs on ``gpu_type`` run.
+
+    They are its own, those of its relative, and those for ``any`` GPU.
+    """
     return gpu_type, rows_of(gpu_type), "any"
 
 
 def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
-    """Which of ``types`` is most like ``gpu_type``: of its generation, with as many GPUs in a node, with such memory.
+    """Return which of ``types`` is most like ``gpu_type``.
 
-    None: there is none, or nothing is known of ``gpu_type``.
+    By generation, then by GPUs in a node, then by memory. None where nothing is known of ``gpu_type``, or of any of
+    ``types``.
     """
     own = GPUS.get(gpu_type)
     known = [name for name in types if name in GPUS]
@@ -136,7 +140,13 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
 
 
 def differences(gpu_type: str, other: str) -> str:
-    """What is different in ``gpu_type``: ``141 GB of memory (h100: 80)``; empty where nothing is known to be."""
+    """Return how a GPU type differs from another known one: ``141 GB of memory (h100: 80)``, with commas between.
+
+    Empty where nothing is known to differ.
+
+    Raises:
+        KeyError: LLMB does not know one of them
+    """
     one, two = GPUS[gpu_type], GPUS[other]
     compared = [
         ("GB of memory", one.memory_gb, two.memory_gb),
@@ -155,7 +165,10 @@ def generation_of(gpu_type: str) -> Generation | None:
 
 
 def per_node(gpu_type: str) -> int:
-    """The number of GPUs in a node of that type; of ranks in a node of CPUs."""
+    """Return the number of GPUs in a node of ``gpu_type``; 8 of an unknown type.
+
+    Also 8 of the CPU: the number of ranks in a node then.
+    """
     known = GPUS.get(gpu_type)
     return known.per_node if known else 8
 

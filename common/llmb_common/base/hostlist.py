@@ -39,7 +39,10 @@ def expand(text: str) -> list[str]:
 
 
 def expand_known(text: str) -> list[str]:
-    """As ``expand``, of a list that a scheduler or a record has given: none where it is damaged."""
+    """Return the names in a host list that a scheduler or a record has given; empty where it is damaged.
+
+    Never raises.
+    """
     try:
         return expand(text)
     except RequestError:
@@ -47,7 +50,10 @@ def expand_known(text: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """A sorted host list of ``names``, with ranges over the last number in each name; empty if there are none."""
+    """Return ``names`` as a sorted host list, with ranges over the last number in each name.
+
+    Empty if there are none.
+    """
     found: dict[tuple[str, str], set[str]] = {}
     plain: set[str] = set()
     for name in names:

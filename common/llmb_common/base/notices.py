@@ -9,7 +9,10 @@ said: list[str] = []
 
 
 def notice(text: str) -> None:
-    """Something the reader should know: on stderr at once, and in the envelope. The same text is said once."""
+    """Tell the user something beside the result: on stderr at once, and later in the envelope of ``--json``.
+
+    The same text is said once in a process.
+    """
     if text not in said:
         said.append(text)
         tell(f"note: {text}")

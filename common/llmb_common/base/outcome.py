@@ -66,9 +66,13 @@ class Result:
 
 
 def print_result(command: str, result: Result, *, as_json: bool, notices: Sequence[str] = ()) -> int:
-    """Print ``result`` of ``command``: data on stdout, remarks and the error on stderr; the exit status.
+    """Print ``result`` of ``command``: data on stdout, remarks and the error on stderr; return the exit status.
 
     ``notices`` are what the command has said on stderr meanwhile; they are repeated in the envelope.
+
+    Raises:
+        OSError: nobody reads the output, or its disk is full
+        ValueError: as ``envelope``
     """
     if as_json:
         print(envelope(command, result, notices))
@@ -121,7 +125,10 @@ _BROKEN_PIPE = 1
 
 
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
-    """As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding."""
+    """Run ``work`` as the whole of a command and return its exit status; errors are printed.
+
+    As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding.
+    """
     work = _with_streams(work)
     with printable_output():
         for stream in (sys.stdout, sys.stderr):
@@ -139,11 +146,11 @@ def settled(
     os_remedy: str = "check that it exists, its owner and permissions, and free space",
     again: str = "",
 ) -> int:
-    """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C, SIGTERM and SIGHUP.
+    """Run ``work`` and return its exit status, or that of the error it raised; 130 for Ctrl-C, SIGTERM and SIGHUP.
 
     Errors go to stderr, with ``as_json`` also into the envelope of ``command``. ``os_remedy`` is what to do about a
     file that cannot be read or written, ``again`` about an interruption. A reader that has gone (``head``, ``less``)
-    is no error.
+    gives status 1, and no message. Errors of the program itself, such as a KeyError, pass.
     """
     error: LLMBError
     work = _with_streams(work)
@@ -171,7 +178,10 @@ def settled(
 
 
 def _explained(error: OSError, remedy: str) -> LLMBError:
-    """A file or program that has vanished or is not ours: a reader wants its name, not where the code stood."""
+    """Return the error that tells a user of an OSError: which file, program or disk, not where the code stood.
+
+    ``remedy`` is what to do about a file; other cases have their own.
+    """
     if error.filename:
         return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)
     if error.errno == errno.ENOENT:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def lost(error: Exception) -> str | None:
-    """What is missing or has changed in the packages of this Python, where that may be why ``error`` was raised.
+    """Return which module or file of this Python's packages is lost or changed, where that may explain ``error``.
 
     None: nothing, so it is an error of the program. A package that has lost its ``__init__.py`` still imports, as a
     namespace; what its users then raise may be anything, and at any time.
@@ -25,10 +25,11 @@ def lost(error: Exception) -> str | None:
 
 
 def damaged_files(environment: Path) -> Iterator[str]:
-    """Each file of an environment that is gone or has changed since its package was installed, as ``PATH is missing``.
+    """Yield what is wrong with each file of a Python environment that is gone or has changed: ``PATH is missing``.
 
-    Read from the ``RECORD`` of every package (https://packaging.python.org/specifications/recording-installed-packages):
-    files that it lists without a hash, such as compiled ones, may change.
+    Read from the ``RECORD`` of every package
+    (https://packaging.python.org/specifications/recording-installed-packages): files that it lists without a hash, such
+    as compiled ones, may change. A ``RECORD`` that cannot be read is named, too.
     """
     for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
         packages = record.parent.parent

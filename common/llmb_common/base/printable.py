@@ -46,19 +46,23 @@ _COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|
 
 
 def columns(stream: TextIO) -> int:
-    """How many columns a line on ``stream`` may have: without end unless it is a terminal."""
+    """Return how many columns a line on ``stream`` may have: the terminal's, and ``sys.maxsize`` where it is none."""
     return columns_of_terminal() if stream.isatty() else sys.maxsize
 
 
 def columns_of_terminal() -> int:
-    """The width for which a screen is chosen: the terminal's, or COLUMNS; 80 where neither is known."""
+    """Return the width for which a screen is chosen: the terminal's, or COLUMNS.
+
+    80 where neither is known, at least 40.
+    """
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
 def folded(text: str, stream: TextIO) -> str:
-    """``printable_lines`` for ``stream``: a line that its terminal would break within a word is broken between words.
+    """Return ``text`` as ``stream`` should show it: made printable, and lines that its terminal would break folded.
 
-    A word stays whole, so that a path can be copied, and so does a line with a command, which may be pasted.
+    They are broken between words. A word stays whole, so that a path can be copied, and so does a line with a command,
+    which may be pasted.
     """
     width = columns(stream)
     lines = []
@@ -77,8 +81,10 @@ def tell(text: str) -> None:
 
 
 def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
-    """``text`` as lines of at most ``width``, each after the first with ``indent``, broken after a character of
-    ``ends``. What is longer without one stays where it is."""
+    """Return ``text`` as lines of at most ``width`` characters, each after the first with ``indent`` before it.
+
+    Broken after a character of ``ends``; a piece that is longer without one is not broken.
+    """
     if len(text) <= width:
         return [text]
     lines = [""]
@@ -92,7 +98,7 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
 
 
 def printable_json(text: str) -> str:
-    """JSON text with such characters escaped inside its strings; its meaning is unchanged."""
+    """Return JSON text with every non-printable character escaped inside its strings; its meaning is unchanged."""
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 
@@ -111,7 +117,7 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def size(number: float) -> str:
-    """A number of bytes as people write it: ``1.8 GB``."""
+    """Return a number of bytes as people write it, in units of 1000: ``1.8 GB``."""
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"
@@ -133,10 +139,12 @@ class _Printable:
         self.unfiltered = stream
 
     def write(self, text: str) -> int:
+        """Write ``text`` without what a terminal must not get; return the number of its characters."""
         self.unfiltered.write(printable_lines(text))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
+        """Write each of ``lines`` as ``write`` does."""
         for line in lines:
             self.write(line)
 
@@ -159,13 +167,16 @@ class _Heedless(_Printable):
 
 
 def silence(stream: TextIO) -> None:
-    """Let what is printed from now on, and what is left in its buffer when the interpreter ends, go nowhere."""
+    """Send everything that is printed on ``stream`` from now on nowhere, with what is left in its buffer at the end.
+
+    It cannot be undone: its file descriptor leads to ``/dev/null``.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
-    """Replace standard output and error with streams that escape everything a terminal might act on."""
+    """Replace standard output and error until the context ends, by streams that escape what a terminal might act on."""
     former = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Printable(former[0]))
     sys.stderr = cast(TextIO, _Heedless(former[1]))
@@ -176,7 +187,10 @@ def printable_output() -> Iterator[None]:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """The underlying stream, for code that draws on the terminal and does its own filtering."""
+    """Return the stream below the filter of ``printable_output``, or ``stream`` itself where it has none.
+
+    For code that draws on the terminal and does its own filtering.
+    """
     return cast(TextIO, getattr(stream, "unfiltered", stream))
 
 

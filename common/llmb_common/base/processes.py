@@ -70,13 +70,16 @@ class Answer:
 
     @property
     def complaint(self) -> str:
-        """The problem, or the first line of what the program complained about."""
+        """Why there is no answer, or the first line of what the program complained about, at most 300 characters.
+
+        ``exit status N`` where it said nothing.
+        """
         text = self.why or (self.errors.strip() or self.output.strip())
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
 
 
 def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES) -> Answer:
-    """Run ``argv`` without input and return what it says; what is wrong is in the answer.
+    """Run the program ``argv`` without input and return what it says; what is wrong is in the answer, never raised.
 
     The program runs in a session of its own, so that it ends with everything that it has started: after ``seconds``,
     after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
@@ -89,6 +92,7 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
         arrived = starting.enter_context(noted())
 
         def begin() -> None:
+            """Let signals have their usual effect again, and raise those that have arrived meanwhile."""
             starting.close()
             for number in arrived:
                 signal.raise_signal(number)
@@ -110,8 +114,10 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
 
 
 def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int) -> Answer:
-    """What the program ``name`` says, as ``ask`` has it. ``begin`` lets signals have their usual effect again: from
-    there on one ends the program, too."""
+    """Return what the started program ``name`` says, as ``ask`` has it; it has ended then.
+
+    ``begin`` is called first, and lets signals have their usual effect again: from there on one ends the program, too.
+    """
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -158,7 +164,11 @@ def clean_environment() -> dict[str, str]:
 def _listen(
     process: subprocess.Popen[bytes], said: Mapping[IO[bytes], bytearray], deadline: float, most: int
 ) -> Literal["", "no-answer", "too-long"]:
-    """Collect both streams to their end, then wait for the end of the program; what went wrong, if anything."""
+    """Collect both streams of ``process`` in ``said``, then wait for its end; return what went wrong.
+
+    Empty: nothing. ``deadline`` is a time of ``time.monotonic``, ``most`` the bytes that a stream may have. The program
+    is not ended here.
+    """
     with selectors.DefaultSelector() as selector:
         for stream in said:
             selector.register(stream, selectors.EVENT_READ, said[stream])
@@ -223,7 +233,7 @@ def is_ours_to_end(pid: int) -> bool:
 
 
 def _each(file: str) -> Iterator[tuple[Path, bytes]]:
-    """Folder and content of ``/proc/PID/FILE`` of every process that lets us read it."""
+    """Yield the folder in ``/proc`` and the content of ``file`` in it for every process that lets us read it."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             content = (entry / file).read_bytes() or _once_loaded(entry, file)
@@ -233,8 +243,14 @@ def _each(file: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def _once_loaded(entry: Path, file: str) -> bytes:
-    """While a program is being loaded into a process, what it was started with is not there yet: for microseconds, or
-    until a busy machine has a core for it."""
+    """Return the content of ``file`` in a process's folder ``entry``, waiting up to 20 ms for it.
+
+    Empty where none comes. While a program is being loaded into a process, what it was started with is not there yet:
+    for microseconds, or until a busy machine has a core for it.
+
+    Raises:
+        OSError: it is one of the kernel's own processes, or has ended
+    """
     for _ in range(20):
         (entry / "exe").readlink()  # the kernel's own processes have none: OSError
         time.sleep(0.001)
@@ -271,7 +287,9 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
 
 
 def send(process: ProcessId, number: signal.Signals) -> bool:
-    """Send a signal to exactly that process; False if it has ended (S5 of SECURITY.md).
+    """Send the signal ``number`` to exactly that process; return False if it has ended (S5 of SECURITY.md).
+
+    Also where it runs on another machine: nothing is sent then.
 
     Raises:
         PermissionError: the process belongs to somebody else.
@@ -301,10 +319,14 @@ def end_processes(
     patience: float,
     hurry: Callable[[], bool] = lambda: False,
 ) -> None:
-    """End ``leader``, then whatever is left of ``members``: SIGTERM first, so that they can save, and SIGKILL after
-    ``patience`` seconds or as soon as ``hurry`` returns true.
+    """End ``leader``, then whatever is left of ``members``.
 
-    The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome.
+    Returns when they have ended, or do not even after SIGKILL. SIGTERM first, so that they can save, and SIGKILL after
+    ``patience`` seconds or as soon as ``hurry`` returns true. The leader gets SIGTERM first, and alone: it passes the
+    signal on and records the outcome.
+
+    Raises:
+        PermissionError: one belongs to somebody else
     """
     deadline = time.monotonic() + patience
     told = {leader}
@@ -327,7 +349,7 @@ def end_processes(
 
 
 def _start(pid: int) -> str | None:
-    """When a process started, as the kernel counts; None where it has ended."""
+    """Return the start time of process ``pid`` as the kernel counts it; None where it has ended, or there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -345,8 +367,11 @@ def _boot() -> str:
 
 
 def loopback_problem() -> EnvironmentLacks | None:
-    """What to say where they do not, as in a network namespace whose ``lo`` nobody has brought up: there a job would
-    try for minutes."""
+    """Return the error to raise where processes of this machine cannot reach each other at 127.0.0.1.
+
+    None where they can. As in a network namespace whose ``lo`` nobody has brought up: there a job would try for
+    minutes.
+    """
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()

@@ -65,20 +65,22 @@ site's jobs stop because LLMB was updated."""
 
 
 def refuse_command(command: str) -> None:
-    """Refuse a command that there was.
+    """Refuse ``command`` where it is one that release 0.3 removed; any other passes.
 
     Raises:
-        RequestError: it was removed; the remedy is the line that replaces it
+        RequestError: code ``removed``; the remedy is the line that replaces it
     """
     if command in COMMANDS:
         raise RequestError(f"{command} was removed in LLMB 0.3", remedy=COMMANDS[command], code="removed")
 
 
 def refuse_option(command: str, option: str) -> None:
-    """Refuse an option that ``command`` had; ``option`` may have a value behind ``=``.
+    """Refuse ``option`` where it is one of ``command`` that release 0.3 removed; any other passes.
+
+    It may have a value behind ``=``.
 
     Raises:
-        RequestError: it was removed; the remedy is what replaces it
+        RequestError: code ``removed``; the remedy is what replaces it
     """
     name = option.partition("=")[0]
     instead = OPTIONS.get(command, {}).get(name)

@@ -36,7 +36,11 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 
 
 def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
-    """The path, message and remedy for msgspec's ``text`` on converting ``data`` to ``kind``."""
+    """Return (path, message, remedy) that explain msgspec's ``text`` about converting ``data`` to ``kind``.
+
+    The path is that of the wrong value, as ``$.rows[3].gpu``; an empty remedy: no advice. A value under the name of a
+    secret is not in the message.
+    """
     problem, _, path = text.partition(" - at `")
     problem = problem.replace("`", "'")
     if path.startswith("key` in `"):
@@ -102,7 +106,10 @@ def _remedy(wanted: str, key: str, held: str) -> str:
 
 
 def _short(value: Any) -> str:
-    """`` ('x')`` if it fits on a line; nothing for lists and groups."""
+    """Return a value for a message, as `` ('x')`` with a blank before it.
+
+    Empty for lists and groups, and if it is long.
+    """
     if value is None or isinstance(value, (list, dict)):
         return ""
     text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -116,7 +123,10 @@ def _steps(path: str) -> Iterator[str]:
 
 
 def _value_at(path: str, data: Any) -> Any:
-    """The value at a path of msgspec's; None where the path has no exact place."""
+    """Return the value in ``data`` at a path of msgspec's, such as ``$.rows[3].gpu``.
+
+    None where it is null, or the path has no exact place: msgspec writes ``[...]`` for a value of a mapping.
+    """
     for step in _steps(path):
         if isinstance(data, dict) and step in data:
             data = data[step]

@@ -19,8 +19,11 @@ KILL_SECONDS = 5.0
 
 @contextlib.contextmanager
 def handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """``handler`` for these signals. Those that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's
-    background jobs. Only the main thread receives signals; in any other there is nothing to do."""
+    """Let ``handler`` handle these signals until the context ends; then those that did before do again.
+
+    Those that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs. Only the main thread
+    receives signals; in any other nothing is done.
+    """
     former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         for number in former:
@@ -36,9 +39,10 @@ def handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameTy
 
 @contextlib.contextmanager
 def noted() -> Iterator[list[int]]:
-    """Collect Ctrl-C, SIGTERM and SIGHUP in a list as they arrive; they have no other effect.
+    """Yield a list in which the numbers of Ctrl-C, SIGTERM and SIGHUP are collected as they arrive.
 
-    For code that must not be left halfway, and checks for them itself.
+    They have no other effect until the context ends, nor are they raised then. For code that must not be left halfway,
+    and checks for them itself.
     """
     numbers: list[int] = []
     with handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):

@@ -23,7 +23,7 @@ class Summary:
 
 
 def summarize(values: Sequence[float]) -> Summary | None:
-    """None if there are no values. Values are finite."""
+    """Return count, mean, standard deviation and median of ``values``, which are finite; None where there are none."""
     if not values:
         return None
     mean = math.fsum(values) / len(values)
@@ -31,7 +31,10 @@ def summarize(values: Sequence[float]) -> Summary | None:
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The sample standard deviation (n - 1), 0 for a single value; ``statistics.stdev`` takes ten times as long."""
+    """Return the sample standard deviation (n - 1) of at least one value, 0 for a single one.
+
+    ``statistics.stdev`` takes ten times as long.
+    """
     if len(values) == 1:
         return 0.0
     mean = math.fsum(values) / len(values)
@@ -39,13 +42,16 @@ def deviation(values: Sequence[float]) -> float:
 
 
 def robust_deviation(values: Sequence[float]) -> float:
-    """The standard deviation by the median distance from the median, which a few odd values do not widen."""
+    """Return the standard deviation of at least one value by the median distance from the median.
+
+    A few odd values do not widen it.
+    """
     middle = median(sorted(values))
     return 1.4826 * median(sorted(abs(value - middle) for value in values))
 
 
 def median(ordered: Sequence[float]) -> float:
-    """Of at least one value; they are in order."""
+    """Return the median of at least one value; they must be in order."""
     count = len(ordered)
     return (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
 
@@ -55,28 +61,32 @@ _MOST_TERMS = 100_000
 
 
 def t_tail(t: float, degrees: float) -> float:
-    """P(T > t) of Student's t."""
+    """Return P(T > t), the chance that Student's T with so many ``degrees`` of freedom exceeds ``t``."""
     half = 0.5 * beta_cdf(degrees / 2, 0.5, degrees / (degrees + t * t))
     return half if t >= 0 else 1 - half
 
 
 def t_quantile(rate: float, degrees: float) -> float:
-    """The t that is exceeded with probability ``rate``, below one half; degrees are rounded to tenths."""
+    """Return the t that Student's T exceeds with the chance ``rate``, below one half; degrees are rounded to tenths."""
     return _t_quantile(rate, max(round(degrees, 1), 0.5))
 
 
 @functools.lru_cache(maxsize=4096)
 def _t_quantile(rate: float, degrees: float) -> float:
+    """Return the t that Student's T exceeds with the chance ``rate``; kept, as the search for it takes long."""
     return _root(lambda t: t_tail(t, degrees) - rate, 0.0, 1e4)
 
 
 def f_tail(f: float, above: float, below: float) -> float:
-    """P(F > f) of a ratio of variances with ``above`` and ``below`` degrees of freedom."""
+    """Return P(F > f), the chance that a ratio of two variances exceeds ``f``, where they are in truth the same.
+
+    With ``above`` and ``below`` degrees of freedom.
+    """
     return 1.0 if f <= 0 else beta_cdf(below / 2, above / 2, below / (below + above * f))
 
 
 def summed_degrees(one: float, one_degrees: float, other: float, other_degrees: float) -> float:
-    """Degrees of freedom of a sum of two variances (Satterthwaite)."""
+    """Return the degrees of freedom of the sum of two variances, of which each has its own (Satterthwaite)."""
     return (one + other) ** 2 / max(one**2 / one_degrees + other**2 / other_degrees, 1e-300)
 
 
@@ -91,7 +101,7 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 
 
 def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """The continued fraction of the incomplete beta function (DLMF 8.17.22)."""
+    """Yield the pairs (a, b) of the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
     for m in range(_MOST_TERMS):
         if m:
             yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0
@@ -112,6 +122,7 @@ def _inverse_fraction(first: float, terms: Iterable[tuple[float, float]]) -> flo
 
 
 def _not_zero(value: float) -> float:
+    """Return ``value``, or a tiny number where it is (nearly) 0, to divide by."""
     return value if abs(value) > _TINY else _TINY
 
 
@@ -132,12 +143,15 @@ def trigamma(x: float) -> float:
 
 
 def trigamma_inverse(value: float) -> float:
-    """The x whose trigamma is ``value``, between 0.001 and 10,000."""
+    """Return the x between 0.001 and 10,000 whose trigamma is ``value``; where none is, nearly one of these."""
     return math.exp(_root(lambda log: trigamma(math.exp(log)) - value, math.log(1e-3), math.log(1e4)))
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
-    """Where a falling function crosses zero, by bisection."""
+    """Return where a falling function crosses zero between ``low`` and ``high``, by bisection.
+
+    One of these where it does not cross it.
+    """
     for _ in range(70):
         middle = (low + high) / 2
         low, high = (middle, high) if falling(middle) > 0 else (low, middle)

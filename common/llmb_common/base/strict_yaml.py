@@ -65,6 +65,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
         """Does not guess what an untagged value is: ``_scalar`` says it."""
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
+            """Return the same tag for every untagged value: text."""
             return _UNTAGGED
 
     brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
@@ -133,7 +134,10 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 def value_on_line(text: str, key: str) -> Any:
-    """The value of ``key`` at the top of a YAML file, where one line says it; else None. Nothing else is checked."""
+    """Return the value of ``key`` at the top of the YAML file ``text``, where one line says it; else None.
+
+    None also where the value is null, or more than a plain one. Nothing else is checked; never raises.
+    """
     found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
     try:
         return _flat_value(found[1].rstrip()) if found else None
@@ -212,10 +216,10 @@ def _scalar(text: str) -> Any:
 
 
 def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
-    """The UTF-8 text of ``path``.
+    """Return the UTF-8 text of the file ``path``, at most 16 MiB.
 
     Raises:
-        LLMBError: the class ``error``: it cannot be read, or is not UTF-8.
+        LLMBError: the class ``error``: it cannot be read, is larger, or is not UTF-8 (with the line).
     """
     try:
         content = read_some(path, _MOST_BYTES + 1)
@@ -245,7 +249,9 @@ def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError)
 
 
 def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:
-    """``data`` (from ``load_text``) as a ``kind``.
+    """Return ``data``, which ``load_text`` gave with its ``lines``, as a ``kind``.
+
+    ``where`` names the file in messages.
 
     Raises:
         LLMBError: the class ``error``, with the line of the first mistake.

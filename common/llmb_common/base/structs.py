@@ -51,7 +51,9 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
 
 
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
-    """A file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``. ``what`` it is, in the message.
+    """Return a file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``.
+
+    ``what`` stands before its path in the message, and should end with a blank.
 
     Raises:
         RecipeError: it cannot be read, or is no ``kind``; ``remedy`` says how to get it back
@@ -65,7 +67,13 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
 
 
 def json_text(value: Any) -> bytes:
-    """The text that ``files.write_json`` writes, several times faster: json's C encoder cannot indent."""
+    """Return ``value`` as the indented JSON text that ``files.write_json`` writes, with a line break at its end.
+
+    It is several times faster: json's C encoder cannot indent.
+
+    Raises:
+        ValueError: ``value`` contains NaN or an infinity
+    """
     import msgspec
 
     text: bytes = msgspec.json.format(json.dumps(value, allow_nan=False, ensure_ascii=False).encode(), indent=2)
@@ -98,9 +106,10 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
 
 
 def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
-    """Replace the list that ``read_list`` reads by what ``change`` makes of it.
+    """Replace the list under ``name`` in ``file``, which ``read_list`` reads, by what ``change`` makes of it.
 
     One process at a time, from the reading to the writing: what another has added meanwhile would be lost otherwise.
+    The file's folder is created if it is missing.
 
     Raises:
         RecordError: as ``read_list``; it cannot be written; another process does not finish its own change
@@ -119,7 +128,9 @@ _PATIENCE_SECONDS = 20.0
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file``: a file beside it, since ``file`` itself is replaced with each change.
+    """Hold the lock of ``file`` until the context ends; waits for another process up to 20 seconds.
+
+    It is a file beside it, ``.NAME.lock``, which stays: ``file`` itself is replaced with each change.
 
     Raises:
         RecordError: that is impossible, or another process holds it for too long
@@ -146,7 +157,11 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path) -> int:
-    """A descriptor of the lock file, made if it is missing; another user's is opened for reading."""
+    """Return a descriptor of the lock file, made if it is missing; another user's is opened for reading.
+
+    Raises:
+        OSError: it cannot be opened
+    """
     flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         # To lock a file on NFS, it must be open for writing.

@@ -36,11 +36,18 @@ class Conversation:
         """It says no more."""
 
     def tell(self, line: str) -> None:
-        """Give it a line; what it does not take now, it gets while it is heard."""
+        """Put a line into the queue for the program.
+
+        It is written while the program is heard (``hear``), as it takes it.
+        """
         self._waiting += line.encode() + b"\n"
 
     def hear(self, seconds: float) -> list[str]:
-        """The lines that have come; waits at most so long for the first one. Empty: none came, or it is ``over``."""
+        """Return the lines that the program has written, without line breaks.
+
+        Waits up to ``seconds`` for the first one. What it was told is written meanwhile. Empty: none came in that time,
+        or it says no more (``over``).
+        """
         deadline = time.monotonic() + seconds
         lines: list[str] = []
         while not lines and not self.over:
@@ -66,7 +73,10 @@ class Conversation:
         return self._take() if self._from in ready else []
 
     def _give(self) -> None:
-        """Write as much of what waits as the program takes now."""
+        """Write as much of what waits for the program as it takes now.
+
+        All of it is dropped where nobody listens any more.
+        """
         try:
             written = os.write(self._to.fileno(), self._waiting)
         except BlockingIOError:
@@ -105,7 +115,10 @@ class Conversation:
                 self._take_errors()
 
     def _take_errors(self) -> None:
-        """Keep what has arrived on standard error, up to a limit."""
+        """Read once what has arrived on standard error, and keep it, up to 1 MiB in all.
+
+        At its end the stream is closed.
+        """
         block = os.read(self._from_errors.fileno(), 1 << 16)
         if not block:
             self._from_errors.close()
@@ -113,14 +126,19 @@ class Conversation:
 
     @property
     def complaint(self) -> Answer:
-        """What the program has complained of so far, as an ``Answer`` without output."""
+        """What the program has complained of so far, as an ``Answer`` without output.
+
+        Its ``status`` is None while the program runs.
+        """
         return Answer(self._process.poll(), b"", self._errors, "" if self.over else "no-answer")
 
 
 @contextlib.contextmanager
 def talk(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Conversation]:
-    """Run ``argv`` in a session of its own, which ends with the conversation. ``env``: its whole environment, if not
-    ``clean_environment()``.
+    """Run the program ``argv`` in a session of its own and yield the conversation with it.
+
+    Both end with the context. Its input is closed then, and what has not ended two seconds later is ended. ``env``: its
+    whole environment, if not ``clean_environment()``.
 
     Raises:
         OSError: it cannot be started

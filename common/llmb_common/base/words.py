@@ -115,7 +115,7 @@ _SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
 
 
 def line_problem(text: str) -> str:
-    """Why ``text`` is not a single line of UTF-8 text, to be appended to its name; empty if it is."""
+    """Return why ``text`` is not a single line of UTF-8 text, as words to put behind its name; empty if it is one."""
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
         return "contains a line break or a control character"
     if any("\ud800" <= c <= "\udfff" for c in text):
@@ -124,12 +124,12 @@ def line_problem(text: str) -> str:
 
 
 def check_argument(name: str, text: str) -> None:
-    """What no option and no argument of a command takes. An empty value comes from a shell variable that is not set.
+    """Refuse a command's argument or option ``name`` with the value ``text`` that none takes; returns nothing.
+
+    An empty value comes from a shell variable that is not set. S8 of SECURITY.md.
 
     Raises:
         RequestError: ``text`` is empty (commas count as nothing), endless, or not one line of UTF-8 text
-
-    S8 of SECURITY.md.
     """
     if len(text) > _LONGEST_ARGUMENT:
         raise RequestError(
@@ -142,7 +142,7 @@ def check_argument(name: str, text: str) -> None:
 
 
 def span_seconds(text: str) -> int | None:
-    """``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS`` in seconds; None: it is not a span of time.
+    """Return a span of time in seconds: ``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS``; None: it is none.
 
     Units are s, m, h, d and w, in capital letters too.
     """
@@ -155,14 +155,14 @@ def span_seconds(text: str) -> int | None:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Seconds of the time limit of a plan or a row."""
+    """Return the seconds of the time limit of a plan or a recipe's row, which is valid."""
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
     return seconds
 
 
 def clock(seconds: int) -> str:
-    """``HH:MM:SS``, or ``D-HH:MM:SS`` of a thousand hours and more, as ``span_seconds`` reads it."""
+    """Return seconds as ``HH:MM:SS``, or as ``D-HH:MM:SS`` from a thousand hours on; ``span_seconds`` reads both."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24) if hours > 999 else (0, hours)
@@ -192,7 +192,10 @@ def assigned(text: str) -> tuple[str, str] | None:
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """What each of ``texts`` assigns, without spaces around it: the last value of each name. Others are left out."""
+    """Return the value of each name that ``texts`` of the form ``NAME=VALUE`` assign, the last one of each.
+
+    Without spaces around it; texts that assign nothing are left out.
+    """
     found = filter(None, map(assigned, texts))
     return {name: value.strip() for name, value in found}
 

@@ -100,20 +100,28 @@ class Held(Protocol):
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """Run a program once on each node, or on some, for at most so long; what all of them print, in no order."""
+        """Run the program ``argv`` once on each of ``nodes`` (empty: on all that are held).
+
+        Returns what all of them print. For at most ``seconds``, in the container ``inside`` or without one. Lines come
+        in no order; what is wrong is in the answer.
+        """
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
-        """The same for a program that goes on: what it is told reaches it on all of these nodes, and what they print
-        comes together, line by line.
+        """Run a program that goes on, as ``run`` does; a context that gives the conversation with it.
+
+        What it is told reaches it on all of these nodes, and what they print comes together, line by line.
 
         Raises:
             OSError: it cannot be started
         """
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """The nodes on which that was not started: their failure may have ended it on the others."""
+        """Return the nodes on which the program of ``answer`` was not started.
+
+        Empty where there are none, or nobody says. Their failure may have ended it on the others.
+        """
 
 
 class JobScript(ABC):
@@ -122,7 +130,7 @@ class JobScript(ABC):
     ranks: Ranks = TORCHRUN
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        """The lines after ``#!/bin/bash`` that the scheduler reads.
+        """Return the lines after ``#!/bin/bash`` that the scheduler reads; empty where it reads none.
 
         Raises:
             RequestError: a path or the image cannot be said to it.
@@ -131,13 +139,16 @@ class JobScript(ABC):
 
     @abstractmethod
     def job_script(self) -> str:
-        """Bash that sets what ``submission/supervise.sh`` reads of the scheduler, with the functions ``step_status``,
-        ``end_step``, ``ask_step`` and ``on_nodes``."""
+        """Return the Bash text that sets what ``submission/supervise.sh`` reads of the scheduler.
+
+        With the functions ``step_status``, ``end_step``, ``ask_step`` and ``on_nodes``.
+        """
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:
-        """Bash lines that start the ranks in the background: each runs ``bash -c "$task"``, its output goes to
-        ``$log``, and ``$!`` is the process to wait for.
+        """Return the Bash lines that start the ranks in the background.
+
+        Each rank runs ``bash -c "$task"``, its output goes to ``$log``, and ``$!`` is the process to wait for.
 
         Raises:
             RequestError: a path cannot be said to what starts them.
@@ -149,21 +160,22 @@ class Executor(JobScript):
 
     @abstractmethod
     def check(self, plan: JobPlan) -> None:
-        """Look for what the job needs here, before anything is on disk.
+        """Look for what the job of ``plan`` needs on this machine, before anything is on disk; returns nothing.
 
         Raises:
             EnvironmentLacks: something is missing.
+            ConfigError: a file that it needs may come from anybody.
         """
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        """Sentences on what ``check`` does not refuse, and the user should know before the job is submitted; mostly
-        none.
-        """
+        """Return sentences on what ``check`` does not refuse, and the user should know first; mostly none."""
         return []
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """What is said on submission beyond the script: ids of jobs to start after (only where the traits have
-        ``dependencies``), and nodes to avoid, each with the reason. The record keeps it.
+        """Return the scheduler's options that are given on submission, beyond the script.
+
+        Empty where there are none. They say which jobs to start after, by id (only where the traits have
+        ``dependencies``), and which nodes to avoid, each with the reason. The record keeps them.
 
         Raises:
             RequestError: it contradicts the plan.
@@ -172,30 +184,40 @@ class Executor(JobScript):
 
     @abstractmethod
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        """Start the run, which is on record as SUBMITTING; its record, saved, with the job's id where there is one.
+        """Start the run, which is on record as SUBMITTING.
 
-        A job that no scheduler keeps is followed to its end, unless ``detach``.
+        Returns its record, saved, with the job's id where there is one. A job that no scheduler keeps is followed to
+        its end, unless ``detach``; the record of one that failed is FAILED.
 
         Raises:
             AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled.
             SchedulerError: the job was refused and does not exist; the caller removes the run.
-            CheckFailed: a run that was followed failed.
+            Interrupted: the user interrupted a run that was followed, and it was ended.
         """
 
     def apart(self, plans: Sequence[JobPlan]) -> str:
-        """Why runs of these plans cannot take turns in one allocation; empty where they can."""
+        """Return why runs of these plans cannot take turns in one allocation, as a clause; empty where they can."""
         return "there are no allocations here"
 
     def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """Start the runs of one series as one job, like ``start``; returns their records."""
+        """Start the runs of one series as one job; return their records, saved, in order.
+
+        Raises:
+            AnswerLost: as ``start``, for all of them
+            SchedulerError: as ``start``, for all of them
+            NotImplementedError: there are no allocations here: ``apart`` says so
+        """
         raise NotImplementedError
 
     @abstractmethod
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """What became of runs, by run id. Nothing is raised for a scheduler: what it does not say is ``unknown``."""
+        """Return what became of runs, by run id; records are not changed.
+
+        Nothing is raised for a scheduler: what it does not say is ``unknown`` in the finding.
+        """
 
     def failed_nodes(self, nodes: str) -> list[str]:
-        """Those of ``nodes``, a host list, that the scheduler shows as unfit for jobs.
+        """Return those of ``nodes``, a host list, that the scheduler shows as unfit for jobs; empty where none is.
 
         Raises:
             RequestError: nobody watches nodes here
@@ -206,7 +228,9 @@ class Executor(JobScript):
         )
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        """The nodes of a host list or of a partition, by name, and why each cannot be had now; empty: it can.
+        """Return the nodes of a host list or of a partition, by name, and why each cannot be had now.
+
+        Empty text: it can. With both None those of the scheduler's default partition.
 
         Raises:
             RequestError: there are no such nodes, or nobody knows of nodes here
@@ -215,12 +239,14 @@ class Executor(JobScript):
         raise _no_nodes()
 
     def topology(self) -> dict[str, str]:
-        """Where nodes are in the network, as far as the scheduler knows: of each its switch or block. Empty: it does
-        not know. Never raises."""
+        """Return the switch or block of the network that each node is in, by the node's name. Never raises.
+
+        Empty where the scheduler does not know, or does not say.
+        """
         return {}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        """Nodes to ask something, until the context ends.
+        """Return a context that holds the ``wanted`` nodes, to ask them something, and gives them back at its end.
 
         Raises:
             RequestError: nobody knows of nodes here
@@ -229,7 +255,9 @@ class Executor(JobScript):
         raise _no_nodes()
 
     def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
-        """The nodes of the job that this runs in; ``part``: what it was asked for.
+        """Return the nodes of the job ``job_id``, in which this process runs, as held ones.
+
+        ``part`` is what the scheduler was asked for.
 
         Raises:
             RequestError: nobody knows of nodes here
@@ -240,8 +268,8 @@ class Executor(JobScript):
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
         """End runs that live; those that are queued have a job.
 
-        By run id the record of one whose end is certain, or why one was not ended. The others were asked to end, and
-        what becomes of them will be seen by looking.
+        Returns by run id the record of one whose end is certain, or why one was not ended. Runs that are missing in it
+        were asked to end, and what becomes of them will be seen by looking.
         """
 
 
@@ -253,13 +281,23 @@ def _no_nodes() -> LLMBError:
 
 
 def script_for(cluster_type: ClusterType) -> JobScript:
-    """What writes the batch scripts of ``cluster_type``; its executor is not imported where ``TRAITS`` name both."""
+    """Return what writes the batch scripts of ``cluster_type``.
+
+    The executor is not imported where that can be avoided.
+
+    Raises:
+        ValueError: there is no such way of running jobs
+    """
     traits = traits_of(cluster_type)
     script: JobScript = named(traits.script or traits.executor)()
     return script
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:
-    """The executor for a way of running jobs; its module is imported now."""
+    """Return the executor for a way of running jobs; its module is imported now.
+
+    Raises:
+        ValueError: there is no such way
+    """
     executor: Executor = named(traits_of(cluster_type).executor)()
     return executor

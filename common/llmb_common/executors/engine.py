@@ -15,10 +15,12 @@ ENGINE_CHECK = "LLMB_ENGINE_CHECK"
 
 
 def check_engine(plan: JobPlan) -> None:
-    """Look for the Python that trains.
+    """Refuse a job without a container whose Python, ``plan.engine_python``, has not what it trains with.
+
+    Where its folders do not say which release of Megatron-Bridge it has, it passes.
 
     Raises:
-        EnvironmentLacks: it is not there, or has another release than the job needs.
+        EnvironmentLacks: code ``no-engine``: it is not there; ``wrong-engine``: it has another release than is needed.
     """
     if plan.engine_python is None:
         usual = plan.engine == DEFAULT_ENGINE
@@ -57,7 +59,10 @@ def check_engine(plan: JobPlan) -> None:
 
 
 def _release_of(python: Path) -> str | None:
-    """The minor release of Megatron-Bridge in a Python's environment, by its folders; None where they do not say."""
+    """Return the first two numbers, such as ``0.3``, of the Megatron-Bridge release that a Python has.
+
+    Read from the names of its folders; None where they do not say.
+    """
     packages = python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
     releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)
     return next((release[1] for release in releases if release), None)

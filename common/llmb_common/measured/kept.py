@@ -86,7 +86,10 @@ class _Timing(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
     def of(self, files: RunFiles) -> RunTiming:
-        """The timing of the run that lies there; its other iterations are read when somebody asks for them."""
+        """Return the timing as that of the run in ``files``.
+
+        Iterations but the last are read from its log when they are asked for.
+        """
         last = self.timing.iterations
         known = IterationsOnDisk(files.log, self.count, last[0]) if last and files.log is not None else ()
         return replace(self.timing, files=files, iterations=known)
@@ -101,7 +104,11 @@ class KeptLog(NamedTuple):
 
 
 def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
-    """What the log of the run that lies there gave; None where other code has kept it in another shape."""
+    """Return the timing of the run in ``files`` from ``packed``, what the index keeps of its log.
+
+    None where other code has kept it in another shape. Iterations but the last are read from the log when they are
+    asked for.
+    """
     found = _unpacked(packed, _Timing)
     return found.of(files) if found else None
 
@@ -121,7 +128,11 @@ class KeptFigures:
         self._new: list[LogFigures] = []
 
     def unchanged(self, row: RunRow) -> KeptLog | None:
-        """The log of a run that has ended, if nothing of it has changed since it was read; its record is not read."""
+        """Return the log of a run that has ended, from the index, if nothing of it has changed since it was read.
+
+        None of a live run, of one that is not kept, and where something has changed; the record is not read. Each run
+        is given out once: asked again, it is None.
+        """
         folder = str(row.folder)
         if is_live(row.state) or folder not in self._known:
             return None
@@ -129,7 +140,10 @@ class KeptFigures:
         return self._if(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code()))
 
     def _if(self, folder: str, stamp: str) -> KeptLog | None:
-        """What the index keeps of the run in ``folder``, if that is of this ``stamp``; else None."""
+        """Return what the index keeps of the run in ``folder`` if it has this ``stamp``, else None.
+
+        It is given out once.
+        """
         kept = self._known.pop(folder, None)
         if not stamp or kept is None or kept.stamp != stamp:
             return None
@@ -137,9 +151,10 @@ class KeptFigures:
         return KeptLog(summary, kept.configuration, kept.timing) if summary else None
 
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
-        """The log of a run; kept, but for another window than the run's, and where other logs lie beside it.
+        """Return the log of a run, from the index if nothing has changed, else read now; never raises for a bad log.
 
-        Without a window that is ``wanted``: over the documented one, of a resumed run's own steps.
+        What was read is kept, at the latest by ``close``, but for a live run, a ``wanted`` window, and where other logs
+        lie beside it (not ``alone``). ``wanted`` None: over the documented window, of a resumed run's own steps.
         """
         state = RecordedState(record.state, record.detail)
         folder, log = str(files.folder), str(files.log)
@@ -175,14 +190,20 @@ class KeptFigures:
         return KeptLog(summary, configuration, read)
 
     def close(self) -> None:
-        """Write what is new; where that is not possible, the logs are read again next time."""
+        """Write into the index what was read and is not kept yet.
+
+        Where that fails, the logs are read again next time; never raises for that.
+        """
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
         self._new = []
 
 
 def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
-    """The mean step time of each run that has ended and was measured, by its folder, from the index or its log."""
+    """Return the mean step time in seconds of each of these runs that has ended and was measured, by its folder.
+
+    From the index, or from its log, which is kept then; runs that cannot be read are left out.
+    """
     kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
     for row in rows:
         log = kept.unchanged(row) or _read_log(kept, row.folder)
@@ -193,7 +214,7 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
 
 
 def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
-    """The log of the run in ``folder``; None where it has none, or no record."""
+    """Return the log of the run in ``folder``, read or kept; None where it has none, or no record that can be read."""
     record = attempt(load_record, folder)
     if isinstance(record, LLMBError):
         return None
@@ -203,7 +224,10 @@ def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
 
 
 def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
-    """The key of what was predicted, and what was measured over it."""
+    """Return the key of how a run's memory was predicted, and the measured peak over the predicted one.
+
+    An empty key and None where memory was not predicted, or not measured.
+    """
     predicted = record.plan.preflight.memory
     measured = account_of(record).memory_gib or (read.memory.allocated if read.memory else None)
     if predicted is None or measured is None:
@@ -212,7 +236,10 @@ def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
 
 
 def past_runs(install: Path | None) -> list[PastRun]:
-    """The successful runs that the installation's index knows, the newest of them."""
+    """Return the newest successful runs that the index of ``install`` has figures of, newest first.
+
+    Empty without an installation or an index, and of figures that other code has kept. No log is read.
+    """
     return [
         PastRun(item.configuration, item.run_id, found.steps.time)
         for item in (past_figures(install, _code()) if install else ())
@@ -230,7 +257,11 @@ def _unpacked(content: bytes, kind: type[T]) -> T | None:
 
 
 def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
-    """All that decides what ``code`` reads of a run; empty where the files cannot vouch for themselves."""
+    """Return a text of all that decides what ``code`` reads of a run: its files, and its state.
+
+    Of a file inode, size and times. Empty where one of its files changed within two seconds: it could change again
+    without a trace.
+    """
     now = time.time_ns()
     parts = [code, state.state, state.detail]
     for path in (log, f"{folder}/job.json", f"{folder}/run.json", f"{folder}/events.jsonl"):
@@ -247,7 +278,10 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
 
 @functools.cache
 def _hash_of(pattern: str, *packages: ModuleType) -> str:
-    """Of code and tables: others may read other figures from the same log, or say something else of it."""
+    """Return a text that changes with the files of these packages that match ``pattern``: code and tables.
+
+    Others may read other figures from the same log, or say something else of it.
+    """
     return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
 
 
@@ -259,9 +293,10 @@ def _code() -> str:
 def reasons(
     install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
 ) -> dict[str, Diagnosis]:
-    """The diagnoses of those of ``records`` that have ended badly, by run id.
+    """Return why those of ``records`` that have ended badly did, by run id; empty where none has.
 
-    ``judged`` are verdicts over logs by run id: a run that its scheduler calls complete may have failed all the same.
+    From the index of ``install``, or found now from the log and kept there. ``judged`` are verdicts over logs by run
+    id: a run that its scheduler calls complete may have failed all the same.
     """
     statuses = judged or {}
     failed = []

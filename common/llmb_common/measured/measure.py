@@ -39,10 +39,11 @@ def measure(
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
 ) -> list[MeasuredRun]:
-    """Every run in these folders, measured over its document's iterations, or over ``window``.
+    """Return every run in these folders, measured over its document's iterations, or over ``window``, each run once.
 
-    Of a row of the index nothing is read if it has not changed. ``known`` are up-to-date records by folder: the
-    scheduler is not asked about them.
+    Of a row of the index nothing is read if it has not changed; what is read is kept in the index. ``known`` are
+    up-to-date records by folder; of other live runs the scheduler is asked. A log that LLMB did not write is measured
+    by itself. A record that cannot be read, and a copy of a run, is a notice.
     """
     install = workspace.install_or_none
     with no_garbage():
@@ -80,12 +81,15 @@ def measure(
 
 
 def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
-    """The measured run of a log that was read, or is kept; ``row`` is its row in the index, None: not a run of ours."""
+    """Return the measured run of a log that was read, or is kept.
+
+    ``row`` is its row in the index; None: it is not a run of ours. ``more`` are further fields.
+    """
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
 def _remark(folder: Path) -> Callable[[], None]:
-    """For each folder of a search: once, when it takes long, says where it is."""
+    """Return what to call after each folder of a search: once, when it takes long, it tells the user where it is."""
     due = time.monotonic() + SILENT_SECONDS
 
     def looked() -> None:
@@ -99,14 +103,21 @@ def _remark(folder: Path) -> Callable[[], None]:
 
 
 def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
-    """The run of ``record``, which is up to date, whatever other logs lie in its folder."""
+    """Return the run of ``record``, which is up to date, measured as documented.
+
+    Other logs in its folder are not measured as runs of their own here.
+    """
     folder: Path = record.paths.folder
     found = measure([folder], workspace, known={folder: record})
     return next((item for item in found if item.record is not None), found[0])
 
 
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
-    """The records in ``folders``, as they are now: the scheduler is asked about those that have not ended."""
+    """Return the records in ``folders``, by folder, as they are now.
+
+    The scheduler is asked about live ones, and they are updated on disk. Folders without a record are left out; one
+    that cannot be read, and a scheduler that does not answer, is a notice.
+    """
     records: dict[Path | None, RunRecord] = {}
     for folder in dict.fromkeys(folders):
         if folder is not None and (folder / "run.json").is_file():
@@ -127,7 +138,10 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 def _without_copies(
     found: Sequence[RunFiles | MeasuredRun], records: Mapping[Path | None, RunRecord], workspace: Workspace
 ) -> list[RunFiles | MeasuredRun]:
-    """Each run once: who copies its folder has not repeated it. The one in the installation counts, else the first."""
+    """Return the items of ``found`` with each run once: who copies a run's folder has not repeated it.
+
+    The run in the installation counts, else the first; each copy is a notice.
+    """
     together: dict[str, list[Path]] = {}
     for item in found:
         if isinstance(item, MeasuredRun) and item.row is not None:
@@ -160,7 +174,7 @@ def _read_one(
     kept: KeptFigures,
     judge: Judge,
 ) -> MeasuredRun:
-    """The run of some files by its log alone, before it is compared with anything.
+    """Return the measured run of one log, before it is compared with anything.
 
     Args:
         files: its log, and the folder it lies in
@@ -187,7 +201,10 @@ def _read_one(
 
 
 def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """``items``, where each run whose training is unlike that of its repeats among them is marked so."""
+    """Return ``items`` in order, with each run whose training is unlike that of its repeats among them marked so.
+
+    A mark is put into a copy (``unlike``); the others are as they were.
+    """
     held = list(items)
     repeats: dict[str, list[int]] = {}
     for at, item in enumerate(items):

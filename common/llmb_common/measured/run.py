@@ -110,7 +110,10 @@ class Judge:
             return None
 
     def reference(self, run: MeasuredRun) -> Reference | None:
-        """What the run is compared with, as its repeats are; its own baseline is not."""
+        """Return what the run is compared with, the same for its repeats; its own baseline is left out.
+
+        None where the run is compared with nothing, or has no step time that counts. Found once for each kind and kept.
+        """
         if run.row is None or not run.status.measured or run.steps.time is None:
             return None
         own = run.run_id if run.run_id in self._in_baseline else ""
@@ -120,7 +123,7 @@ class Judge:
         return self._references[kind]
 
     def work(self, run: MeasuredRun) -> float | None:
-        """10^12 operations of one GPU in one step, as planned; None where they are not known."""
+        """Return 10^12 operations of one GPU in one step, as the run was planned; None where they are not known."""
         if run.configuration not in self._work:
             recipe, record = self.recipe(run), run.record
             self._work[run.configuration] = planned_tflop(record.plan, recipe) if recipe and record else None
@@ -128,7 +131,10 @@ class Judge:
 
 
 def _baselines(workspace: Workspace) -> list[Baseline]:
-    """The installation's; none where there is no installation, or they cannot be read."""
+    """Return the baselines of the installation.
+
+    Empty without an installation, and, with a notice, where they cannot be read.
+    """
     if workspace.install_or_none is None:
         return []
     try:
@@ -168,14 +174,18 @@ class MeasuredRun:
 
     @cached_property
     def record(self) -> RunRecord | None:
-        """None for a log that LLMB did not make. Raises RecordError where it cannot be read any more."""
+        """The run's record, read when it is first asked for; None for a log that LLMB did not write.
+
+        Raises:
+            RecordError: it cannot be read any more
+        """
         if self.known is not None or self.row is None:
             return self.known
         return load_record(self.row.folder)
 
     @cached_property
     def timing(self) -> RunTiming:
-        """What its log says. Iterations but the last may be read when they are asked for."""
+        """What the run's log says, kept or read now; iterations but the last may be read when they are asked for."""
         if isinstance(self.packed, RunTiming):
             return self.packed
         state = RecordedState(self.row.state, self.row.detail) if self.row else None
@@ -220,7 +230,10 @@ class MeasuredRun:
 
     @property
     def good(self) -> StepTime | None:
-        """Of a run that succeeded and trained, the whole window: what may be compared, grouped and made a baseline."""
+        """The step time of a run that succeeded and trained, over the whole window; None of any other run.
+
+        It may be compared, grouped and made a baseline.
+        """
         return None if self.unfit else self.steps.time
 
     @property
@@ -248,12 +261,15 @@ class MeasuredRun:
 
     @property
     def failed(self) -> bool:
-        """Whether it has ended, and failed: what is too short to be measured has not."""
+        """Whether the run has ended without a result: failed, cancelled, preempted or never submitted.
+
+        What is too short to be measured has not.
+        """
         return self.outcome in WITHOUT_RESULT and not (self.row and is_live(self.row.state))
 
     @property
     def step_seconds(self) -> float | None:
-        """The step time that people are shown: the mean of the measured iterations; None where it has none."""
+        """The step time in seconds that people are shown: the mean over the measured iterations; None without one."""
         time = self.steps.time
         return time.mean if time and self.status.measured else None
 
@@ -263,7 +279,10 @@ class MeasuredRun:
         return f"{self.configuration.partition(' ')[2]}{self.image}"
 
     def earlier(self, judged: Sequence[str]) -> Squares:
-        """Of the run's repeats but these, which say how it scatters; those of baselines may be of another speed."""
+        """Return how the run's repeats on record scatter, without those whose run ids are in ``judged``.
+
+        Runs of baselines are left out, too: they may be of another speed.
+        """
         of_baselines = [run.run_id for item in self.baselines for run in item.runs]
         return self.past.others(self.configuration, [*judged, *of_baselines])
 
@@ -286,7 +305,7 @@ class MeasuredRun:
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """The verdict over the run; None for a run whose recipe is gone."""
+        """The verdict over the run, or over a log that LLMB did not write; None for a run whose recipe is gone."""
         record = self.record
         if record is None:
             return judge_log(self.timing, self.steps)
@@ -309,7 +328,10 @@ class MeasuredRun:
 
     @cached_property
     def figures(self) -> Figures | None:
-        """What follows from its step time; None where there is none, or its recipe is gone."""
+        """The figures that follow from the run's step time, such as tokens per second.
+
+        None where it has no step time that counts, or its recipe is gone.
+        """
         record = self.record
         seconds = measured_seconds(record.plan, self.timing) if record and self.status.measured else None
         recipe = self.judge.recipe(self) if seconds else None
@@ -317,17 +339,20 @@ class MeasuredRun:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a reader must know of its log and of its steps."""
+        """Sentences on what a reader must know of the run's log and of its steps; empty where there is nothing."""
         return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
 
     @cached_property
     def account(self) -> NodeSummary:
-        """What its nodes say; empty for a log that LLMB did not make."""
+        """A summary of what the run's nodes recorded; empty for a log that LLMB did not write."""
         return account_of(self.record) if self.record else NodeSummary()
 
     @cached_property
     def memory_gib(self) -> float | None:
-        """Peak of allocated memory on the fullest GPU: as the ranks said at the end, else as the log has it."""
+        """Peak of allocated GPU memory on the fullest GPU, in GiB; None where nothing says it.
+
+        As the ranks said at the end, else as the log has it.
+        """
         return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
 
     @property
@@ -337,22 +362,28 @@ class MeasuredRun:
 
     @cached_property
     def extras(self) -> Extras:
-        """What it did beside training; nothing for a log that LLMB did not make."""
+        """The run's checkpoints and profiles; empty for a log that LLMB did not write."""
         return extras_of(self.record) if self.record else Extras()
 
     @cached_property
     def findings(self) -> tuple[NodeFinding, ...]:
-        """What the run's nodes say against its result, and where they are not what this site's baselines ran on."""
+        """What the run's nodes say against its result, problems first and notes last; empty where they say nothing.
+
+        Also where they are not what this site's baselines ran on.
+        """
         unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
         return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
     @property
     def problems(self) -> list[str]:
-        """What the nodes' records hold against the result, in words."""
+        """Sentences on what the nodes' records hold against the run's result; empty where they hold nothing."""
         return [finding.text for finding in self.findings if finding.severity == "problem"]
 
     def forget(self) -> None:
-        """Let go of what can be read again, and of the lines that tell why it failed: too much of thousands of runs."""
+        """Drop what was read of the run and can be read again, and the log lines that tell why it failed.
+
+        They take too much memory of thousands of runs. Those lines (``why.witnesses``) do not come back.
+        """
         for name in _READ_AGAIN:
             self.__dict__.pop(name, None)
         if why := self.__dict__.get("why"):
@@ -371,7 +402,10 @@ _READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "ex
 
 
 def explain(runs: Sequence[MeasuredRun]) -> None:
-    """Find out why those of ``runs`` that failed did: of many at once, as it is kept in the index."""
+    """Find out why those of ``runs`` that failed did, all at once, and keep it in them (``why``) and in the index.
+
+    Runs that know already are left out; of a run that did not fail it is None.
+    """
     unknown = [run for run in runs if "why" not in run.__dict__]
     failed = [run for run in unknown if run.row and run.status.state in ("Failed", "Trained")]
     found: dict[str, Diagnosis] = {}
@@ -384,13 +418,16 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
 
 
 def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
-    """The mean of the step times that people are shown of ``runs``; None where none has one."""
+    """Return the mean of the step times, in seconds, that people are shown of ``runs``; None where none has one."""
     times = [run.step_seconds for run in runs if run.step_seconds]
     return statistics.fmean(times) if times else None
 
 
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
-    """What the verdicts of a table are held against, a line for each reference, and how to read them."""
+    """Return the lines below a table on what its verdicts are held against, and how to read them.
+
+    A line for each reference, its corrections and indications; empty where no run is compared with anything.
+    """
     references: dict[str, None] = {}
     corrected: dict[str, None] = {}
     indications: dict[str, None] = {}

@@ -18,7 +18,10 @@ KEY = "evidence"
 
 
 def make_account(record: RunRecord) -> NodeSummary:
-    """A summary of what the nodes of a run recorded in its folder ``nodes/``; empty where they recorded nothing."""
+    """Return a summary of what the nodes of a run recorded in its folder ``nodes/``, read from there now.
+
+    An empty summary where they recorded nothing. Nothing is written.
+    """
     # Here: records of runs that have ended keep it, and all that look at runs would wait for the rules about nodes.
     from llmb_common.nodes.needs import needs_of_run
     from llmb_common.nodes.reading import read_nodes
@@ -28,7 +31,11 @@ def make_account(record: RunRecord) -> NodeSummary:
 
 
 def account_of(record: RunRecord) -> NodeSummary:
-    """The account that the record keeps since the run ended, or that of the folder."""
+    """Return the summary of what the nodes of a run recorded: as kept in its record, else as read from its folder.
+
+    It is kept since the run ended; one that is damaged is not used, nor one of a run that still lives. An empty summary
+    where the nodes recorded nothing.
+    """
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None
     with contextlib.suppress(msgspec.ValidationError):

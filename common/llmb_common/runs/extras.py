@@ -76,7 +76,11 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for and is not there, of a run that has ended; in words."""
 
     def lines(self) -> list[str]:
-        """For people, a line each; paths in the run's folder are relative to it."""
+        """Return sentences for people: checkpoints loaded, the newest three saved, the profile, and what is missing.
+
+        Paths in the run's folder are relative to it. Empty where the run was asked for none of these, or none is there
+        yet.
+        """
         found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved[-_MOST_SAVED:])]
         if (more := len(self.saved) - _MOST_SAVED) > 0:
             found.append(f"and {counted(more, 'checkpoint')} before, from step {self.saved[0].step} on")
@@ -116,7 +120,10 @@ def extras_of(record: RunRecord) -> Extras:
 
 
 def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[LoadedCheckpoint, ...]]:
-    """What the run's log says was saved and loaded, as far as it can be read."""
+    """Return the checkpoints that the run's log says were saved, and those that were loaded, each in its order.
+
+    Empty, both, where the log cannot be read; a saved one that was deleted since has no size.
+    """
     folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
     saved: dict[int, SavedCheckpoint] = {}
     loaded: dict[tuple[str, int], LoadedCheckpoint] = {}
@@ -157,8 +164,12 @@ def _profile(record: RunRecord) -> ProfileFiles | None:
 
 
 def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
-    """The losses around the checkpoint: before it in this log, where a job was started again, else in that of the run
-    that saved it. The loss goes on where it is nearer to the one before than to that of untrained weights."""
+    """Return what is known of a loaded checkpoint: the losses around it, and whether the loss went on from there.
+
+    The loss before it is that of ``step`` in ``iterations``, where a job was started again, else in the log of the run
+    that saved it (``source`` is a path in that run's folder). The loss goes on where it is nearer to the one before
+    than to that of untrained weights; None where a loss is not known, or training had not lowered it.
+    """
     after = _loss(iterations, step + 1)
     earlier = iterations if _loss(iterations, step) is not None else _beside(Path(source))
     before, first = _loss(earlier, step), _loss(earlier, 1)
@@ -174,7 +185,10 @@ def _loss(iterations: Iterable[Iteration], index: int) -> float | None:
 
 
 def _beside(checkpoints: Path) -> Sequence[Iteration]:
-    """The iterations of the run whose folder of checkpoints it is; none where there is no such run."""
+    """Return the iterations of the log that lies beside ``checkpoints``, a run's folder of checkpoints.
+
+    Empty where no log lies there, or none can be read.
+    """
     for path, _ in _files(checkpoints.parent):
         if is_log_name(path.name):
             try:
@@ -185,17 +199,17 @@ def _beside(checkpoints: Path) -> Sequence[Iteration]:
 
 
 def _iterations(log: Path) -> Sequence[Iteration]:
-    """The iterations in a log.
+    """Return the iterations in the training log ``log``, in order; empty where it has none.
 
     Raises:
-        OSError: it cannot be read
+        OSError: the log cannot be read
     """
     with open_log(log) as file:
         return read_log(file).iterations
 
 
 def _files(folder: Path) -> list[tuple[Path, int]]:
-    """The files in ``folder`` with their sizes; none where it cannot be read."""
+    """Return the files directly in ``folder``, each with its size in bytes; empty where the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [(Path(entry.path), entry.stat().st_size) for entry in entries if entry.is_file()]

@@ -49,13 +49,20 @@ class Attempt(msgspec.Struct, frozen=True):
     ended: float | None = None
 
     def __str__(self) -> str:
+        """Return the attempt for people: how it ended, its nodes and those that failed.
+
+        For example ``NODE_FAIL on n[1-4], n2 failed``.
+        """
         where = f" on {self.nodes}" if self.nodes else ""
         failed = f", {self.failed} {'failed' if self.state else 'is out of service'}" if self.failed else ""
         return f"{self.state or 'queued again'}{where}{failed}"
 
 
 def attempts_of(record: RunRecord) -> list[Attempt]:
-    """The earlier starts on record, the oldest first; a damaged list has none."""
+    """Return the earlier starts of a run's job that its record keeps, the oldest first.
+
+    Empty where the job was started at most once, or the list in the record is damaged.
+    """
     try:
         found: list[Attempt] = from_plain(record.manifest.get("attempts", []), list[Attempt])
         return found
@@ -84,11 +91,19 @@ class Finding:
 
     @property
     def waits_for(self) -> str:
-        """Why it has no nodes yet, and what to do where it will never have any."""
+        """Return why the run has no nodes yet, in words; behind ``: `` what to do where it will never have any.
+
+        Empty where neither is known.
+        """
         return ": ".join(filter(None, (self.reason, self.stuck)))
 
     def apply(self, record: RunRecord) -> RunRecord:
-        """``record`` with this finding. A run that has ended meanwhile stays so: findings can be late."""
+        """Return ``record`` with this finding put into it; nothing is written.
+
+        Unchanged where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can be late. A job
+        that the scheduler does not know is noted with the time (``missing_since``), and one that it knows again is no
+        longer.
+        """
         if self.unknown or not may_change(record):
             return record
         if self.missing:
@@ -108,7 +123,12 @@ class Finding:
 
 
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
-    """How a job has ended by its own record; ``cancelled``: where it failed, somebody wanted that."""
+    """Return the finding of a job that has ended, as its own events tell it.
+
+    COMPLETED with exit code 0, UNFIT where its nodes failed the check before training, TIMEOUT at its own time limit,
+    else FAILED; a job that its scheduler was about to take the nodes from is PREEMPTED. With ``cancelled`` every end
+    but with exit code 0 or by preemption is CANCELLED. ``remark`` is appended to the detail.
+    """
     failed = FAILED if events.unfit is None else UNFIT
     stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else failed
     state = COMPLETED if events.exit_code == 0 else stopped
@@ -126,7 +146,10 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
 
 
 def may_change(record: RunRecord) -> bool:
-    """Whether it is worth asking: the run is live, or was given up without proof."""
+    """Return whether the state of a run may still change, so that it is worth asking for.
+
+    True of a live run, and of one that was given up without proof (LOST, NOT_SUBMITTED).
+    """
     return is_live(record.state) or record.state in (LOST, NOT_SUBMITTED)
 
 
@@ -136,15 +159,20 @@ _REACH = 16 << 20
 
 
 def with_job_facts(record: RunRecord) -> RunRecord:
-    """``record`` whose manifest has ``job``: events.jsonl's account, the log's manifest line as ``software``, and the
-    nodes' own account as ``evidence``."""
+    """Return ``record`` with ``job`` in its manifest: what the run's folder tells of the job now.
+
+    Nothing is written. That is the job's own events, the log's manifest line as ``software`` (None where there is
+    none), and the nodes' account as ``evidence``.
+    """
     events = as_plain(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_plain(make_account(record))}
     return replace(record, manifest={**record.manifest, "job": {**events, **seen}})
 
 
 def give_up(record: RunRecord) -> RunRecord:
-    """Put on record that the run was cancelled, unless it has ended by itself meanwhile.
+    """Write to its record that a run was cancelled, with what its folder tells of the job; return the record.
+
+    A run that has ended by itself meanwhile stays as it is.
 
     Raises:
         RecordError: the record cannot be written.
@@ -175,7 +203,10 @@ def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
 
 
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
-    """The JSON of the last ``LLMB manifest:`` line near the start of ``log``; None where there is none."""
+    """Return the JSON object of the last ``LLMB manifest:`` line in the first 16 MiB of ``log``.
+
+    None where there is no such line, it is damaged, or the log cannot be read.
+    """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open_plain(log) as stream:
             _, found, rest = stream.read(_REACH).rpartition(_PREFIX)

@@ -37,7 +37,9 @@ class OwnRun(NamedTuple):
     owner: int
 
     def open(self, name: str) -> BinaryIO:
-        """A regular file of ours in the folder.
+        """Open the regular file ``name`` of the run's folder for reading; links are refused.
+
+        It must belong to the run's owner. The caller closes it.
 
         Raises:
             RecordError: it cannot be opened; code ``not-yours`` if it is another user's
@@ -58,10 +60,11 @@ class OwnRun(NamedTuple):
         return os.fdopen(file, "rb")
 
     def read(self, name: str) -> bytes:
-        """The content of the file ``name`` in the run's folder.
+        """Return the content of the file ``name`` in the run's folder.
 
         Raises:
-            OSError: as ``open`` does
+            RecordError: as ``open``
+            OSError: reading it failed
         """
         with self.open(name) as stream:
             return stream.read()
@@ -69,7 +72,7 @@ class OwnRun(NamedTuple):
 
 @contextlib.contextmanager
 def own_run(folder: Path) -> Iterator[OwnRun]:
-    """The run in ``folder``.
+    """Yield the run in ``folder``, held open until the context ends, if folder and record belong to this user.
 
     Raises:
         RecordError: it cannot be opened; code ``not-yours`` if folder or record are another user's
@@ -91,7 +94,10 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
 
 
 def refusal(folder: Path) -> RecordError | None:
-    """Why the run in ``folder`` is not ours to act on, or None when it is."""
+    """Return the error that says why the run in ``folder`` is not ours to act on, or None where it is.
+
+    Never raises it. A folder without a record is not ours, nor one that cannot be opened.
+    """
     try:
         with own_run(folder):
             return None
@@ -114,7 +120,10 @@ def not_yours(what: str, whose: str) -> RecordError:
 
 
 def _owner_of_new_file(descriptor: int) -> int | None:
-    """The owner of a file that we create in the folder; None where we cannot."""
+    """Return the owner that a file has which we create in the folder behind ``descriptor``; None where we cannot.
+
+    The file is created to see that, and removed at once.
+    """
     name = f".owner-{os.urandom(4).hex()}"
     try:
         new = os.open(
@@ -131,12 +140,13 @@ def _owner_of_new_file(descriptor: int) -> int | None:
 
 
 def open_lock(descriptor: int, name: str) -> int:
-    """The file ``name`` for locking, in the folder behind ``descriptor``.
+    """Open the file ``name`` in the folder behind ``descriptor`` for locking; return its descriptor, not locked yet.
 
-    Nobody else may open it: whoever can could hold the lock for ever.
+    It is created where it is missing. Nobody else may open it: whoever can could hold the lock for ever. The caller
+    closes it, which also ends the lock.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file
+        OSError: it cannot be opened, or is not a regular file of one name
     """
     lock = os.open(
         name,
@@ -154,7 +164,10 @@ def open_lock(descriptor: int, name: str) -> int:
 
 
 def close_to_others(folder: Path) -> None:
-    """Keep others from renaming or replacing what is in a folder of ours that they may write to: the sticky bit."""
+    """Set the sticky bit of ``folder`` if it is ours and others may write to it.
+
+    They cannot rename or replace our files in it then. Other folders stay as they are, and a failure is ignored.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, _FOLDER)
         try:
@@ -171,7 +184,9 @@ LOCK_SECONDS = 60.0
 
 @contextlib.contextmanager
 def locked(run: OwnRun) -> Iterator[None]:
-    """Hold the run's lock.
+    """Hold the lock of ``run``, its file ``.lock``, until the context ends.
+
+    Waits for another process up to a minute.
 
     Raises:
         RecordError: that is impossible, or another process holds it for too long
@@ -195,7 +210,14 @@ def locked(run: OwnRun) -> Iterator[None]:
 
 
 def _take(descriptor: int, folder: Path) -> bool:
-    """Whether the lock is ours now. Without locks the atomic write still never leaves half a record."""
+    """Try once to lock the file behind ``descriptor``; return whether the lock is ours now.
+
+    Also True on file systems without locks: there the atomic write still never leaves half a record. ``folder`` is for
+    the message.
+
+    Raises:
+        RecordError: locking failed for another reason than that somebody holds it
+    """
     try:
         return try_lock(descriptor)
     except OSError as error:
@@ -212,7 +234,15 @@ _LEFTOVER_SECONDS = 24 * 3600
 
 
 def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
-    """Reserve a name by its hidden folder; further runs in the same second get a number."""
+    """Reserve a name for a new run by creating its hidden folder; return the run's paths, and that folder.
+
+    ``probe`` has the wanted second as its stamp; further runs in the same second get a number. Missing parents are
+    created; at the first run that this process makes in them, what killed processes left there is removed.
+
+    Raises:
+        RecordError: no name is free
+        OSError: the folder cannot be created
+    """
     parent = probe.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
     if parent not in _newest_stamp:
@@ -251,12 +281,14 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def _is_in_use(shared: Path) -> bool:
-    """Whether one of the runs is left that the links in the folder of a job lead to."""
+    """Return whether a link in ``shared``, the folder of a job of several runs, leads to a run that is left."""
     return any(link.is_symlink() and link.exists() for link in shared.iterdir())
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = False) -> None:
-    """Create a file with ``content``; it must not exist, and nobody may see its folder yet.
+    """Create the file ``path`` with ``content`` and the permissions ``mode``, whatever the umask.
+
+    With ``sync`` it returns once they are on disk. Its folder must be one that nobody sees yet.
 
     Raises:
         OSError: it exists, or cannot be written
@@ -271,7 +303,10 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove a run that was refused before any scheduler knew it; empty parents go too."""
+    """Remove the folder of a run that was refused before any scheduler knew it.
+
+    The folders above that are empty then go, too. What cannot be removed stays, without an error.
+    """
     # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
     hidden = paths.folder.with_name(f"{_MAKING}{paths.name}")
     with contextlib.suppress(OSError):

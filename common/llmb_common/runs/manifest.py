@@ -28,9 +28,14 @@ from llmb_common.planning.job_plan import JobPlan
 def make_manifest(
     plan: JobPlan, recipe_folder: Path, code: Path, origin: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The manifest as it is known at submission; the job adds driver, NCCL and framework versions to its log.
+    """Return the manifest of a run as it is known at submission.
 
-    ``origin`` is ``origin_of`` the same folders, where many jobs share one.
+    It has versions, host, command, commit, hashes, image and overrides. The job adds driver, NCCL and framework
+    versions to its log. ``origin`` is ``origin_of`` the same folders, where many jobs share one; None: it is looked up
+    here.
+
+    Raises:
+        OSError: the recipe or the code cannot be read
     """
     return {
         "llmb": __version__,
@@ -45,7 +50,13 @@ def make_manifest(
 
 
 def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
-    """The commit and the hashes of the recipe and of the training code, for a run's manifest."""
+    """Return where a run comes from, for its manifest: ``git``, ``recipe_sha256`` and ``code_sha256``.
+
+    ``git`` is None outside a clone.
+
+    Raises:
+        OSError: ``recipe.yaml`` or a file of the training code cannot be read
+    """
     return {
         "git": git_state(recipe_folder),
         "recipe_sha256": sha256_of(recipe_folder / "recipe.yaml"),
@@ -54,10 +65,11 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Commit and dirtiness of the clone that holds ``folder``; None outside a clone or without git.
+    """Return ``commit`` and ``dirty`` of the clone that holds ``folder``.
 
-    In a clone that belongs to someone else git refuses to work, because its configuration may name programs. Reading
-    the commit runs none; whether there are changes stays unknown (``dirty`` None).
+    None outside a clone, without git or without a commit. ``dirty``: a tracked file was changed. In a clone that
+    belongs to someone else git refuses to work, because its configuration may name programs. Reading the commit runs
+    none; whether there are changes stays unknown (None).
     """
     status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if not status.ok:
@@ -69,7 +81,7 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _git(folder: Path, *arguments: str) -> Answer:
-    """What git answers in a clone, within 20 seconds."""
+    """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return what it answers. Never raises for git."""
     # Without optional locks: looking at a clone must not be in the way of who works in it.
     return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 
@@ -94,7 +106,11 @@ def image_line(manifest: dict[str, Any]) -> str:
 
 
 def _image(plan: JobPlan) -> dict[str, Any] | None:
-    """The image's path, size and, where the installer left a receipt, its hash and source."""
+    """Return ``path``, ``receipt`` and ``bytes`` of the plan's image; None where the plan has no image.
+
+    ``receipt`` is the text of the file that the installer left beside it, with hash and source. What is not there as a
+    file is left out.
+    """
     if plan.image is None:
         return None
     path = Path(plan.image)

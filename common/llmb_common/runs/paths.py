@@ -96,7 +96,7 @@ class RunPaths(msgspec.Struct, frozen=True):
         return f"{self.experiment_name}.{self.run_id}"
 
     def old_array(self, array_id: str) -> SharedPaths:
-        """A job array of runs of this experiment, as releases before 0.3 submitted them."""
+        """Return the paths of a job array of runs of this experiment, as releases before 0.3 submitted them."""
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
@@ -149,5 +149,5 @@ def experiments_folder(workload_folder: str) -> Path:
 
 
 def dry_run_paths(workload_folder: str, experiment_name: str) -> RunPaths:
-    """Paths with placeholders: the same for every dry run of the same job."""
+    """Return the paths of a run with placeholders for time and id: the same for every dry run of the same job."""
     return RunPaths(experiments_folder(workload_folder), experiment_name, DRY_RUN_STAMP, DRY_RUN_ID)

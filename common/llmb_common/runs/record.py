@@ -87,7 +87,10 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def array_index(self) -> int | None:
-        """The number of its task in a job array of a release before 0.3 (``executors.slurm.old_arrays``)."""
+        """The number of the run's task in a job array of a release before 0.3.
+
+        None where it was not submitted as one. See ``executors.slurm.old_arrays``.
+        """
         return self.turn.index if self.turn is not None and not self.turn.turns else None
 
     @property
@@ -96,7 +99,7 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.turn is not None and self.turn.turns > 0
 
     def alone(self) -> Submission:
-        """The submission as one of a job that runs nothing else."""
+        """Return a copy of the submission without its place in a series: that of a job which runs nothing else."""
         return msgspec.structs.replace(self, turn=None)
 
 
@@ -135,25 +138,26 @@ class RunRecord:
 
     @property
     def created(self) -> float:
-        """When the run was recorded first (Unix time)."""
+        """When the run was recorded first, as Unix time; 0 for a record without any state."""
         return self.states[0].time if self.states else 0.0
 
     @property
     def started(self) -> float:
-        """When it began to run; where nobody saw that, when it was created."""
+        """When the run began to run, as Unix time; where nobody saw that, when it was created."""
         return next((item.time for item in self.states if item.state == RUNNING), self.created)
 
     @property
     def day(self) -> str:
-        """Of its start, where it was submitted, whoever asks: runs of one day share its conditions.
+        """The day of the run's start, YYYY-MM-DD, in the time zone where it was submitted.
 
-        Days begin at six: an evening goes on past midnight.
+        Runs of one day share its conditions. Days begin at six: an evening goes on past midnight.
         """
         return self.day_of(self.started)
 
     def day_of(self, when: float) -> str:
-        """The day, YYYY-MM-DD, that a moment (Unix time) belongs to where the run was submitted; days begin in the
-        morning.
+        """Return the day, YYYY-MM-DD, that ``when`` (Unix time) belongs to where the run was submitted.
+
+        Days begin at six. Where the record does not say the time zone, this machine's is taken.
         """
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
@@ -177,14 +181,18 @@ class RunRecord:
 
     @property
     def shared(self) -> SharedPaths | None:
-        """The job that it shares with other runs; None: it has one of its own."""
+        """The paths of the job that the run shares with others; None where it has a job of its own."""
         turn = self.submission.turn
         if turn is None:
             return None
         return self.paths.series(turn.series_id) if turn.turns else self.paths.old_array(turn.series_id)
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
-        """A copy that is in ``state`` since Unix time ``since`` (default: now); the same twice adds nothing."""
+        """Return a copy that is in ``state`` since Unix time ``since`` (None: now); nothing is written.
+
+        The record itself where it is in that state already and ``detail`` is empty or the same. A time before the last
+        state's becomes that time: clocks differ, and the history stays in order.
+        """
         if self.states and self.state == state and detail in ("", self.detail):
             return self
         when = max(self.state_time, time.time() if since is None else since)  # clocks differ: history stays in order
@@ -255,13 +263,13 @@ def _plan(content: bytes) -> JobPlan:
 
 
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
-    """The record in a run folder, or in ``content``, which was read from there.
+    """Return the record in the run folder ``folder``, from ``run.json`` or ``content``, which was read from there.
 
-    Anybody who can write into an installation can write one, so nothing in it is believed: one that names another
-    run's files, or holds what no command expects, is refused here.
+    Anybody who can write into an installation can write one, so nothing in it is believed: one that names another run's
+    files, or holds what no command expects, is refused here.
 
     Raises:
-        RecordError: there is none, or it cannot be read
+        RecordError: there is none, it cannot be read, is damaged, or of another schema
     """
     file = folder / "run.json"
     try:
@@ -292,13 +300,19 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
 
 
 def _check_version(file: Path, version: int) -> None:
-    """Raises RecordError for a record of another schema than this release reads."""
+    """Refuse a record whose schema ``version`` is another than this release reads; ``file`` is for the message.
+
+    Raises:
+        RecordError: it is another one
+    """
     if version != SCHEMA:
         raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-    """Read the record in ``folder``, apply ``change`` and write the result if it differs, under the run's lock.
+    """Read the record in ``folder``, apply ``change`` to it, write the result if it differs, and return it.
+
+    All under the run's lock: what another process has written before is what ``change`` gets.
 
     Raises:
         RecordError: it cannot be read or written; code ``not-yours`` if it is another user's

@@ -73,7 +73,10 @@ class Straggler(msgspec.Struct, frozen=True):
 
 
 def read_waits(run_folder: Path) -> Waits | None:
-    """What a run's ranks recorded; None where they did not, or where it is damaged."""
+    """Return how long each rank of a run waited for others in each step, from ``waits.json`` in ``run_folder``.
+
+    None where the ranks did not record it, or the file cannot be read or is damaged.
+    """
     try:
         found: Waits = from_json(read_plain(run_folder / FILE, _MOST_BYTES), Waits)
     except (OSError, msgspec.MsgspecError):
@@ -82,7 +85,10 @@ def read_waits(run_folder: Path) -> Waits | None:
 
 
 def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
-    """Of a run, with its node; None where nobody stands out, or its ranks recorded nothing."""
+    """Return the ranks of a run that the others waited for, and their node, from what is in ``run_folder``.
+
+    None where nobody stands out, or the ranks recorded no waits. ``node`` is None where it is not known, or not one.
+    """
     waits = read_waits(run_folder)
     found = straggler_of(plan, waits) if waits else None
     if found is None:
@@ -93,7 +99,10 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
 
 
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
-    """Who waits less than everybody else, step after step; None: nobody stands out, or the layout does not tell.
+    """Return the ranks that wait less than everybody else, step after step: those that the others wait for.
+
+    None where nobody stands out, fewer than three steps are there, or they are not ``waits`` of as many ranks as
+    planned.
 
     The smallest units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet all
     the time), nodes; of each at most a quarter. Stages of a pipeline have pauses of their own: only ranks of the same
@@ -118,7 +127,10 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
 
 
 def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
-    """The largest unit that these ranks are exactly one of; where they are none, ranks."""
+    """Return the name of the largest of ``units`` (name, ranks in one) that these ranks are exactly one of.
+
+    ``rank`` where they are none of them. ``units`` has the smallest first.
+    """
     for name, size in reversed(units):
         if len(ranks) == size and ranks[0] % size == 0 and ranks[-1] - ranks[0] == size - 1:
             return name
@@ -126,9 +138,10 @@ def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
 
 
 def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...], float] | None:
-    """Of groups of ``size`` ranks those for which all others wait, as ranks, and for which share of a step.
+    """Return the ranks that all others wait for, and for which share of a step.
 
-    Ordered by their own waits, the slow ones come first, up to the widest gap.
+    Compared are groups of ``size`` of these ``ranks``. None where nobody stands out, or there are fewer than two
+    groups. Ordered by their own waits, the slow groups come first, up to the widest gap.
     """
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
     if len(groups) < 2 or not all(waits.seconds):
@@ -150,7 +163,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
 
 
 def _shares(group: Sequence[int], waits: Waits) -> list[float]:
-    """For how much of each step the ranks of ``group`` wait: their median."""
+    """Return for each step the share of it, 0 to 1, that the ranks of ``group`` waited for others: their median."""
     return [
         statistics.median(waits.waited[rank][step] for rank in group) / seconds
         for step, seconds in enumerate(waits.seconds)
@@ -158,7 +171,7 @@ def _shares(group: Sequence[int], waits: Waits) -> list[float]:
 
 
 def _surely(differences: Sequence[float]) -> float:
-    """Their trimmed mean, or 0 where it may be chance.
+    """Return the trimmed mean of ``differences``, or 0 where it may be chance that it is above 0.
 
     Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
     """

@@ -55,11 +55,16 @@ _UNFIT = "the node failed the check before training"
 
 
 def shown_bad(record: RunRecord) -> list[BadNode]:
-    """What a run has shown of its nodes; nothing while it lives, and where no scheduler chooses nodes."""
+    """Return the nodes that a run has shown bad, each with the reason; a node may be there several times.
+
+    Of a run that lives or succeeded only what earlier starts of its job have shown; empty where no scheduler chooses
+    nodes. The log of a failed run is read for its cause.
+    """
     if record.plan.traits.this_machine:
         return []
 
     def shown(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
+        """Return ``node`` as shown bad by this run, at the time of its end."""
         return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
 
     found = []
@@ -89,9 +94,10 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 
 
 def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
-    """The one of the job's ``nodes`` that logs call ``host``: ``gpu7`` of ``gpu7.example.com``. None: none is.
+    """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` of ``gpu7.example.com``.
 
-    The scheduler refuses jobs that are to avoid a node that it does not know.
+    ``host`` itself where no nodes are known; None where none of them, or more than one, fits: the scheduler refuses
+    jobs that are to avoid a node that it does not know.
     """
     if host is None or not nodes or host in nodes:
         return host
@@ -101,10 +107,11 @@ def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
 
 
 def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
-    """The nodes that the next runs are kept off by what earlier ones have ``shown``, by name, each with the last word.
+    """Return the nodes that the next runs are kept off by what earlier ones have ``shown``.
 
-    A cause that is not certain, and names another node in another run, is the job's or the site's, and no node's. What
-    was shown more than ``REMEMBERED_DAYS`` ago, or before the node was put back (``llmb-run exclude remove``), is over.
+    Each once, sorted by name. Of each node the latest cause. One that is not certain, and names another node in another
+    run, is the job's or the site's, and no node's. What was shown more than ``REMEMBERED_DAYS`` ago, or before the node
+    was put back (``llmb-run exclude remove``), is over.
 
     Raises:
         RecordError: the list of excluded nodes cannot be read.
@@ -124,7 +131,7 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 
 
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
-    """``jobs`` that avoid the ``bad`` nodes too; without any, as they are.
+    """Return copies of ``jobs`` that avoid the ``bad`` nodes, too; without bad nodes the jobs as they are.
 
     Raises:
         EnvironmentLacks: too few nodes are left for one of them.
@@ -147,7 +154,13 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 
 
 def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
-    """Raise EnvironmentLacks where the job would wait for nodes that it is kept off, some of them ``bad``."""
+    """Refuse a job for which too few nodes in service are left without the ``bad`` ones.
+
+    Passes where the scheduler does not say which nodes there are, or the job names its nodes itself.
+
+    Raises:
+        EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
+    """
     told = plan.scheduler
     if told is None or told.nodelist:
         return  # the executor refuses a list that names one of them
@@ -172,5 +185,5 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
 
 
 def as_notice(item: BadNode) -> str:
-    """What is said of a node that is left out."""
+    """Return the line that tells the user which node is left out, why, and how to use it again."""
     return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"

@@ -33,7 +33,7 @@ _LIST = ("nodes", Exclusion, "an exclusion list")
 
 
 def exclusions(install: Path) -> list[Exclusion]:
-    """The exclusions in force now, by node.
+    """Return the exclusions that are in force now, sorted by node; empty where nothing is excluded.
 
     Raises:
         RecordError: the file cannot be read.
@@ -42,13 +42,14 @@ def exclusions(install: Path) -> list[Exclusion]:
 
 
 def _in_force(items: list[Exclusion]) -> list[Exclusion]:
+    """Return those of ``items`` that have not expired, sorted by node."""
     now = time.time()
     in_force = [item for item in items if item.expires is None or item.expires > now]
     return sorted(in_force, key=lambda item: item.node)
 
 
 def used_again(install: Path) -> dict[str, float]:
-    """When nodes were put back within the last ``REMEMBERED_DAYS``, as Unix time, by name.
+    """Return when nodes were put back within the last ``REMEMBERED_DAYS``, as Unix time, by the node's name.
 
     Raises:
         RecordError: the file cannot be read.
@@ -57,17 +58,19 @@ def used_again(install: Path) -> dict[str, float]:
 
 
 def _put_back(items: list[Exclusion]) -> list[Exclusion]:
+    """Return those of ``items`` that say that a node was put back within the last ``REMEMBERED_DAYS``."""
     since = time.time() - REMEMBERED_DAYS * 86400
     return [item for item in items if item.expires == item.added > since]
 
 
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
-    """Exclude the host list ``nodes`` (``n[1-3],x7``); a node on the list gets the new reason and end.
+    """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``), for ``days`` (None: until they are put back).
 
-    Returns the list in force.
+    A node on the list gets the new reason and end. The list is written; returns all exclusions in force.
 
     Raises:
-        RequestError: the host list cannot be read, or there is no reason.
+        RequestError: the host list or the number of days is wrong, or there is no reason.
+        RecordError: the file cannot be read or written.
     """
     names = _names(nodes)
     if not reason.strip() or not reason.isprintable():
@@ -79,6 +82,7 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     new = [Exclusion(name, reason.strip(), now, expires) for name in names]
 
     def added(items: list[Exclusion]) -> list[Exclusion]:
+        """Return the list with the new exclusions, without those that have expired."""
         others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
         return sorted([*others, *new], key=lambda item: item.node)
 
@@ -87,10 +91,13 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
 
 
 def include_nodes(install: Path, nodes: str) -> list[str]:
-    """Put nodes back: take them off the list, and forget what runs have shown of them. Returns those that were on it.
+    """Put nodes back: take them off the list, and forget what runs have shown of them.
+
+    Returns those that were excluded. All are written down as put back now, also those that were not on the list.
 
     Raises:
         RequestError: the host list cannot be read.
+        RecordError: the file cannot be read or written.
     """
     names = _names(nodes)
     removed: list[str] = []
@@ -98,6 +105,7 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     back = [Exclusion(name, "put back", now, now) for name in names]
 
     def without(items: list[Exclusion]) -> list[Exclusion]:
+        """Return the list with the nodes put back, without those that have expired; notes which were excluded."""
         in_force = _in_force(items)
         excluded = {item.node for item in in_force}
         removed.extend(name for name in names if name in excluded)
@@ -109,6 +117,11 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
 
 
 def _names(nodes: str) -> list[str]:
+    """Return the names in the host list ``nodes``, at least one.
+
+    Raises:
+        RequestError: it cannot be read, names no node, or something that is no node's name
+    """
     names = expand(nodes)
     if not names:
         raise RequestError("no node is named", remedy="for example node[01-03]")
@@ -119,4 +132,5 @@ def _names(nodes: str) -> list[str]:
 
 
 def _file(install: Path) -> Path:
+    """Return the path of the installation's list of excluded nodes."""
     return install / ".llmb" / "exclude.json"

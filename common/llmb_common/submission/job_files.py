@@ -86,13 +86,18 @@ MOST_WAITS, FEWEST_WAITS = 20, 3
 
 
 def _waits_from(plan: JobPlan) -> int | None:
-    """The step from which they do; None where too few follow the measured ones, or something else is looked at then."""
+    """Return the first step in which ranks record how long they wait for others; None where they do not record it.
+
+    They do not where fewer than three steps follow the measured ones, where the job is profiled or ends early, and on
+    one GPU.
+    """
     first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
     other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
     return None if other or plan.max_steps - first + 1 < FEWEST_WAITS else first
 
 
 def _function(function: PlannedFunction) -> dict[str, Any]:
+    """Return the planned function of Megatron-Bridge as job.json holds it, as JSON values."""
     columns: dict[str, Any] = msgspec.to_builtins(function.columns)
     return {
         "name": function.name,
@@ -109,10 +114,13 @@ def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
-    """Compare script and job.json on disk with what the plan renders, supervisor and ``code`` with hashes on record.
+    """Refuse a run whose files on disk are not what its plan gives, before they are executed; returns nothing.
+
+    Script and job.json are compared with what the plan renders, the supervisor and, with ``code``, the training code
+    with hashes on record. S3 of SECURITY.md.
 
     Raises:
-        RecordError: they differ; code ``not-yours`` where a file belongs to somebody else. S3 of SECURITY.md.
+        RecordError: code ``changed`` where they differ or are gone, ``not-yours`` where one belongs to somebody else.
     """
     paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:
@@ -130,6 +138,11 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
 
 
 def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
+    """Return the content of the run's file ``path``.
+
+    Raises:
+        RecordError: it cannot be read: code ``changed``, or ``not-yours`` where it belongs to somebody else
+    """
     try:
         return run.read(path.name)
     except RecordError as error:
@@ -139,10 +152,12 @@ def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
 
 
 def _again(record: RunRecord) -> str:
+    """Return what to do about a run whose files were changed."""
     return f"remove the folder {record.paths.folder} and run the same command again"
 
 
 def _changed(record: RunRecord, what: str) -> RecordError:
+    """Return the error, code ``changed``, that a file of the run was changed; ``what`` names it."""
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",
         remedy=_again(record),

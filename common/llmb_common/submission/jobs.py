@@ -56,15 +56,18 @@ class JobToSubmit:
 
 
 def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
-    """The folders of experiments that the jobs' runs are put in, wherever these are."""
+    """Return the folders of experiments that the jobs' runs are put in, inside the installation or not."""
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
 
 def submission_of(plan: JobPlan, options: Options) -> Submission:
-    """What goes on record and to the scheduler.
+    """Return what goes on record and to the scheduler about how a job is submitted.
+
+    That is its key and the scheduler's options: jobs to follow and nodes to avoid, also those on the exclusion list.
 
     Raises:
         RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
+        RecordError: the exclusion list cannot be read.
     """
     after = jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
     excluded: dict[str, str] = {}
@@ -77,7 +80,9 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
 
 
 def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
-    """The scheduler's jobs behind the words ``after``, without those that have ended.
+    """Return the ids of the jobs that the words ``after`` name, each once, without those that have ended.
+
+    A word is a run's id or name, or a job's id; one of a job that no run has is taken as it is.
 
     Raises:
         RequestError: a word names no run, or one without a job yet
@@ -100,6 +105,7 @@ def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
 
 
 def _without_key(job: JobToSubmit) -> JobToSubmit:
+    """Return ``job`` without its key, to compare it with others."""
     return replace(job, options=replace(job.options, key=""))
 
 
@@ -125,8 +131,10 @@ class SubmissionContext:
             self._look_up(install, keys, roots)
 
     def _look_up(self, install: Path, keys: set[str], roots: set[Path]) -> None:
-        """The runs under ``keys``, and interrupted submissions. Another user's run occupies nobody's key, and is never
-        continued."""
+        """Look up this user's runs under ``keys``, and the interrupted submissions of the last day; keep both.
+
+        ``roots`` are further folders of experiments. Another user's run occupies nobody's key, and is never continued.
+        """
         if keys:
             rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
             self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
@@ -138,7 +146,13 @@ class SubmissionContext:
                 self._interrupted.append(record)
 
     def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
-        """The run to continue: the one under the key, or an interrupted submission of the very same job."""
+        """Return the run to continue: the one under the key, or an interrupted submission of the same job.
+
+        None where there is none. An interrupted one is given out once: the next equal job gets another, or None.
+
+        Raises:
+            RecordError: the record of the run under the key cannot be read
+        """
         if submission.key:
             row = self._by_key.get(submission.key)
             return load_record(row.folder) if row else None
@@ -150,7 +164,11 @@ class SubmissionContext:
         return None
 
     def check(self, plan: JobPlan) -> None:
-        """``preflight.check``, once for plans with the same needs."""
+        """Check that what the job of ``plan`` needs is there, once for plans with the same needs.
+
+        Raises:
+            LLMBError: as ``preflight.check``
+        """
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
         with self._checking:
             if same not in self._checked:
@@ -158,12 +176,14 @@ class SubmissionContext:
                 self._checked.append(same)
 
     def refused(self, job: JobToSubmit, error: SchedulerError) -> None:
-        """Remember that the scheduler has not taken ``job``."""
+        """Remember that the scheduler has not taken ``job``, and why: ``refuse_like`` then refuses equal ones."""
         with self._lock:
             self._refused.append((_without_key(job), error))
 
     def refuse_like(self, job: JobToSubmit) -> None:
-        """Refuse what the scheduler has not taken before: where a queue is full, each try takes two minutes.
+        """Refuse a job like one that the scheduler has not taken before.
+
+        Where a queue is full, each try takes two minutes. Other jobs pass; returns nothing.
 
         Raises:
             SchedulerError: a job that differed in nothing but its key was refused, or its answer was lost
@@ -180,6 +200,7 @@ class SubmissionContext:
             raise SchedulerError(error.message, remedy=error.remedy, code=error.code)
 
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
+        """Return ``origin_of`` the recipe in ``recipe_folder`` and the training code; looked up once and kept."""
         with self._lock:
             if recipe_folder not in self._origins:
                 self._origins[recipe_folder] = origin_of(recipe_folder, self.folder)

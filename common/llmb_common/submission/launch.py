@@ -41,7 +41,7 @@ def plan_from_variables(
     say: FieldNames = VARIABLE_NAMES,
     note: Callable[[str], None] | None = None,
 ) -> tuple[Request, JobPlan]:
-    """Read the request, the site and the recipe, and make the plan.
+    """Read the request, the site and the recipe, and make the plan; return the request and the plan.
 
     ``job_variables`` go into the job's environment whatever their names; from ``variables``, only ``NCCL_*`` and other
     tuning variables do. ``say`` names fields in messages. ``note`` is told which keys of the site's configuration no
@@ -64,7 +64,11 @@ def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """The plan for this site; of a dry run for GPUs where there are none, for a cluster that has them."""
+    """Return the plan for this site; for a dry run where there are no GPUs, one for a cluster that has them.
+
+    Raises:
+        RequestError: the job cannot be planned; where there are no GPUs, the remedy names a plan for a cluster
+    """
     if request.gpu_type and request.dry_run and without_gpus(cluster, request):
         return _plan_elsewhere(recipe, cluster, request)
     try:
@@ -92,7 +96,13 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """The plan for a Slurm cluster that has everything, whatever is on this machine."""
+    """Return the plan for a Slurm cluster that has everything, whatever is on this machine.
+
+    A warning in it says so.
+
+    Raises:
+        RequestError: the job cannot be planned
+    """
     cluster = replace(cluster, cluster_type=SLURM, gpu_type=None)
     plan = make_plan(recipe, cluster, request, Machine(cluster_type=SLURM), measured_here(request.install))
     said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
@@ -100,11 +110,18 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
 
 
 def _note(text: str) -> None:
+    """Print a note for the user on stderr."""
     tell(f"note: {text}")
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
-    """Do everything that ``launch.sh`` does, and return its exit status."""
+    """Do everything that ``launch.sh`` does: plan the job, then print the plan or the script, or submit the job.
+
+    Returns exit status 0.
+
+    Raises:
+        LLMBError: the job cannot be planned or submitted, or a run that was followed failed
+    """
     request, plan = plan_from_variables(recipe_folder, variables, note=_note)
     for warning in (*plan.preflight.warnings, *in_short(plan)):
         _note(warning)
@@ -132,7 +149,10 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``python -m llmb_common.submission.launch RECIPE_FOLDER``, as launch.sh calls it."""
+    """Run ``launch.sh`` for the recipe folder in ``arguments`` (None: the process's); return its exit status.
+
+    As ``python -m llmb_common.submission.launch RECIPE_FOLDER``. Errors are printed, not raised.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     if words[1:] == ["--version"]:
         print(f"launch.sh {__version__}")

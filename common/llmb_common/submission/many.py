@@ -30,10 +30,11 @@ AT_ONCE = 4
 def submit_many(
     jobs: Sequence[JobToSubmit], on_record: Callable[[JobToSubmit, RunRecord], None] = lambda job, record: None
 ) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
-    """Submit jobs in order, at the rate that the scheduler allows; a refused job does not stop others.
+    """Submit jobs in order, at the rate that the scheduler allows.
 
-    Once one was refused, jobs that are the same but for their key are not tried. Without a queue, runs execute one
-    after the other, and ``on_record`` is called before each.
+    Returns each with its run's record, or why it has none. A refused job does not stop others. Once one was refused,
+    jobs that are the same but for their key are not tried. Without a queue, runs execute one after the other, and
+    ``on_record`` is called before each; with one it is never called.
 
     Raises:
         LLMBError: nothing can be submitted at all.
@@ -53,6 +54,7 @@ def submit_many(
 
 
 def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
+    """Put a run into the index; return ``result``, which may be an error, as it is."""
     if isinstance(result, RunRecord):
         note(result)
     return result
@@ -61,6 +63,11 @@ def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
 def _submit_one(
     job: JobToSubmit, context: SubmissionContext, on_record: Callable[[RunRecord], None] = lambda record: None
 ) -> RunRecord:
+    """Check and submit one job; return its record. A refusal is remembered for jobs like it.
+
+    Raises:
+        LLMBError: as ``submit``
+    """
     context.check(job.plan)
     try:
         return submit_job(job, submission_of(job.plan, job.options), context, on_record)
@@ -70,7 +77,9 @@ def _submit_one(
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
-    """Start runs that are on record as SUBMITTING and share a job.
+    """Start runs that are on record as SUBMITTING and share a job; return their records in order.
+
+    Where the scheduler's answer was lost, its error stands for each run for which no job has shown since.
 
     Raises:
         SchedulerError: it was refused, and does not exist.
@@ -92,8 +101,9 @@ APART = "apart"
 def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     """Submit jobs, at least one, as one that runs them in this order.
 
-    A run on record under a job's key takes its place: one that has a job, or has ended, is returned as it is, and one
-    whose job never came, or ended before its turn, joins the new series.
+    Returns for each the record, or why it has no job. A run on record under a job's key takes its place: one that has a
+    job, or has ended, is returned as it is, and one whose job never came, or ended before its turn, joins the new
+    series.
 
     Raises:
         SchedulerError: code ``apart``: they cannot share an allocation, and none of them is submitted.
@@ -125,6 +135,15 @@ def _start(
     submission: Submission,
     context: SubmissionContext,
 ) -> list[RunRecord | LLMBError]:
+    """Put the runs of a new series on record and start them as one job; return their records, as ``start_together``.
+
+    ``turns`` has each job with the run on record that takes its place, or None. Where it fails, new runs are removed,
+    and the others are NOT_SUBMITTED again.
+
+    Raises:
+        SchedulerError: code ``apart`` where the scheduler refused so large a job
+        LLMBError: they cannot be started
+    """
     series_id = secrets.token_hex(4)
     records: list[RunRecord] = []
     try:
@@ -145,7 +164,10 @@ def _start(
 
 
 def _withdraw(record: RunRecord, *, known: bool) -> None:
-    """As it was before: without a job, or, where it was not ``known``, not on record."""
+    """Undo what was written for a run that was not started.
+
+    It is NOT_SUBMITTED where it was ``known`` before, else removed. A failure to write that is ignored.
+    """
     if known:
         with contextlib.suppress(LLMBError):
             update_record(record.paths.folder, lambda found: found.with_state(NOT_SUBMITTED, "it was refused"))

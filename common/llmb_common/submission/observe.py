@@ -31,9 +31,11 @@ class Observation(NamedTuple):
 
 
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
-    """One observation per record, in order. Ended runs are not asked about. Never raises because of a scheduler.
+    """Return how runs are now, one observation per record, in order.
 
-    A record that cannot be written (somebody else's run) is observed all the same; its file is left alone.
+    Their records and the index are brought up to date. Ended runs are not asked about. Never raises because of a
+    scheduler: an unanswered question leaves the record alone. A record that cannot be written (somebody else's run) is
+    observed all the same; its file is left alone.
     """
     asked: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
@@ -46,12 +48,18 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
 
 
 def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """The same records, brought up to date with the scheduler's states."""
+    """Return the records, in order, brought up to date with the scheduler's states, on disk too; as ``observe``."""
     return [item.record for item in observe(list(records))]
 
 
 def _settle(record: RunRecord, finding: Finding) -> Observation:
+    """Put ``finding`` into the record of a run, on disk and in the index; return the run as it is then.
+
+    With what only the job could see, where the run has ended now. A record that cannot be written is left alone.
+    """
+
     def change(found: RunRecord) -> RunRecord:
+        """Return the record with the finding, and with the job's facts where the run has ended by it."""
         changed = finding.apply(found)
         return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
 
@@ -94,9 +102,10 @@ def wait(
     timeout: float | None = None,
     seen: Callable[[Sequence[Observation]], None] | None = None,
 ) -> list[RunRecord]:
-    """Ask with growing delay until every run has ended; ``seen`` is called after each round.
+    """Wait until every run has ended, asking with growing delay; return their records, in order.
 
-    Returns the records, also when ``timeout`` seconds have passed (some have not ended then).
+    Returns also when ``timeout`` seconds have passed (some have not ended then). ``seen`` is called with the
+    observations of each round.
 
     Raises:
         SchedulerError: none that has not ended will ever start as it is; code ``stuck``.
@@ -134,8 +143,10 @@ def wait(
 
 
 def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
-    """What to say where none of the runs that have not ended will start as it is: it, or the run that its chain begins
-    with, waits for what never comes."""
+    """Return the error, code ``stuck``, where none of the runs that have not ended will start as it is; else None.
+
+    Each, or the run that its chain begins with, waits for what never comes.
+    """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}
     others = [item for item in observations if is_live(item.record.state) and not item.finding.stuck]
@@ -155,7 +166,7 @@ SETTLE_SECONDS = 10.0
 
 
 def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """As ``end_runs``; returns the records as they are afterwards.
+    """End the runs, as ``end_runs``; return the records as they are afterwards, in order.
 
     Raises:
         LLMBError: the first refusal, after all others have been ended.
@@ -168,10 +179,10 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
-    """End the runs; returns the record of each as it is afterwards, or why it was not ended.
+    """End the runs; return in order the record of each as it is afterwards, or why it was not ended.
 
-    A refusal for one does not affect the others. Runs that have ended, and those of other users, are left alone. A run
-    whose submission was interrupted is first looked up.
+    A refusal for one does not affect the others. Runs that have ended, and those of other users, are left alone; the
+    latter give an error. A run whose submission was interrupted is first looked up.
     """
     results: dict[int, RunRecord | LLMBError] = {}
     ours: list[int] = []
@@ -195,7 +206,9 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
 
 
 def _settled(item: Observation) -> RunRecord:
-    """The record of a run that can be ended, or that has ended.
+    """Return the record of a run that can be ended, or that has ended.
+
+    One without a job is put on record as CANCELLED.
 
     Raises:
         AnswerLost: it is unknown whether, or where, there is a job.
@@ -215,7 +228,11 @@ def _settled(item: Observation) -> RunRecord:
 
 
 def _tell_to_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Tell the executors to end runs; by run id what they know at once: who has ended, and who was refused."""
+    """Tell the executors to end runs.
+
+    Returns by run id the record of each that has ended at once, or why it was refused. Runs that were told to end and
+    have not ended yet are missing.
+    """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live:
         by_type.setdefault(record.plan.cluster_type, []).append(record)
@@ -227,7 +244,10 @@ def _tell_to_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
 
 def _settling(records: Sequence[RunRecord]) -> list[Observation]:
-    """The runs when the scheduler shows that they have ended, or nothing more is to be learnt, or time is up."""
+    """Return the runs when the scheduler shows that they have ended, or nothing more is to be learnt.
+
+    Returns after 10 s in any case.
+    """
     deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
     seen = observe(records)
     while time.monotonic() < deadline and any(
@@ -257,6 +277,11 @@ def _told(item: Observation) -> RunRecord:
 
 
 def _cancelled(record: RunRecord) -> RunRecord:
+    """Put on record, and into the index, that a run was cancelled, unless it has ended by itself; return its record.
+
+    Raises:
+        RecordError: the record cannot be written
+    """
     record = give_up(record)
     note(record)
     return record

@@ -38,7 +38,10 @@ def check(plan: JobPlan) -> None:
 
 
 def doubts(plans: Iterable[JobPlan]) -> list[str]:
-    """What the user should know before jobs are submitted, each once."""
+    """Return what the user should know before jobs are submitted, as sentences, each once; mostly none.
+
+    Of plans that are alike only the largest and the longest are looked at.
+    """
     similar: dict[object, list[JobPlan]] = {}  # plans that differ in nothing that executors look at but their extent
     for plan in plans:
         similar.setdefault((plan.cluster_type, plan.workload_folder, plan.scheduler), []).append(plan)
@@ -77,7 +80,9 @@ def check_disk(plan: JobPlan) -> None:
 
 
 def check_resumable(plan: JobPlan) -> None:
-    """Look for the checkpoint from which ``plan``, which resumes, goes on; for a job that starts soon.
+    """Refuse to start ``plan``, which resumes, where there is no checkpoint from which it could go on.
+
+    For a job that starts soon.
 
     Raises:
         RequestError: there is none, or it is from the last step.
@@ -98,7 +103,15 @@ def check_resumable(plan: JobPlan) -> None:
 
 
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
-    """Reject what ``llmb_train`` would reject on the nodes: it takes a folder of ``iter_*`` folders, or one of them."""
+    """Refuse as the checkpoint to load what ``llmb_train`` would refuse on the nodes.
+
+    It takes a folder of ``iter_*`` folders, or one of them. ``last_step``: the step at which the job ends; None:
+    however far the checkpoint is, there is something to train.
+
+    Raises:
+        RequestError: ``path`` is no finished checkpoint, or one from which nothing is left to train
+        OSError: it cannot be looked at
+    """
     found = status_of(path)
     if found is None or not stat.S_ISDIR(found.st_mode):
         raise RequestError(
@@ -147,7 +160,13 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
 
 
 def _check_link(plan: JobPlan, path: Path) -> None:
-    """A container sees the installation and the workload's folder, but not what a link in them points to."""
+    """Refuse as the checkpoint to load a link to what a job in a container does not see.
+
+    Links outside the folders that it sees are not looked at.
+
+    Raises:
+        RequestError: it is such a link; the remedy names where it leads
+    """
     mounted = [Path(plan.install), Path(plan.workload_folder)]
     real = path.resolve()
     if plan.image is None or not any(path.is_relative_to(folder) for folder in mounted):
@@ -160,6 +179,10 @@ def _check_link(plan: JobPlan, path: Path) -> None:
 
 
 def _step(path: Path) -> int | None:
+    """Return the step of the checkpoint in ``path``: by its name, or as the folder's tracker file says.
+
+    None where neither says one.
+    """
     if named := _ITERATION.fullmatch(path.name):
         return int(named[1])
     tracker = path / _TRACKER
@@ -168,12 +191,21 @@ def _step(path: Path) -> int | None:
 
 
 def _complaint(path: Path) -> str:
+    """Return why the folder ``path`` is no checkpoint that can be loaded, as a clause."""
     if any(path.glob("weights/*.distcp")):
         return "it was written by NeMo 2, which Megatron-Bridge cannot load"
     return f"{_TRACKER}, which names the last one, is missing or wrong"
 
 
 def _check_space(plan: JobPlan) -> None:
+    """Refuse a job whose checkpoints will not fit on the disk that they go to.
+
+    Passes where the model's size is not known.
+
+    Raises:
+        EnvironmentLacks: code ``no-space``
+        OSError: the folder cannot be looked at
+    """
     if plan.parameters is None:
         return
     steps = plan.trained_steps

@@ -44,7 +44,7 @@ class Invocation:
 
 
 def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
-    """A digest of the jobs in their order, of the user and of ``more``."""
+    """Return 16 hexadecimal digits that identify the jobs in their order, with their options, the user and ``more``."""
     plans: dict[int, str] = {}
     for job in jobs:
         if id(job.plan) not in plans:
@@ -56,13 +56,16 @@ def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
 
 
 def digest_of_plan(plan: JobPlan) -> str:
-    """The same for plans of the same job. Predictions change with each run that has ended."""
+    """Return 16 hexadecimal digits that are the same for plans of the same job.
+
+    Predictions are left out: they change with each run that has ended.
+    """
     text = json.dumps(plan_as_dict(plan) | {"preflight": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def digest_of_file(task_file: str) -> str:
-    """A digest of the file's name, whatever is in it, and of the user."""
+    """Return 16 hexadecimal digits that identify the file's name, whatever is in it, and the user."""
     return hashlib.sha256(repr((os.getuid(), task_file)).encode()).hexdigest()[:16]
 
 
@@ -70,9 +73,11 @@ def digest_of_file(task_file: str) -> str:
 def open_round(
     jobs: Sequence[JobToSubmit], digest: str, *, again: bool, say: Callable[[str], None]
 ) -> Iterator[Invocation]:
-    """The round of the command that ``digest`` identifies; with ``again`` always a new one.
+    """Yield the round of the command that ``digest`` identifies, new or one that was interrupted.
 
-    Waits while another process is working on it, and says so first.
+    With ``again`` always a new one. No other process works on it until the context ends; waits for one that does, and
+    ``say``s so first. Its file is removed at the end where the caller has set ``over``; else the same command continues
+    the round later.
 
     Raises:
         RecordError: its file cannot be written.
@@ -102,7 +107,13 @@ def open_round(
 
 
 def _locked(file: Path, say: Callable[[str], None]) -> int:
-    """A descriptor of ``file``, which is created if absent and stays locked until the descriptor is closed."""
+    """Return a descriptor of ``file``, which is created if absent and stays locked until the descriptor is closed.
+
+    Waits for another process that holds the lock, and ``say``s so first.
+
+    Raises:
+        OSError: it cannot be created or locked
+    """
     waits = False
     while True:
         try:
@@ -125,7 +136,13 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
 
 
 def _state(descriptor: int, *, again: bool) -> Invocation:
-    """The round in the file, if it was interrupted recently; else a new one, which is written to the file."""
+    """Return the round in the locked file, if it began within a day.
+
+    Else, or with ``again``, a new one, which is written.
+
+    Raises:
+        OSError: it cannot be read or written
+    """
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))
         name, begun = str(found["round"]), float(found["begun"])

@@ -23,7 +23,10 @@ from llmb_common.submission.supervisor import supervisor_sha256
 
 
 def task_script(plan: JobPlan, ranks: Ranks) -> str:
-    """The task's bash text, without a final line break. Every value is quoted; nothing is evaluated."""
+    """Return the Bash text that each rank runs, without a final line break. Every value is quoted.
+
+    Nothing is evaluated. ``ranks`` says how a rank learns its number.
+    """
     lines = [
         "set -euo pipefail",
         'cd -- "$LLMB_RUN_DIR/$LLMB_EXPERIMENT"',
@@ -46,6 +49,7 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
 
 
 def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
+    """Return the lines of the task that put Nsight Systems before the ranks that are profiled (None: before all)."""
     # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
     # NVIDIA's names of reports contain Slurm's variables.
@@ -95,7 +99,9 @@ _ABOUT = (
 
 
 def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> str:
-    """The batch script, which reads a ``supervisor.sh`` with this SHA-256; None: today's.
+    """Return the text of the batch script, which accepts only a ``supervisor.sh`` with this SHA-256; None: today's.
+
+    Nothing is written.
 
     Raises:
         RequestError: Python, the scheduler or the container runtime has no way to express a path.
@@ -139,7 +145,11 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
 
 
 def _check(plan: JobPlan, paths: RunPaths) -> None:
-    """Reject what no quoting can protect; plans of old records end up here, too."""
+    """Refuse paths that no quoting can protect; plans of old records end up here, too.
+
+    Raises:
+        RequestError: a path is not one line of text, or the run's folder has a colon in it
+    """
     image, python = plan.image or "", plan.engine_python or ""
     for what, value in (("the run's folder", str(paths.output)), ("engine.python", python), ("the image", image)):
         if problem := line_problem(value):
@@ -152,7 +162,11 @@ def _check(plan: JobPlan, paths: RunPaths) -> None:
 
 
 def _patience(plan: JobPlan) -> str:
-    """What ``supervise.sh`` reads of the plan."""
+    """Return the line of variables by which ``supervise.sh`` knows how long a start, a step and an exit may take.
+
+    In seconds; ``limit_seconds``, after which the scheduler ends the job, is 0 where none does or ranks may be saving
+    then.
+    """
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
     long = max(LONG_SECONDS, 2 * plan.checkpoint.save_seconds)
@@ -166,6 +180,7 @@ def _patience(plan: JobPlan) -> str:
 
 
 def _comment(plan: JobPlan) -> list[str]:
+    """Return the lines of comment that describe the job to a reader of its script."""
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [
         f"MBS {plan.mbs}, GBS {plan.gbs}, GA {plan.ga}",

@@ -37,13 +37,14 @@ from llmb_common.submission.supervisor import render_supervisor, supervisor_sha2
 def create_run(
     plan: JobPlan, code: Path | bytes, manifest: dict[str, Any], submission: Submission | None = None
 ) -> RunRecord:
-    """Make the run folder with script, supervisor, job.json, code and record, synced: the intent, before submission.
+    """Make the folder of a new run, complete and synced, before it is submitted.
 
-    ``code`` is the folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
+    Returns its record, in state SUBMITTING. It holds script, supervisor, job.json, code and record. ``code`` is the
+    folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
 
     Raises:
         RequestError: the plan cannot be rendered. Nothing has been written.
-        RecordError: the folder cannot be written.
+        RecordError: the folder cannot be written. Nothing is left of it.
     """
     probe = RunPaths(
         experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
@@ -74,10 +75,15 @@ def create_run(
 
 
 def _fill(making: Path, record: RunRecord, code: bytes) -> None:
-    """Write all files of ``record`` into the folder ``making``, which will become the run's."""
+    """Write all files of ``record`` into the existing folder ``making``, which will become the run's.
+
+    Raises:
+        OSError: one cannot be written
+    """
     paths, plan = record.paths, record.plan
 
     def here(path: Path) -> Path:
+        """Return where a file of the run lies as long as its folder is being made."""
         return making / path.relative_to(paths.folder)
 
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
@@ -97,12 +103,14 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """Settle an interrupted submission: adopt the job that exists, or submit the same run again, as a job of its own.
+    """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
 
-    Waits while it is too early to be sure.
+    It is a job of its own then, not a turn in a series. Waits while it is too early to be sure. Returns the run's
+    record.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
+        LLMBError: as ``start``, where it is submitted again
     """
     record = settle(record)
     if record.state != NOT_SUBMITTED:
@@ -111,7 +119,10 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def settle(record: RunRecord) -> RunRecord:
-    """The run with its job, or NOT_SUBMITTED where it is certain that there is none. Waits for that.
+    """Wait until it is certain whether an interrupted submission has left a job.
+
+    Returns the record, brought up to date. Its state is NOT_SUBMITTED where there is no job; it is not SUBMITTING any
+    more.
 
     Raises:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
@@ -134,7 +145,9 @@ def settle(record: RunRecord) -> RunRecord:
 
 
 def start(record: RunRecord, *, detach: bool) -> RunRecord:
-    """Start a run that is on record as SUBMITTING.
+    """Start a run that is on record as SUBMITTING; return its record, saved.
+
+    A run that no scheduler keeps is followed to its end, unless ``detach``.
 
     Raises:
         AnswerLost: nobody knows whether there is a job. The run stays on record.
@@ -161,10 +174,20 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
 
 
 def once_more(record: RunRecord, submission: Submission) -> RunRecord:
-    """A run without a job, on record as SUBMITTING again: its record, saved."""
+    """Put a run without a job on record as SUBMITTING again, with a new ``submission``; return its record, saved.
+
+    Raises:
+        AnswerLost: another process is submitting it
+        RecordError: its files were changed, or the record cannot be written
+    """
     check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
+        """Return the record as SUBMITTING again, by this process.
+
+        Raises:
+            AnswerLost: another process is submitting it
+        """
         # Under the lock: of two processes that settle the same run, only one submits it.
         if found.state != NOT_SUBMITTED:
             raise AnswerLost(
@@ -184,9 +207,10 @@ def submit(
     *,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Put the run on record and start it, or continue an interrupted submission of the same plan and key.
+    """Put a run on record and start it, or continue an interrupted submission of the same plan and key.
 
-    ``on_record`` is called once the run is on record, before it starts: some executors follow it to its end.
+    Returns its record. ``on_record`` is called once the run is on record, before it starts: some executors follow it to
+    its end. A run that is on record under the key and has a job is returned as it is.
 
     Raises:
         AnswerLost: nobody knows whether the job exists. The run stays on record, and ``recover`` settles it.
@@ -206,7 +230,10 @@ def submit_job(
     context: SubmissionContext,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Continue the run that is on record for ``job``, or make one and start it.
+    """Continue the run that is on record for ``job``, or make one and start it; return its record.
+
+    Without a scheduler that can hold jobs, it first waits for the runs to follow. A run on record that has a job, or
+    has ended, is returned as it is.
 
     Raises:
         LLMBError: as ``submit``.
@@ -226,7 +253,11 @@ def submit_job(
 
 
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
-    """As ``create_run``, for one of a command's jobs."""
+    """Make the folder and the record of a new run for ``job``, as ``create_run``; return the record.
+
+    Raises:
+        LLMBError: as ``create_run``
+    """
     manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
     return create_run(job.plan, context.code, manifest, submission)
 
@@ -239,10 +270,10 @@ def submit_chain(
     *,
     on_link: Callable[[RunRecord], None] = lambda record: None,
 ) -> list[RunRecord]:
-    """Submit ``links`` jobs; each starts when the previous one has ended, from the newest checkpoint of the chain.
+    """Submit ``links`` jobs, each to start when the previous one has ended; return their records.
 
-    Checkpoints go to the first run's folder (or CHECKPOINT_DIR). ``on_link`` is called for each link that was
-    submitted: should a later one be refused, these stay.
+    Each goes on from the newest checkpoint of the chain. Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
+    ``on_link`` is called for each link that was submitted: should a later one be refused, these stay.
 
     Raises:
         RequestError: as ``check_chain``.
@@ -271,10 +302,10 @@ def submit_chain(
 
 
 def check_chain(plan: JobPlan, links: int) -> None:
-    """Look whether ``links`` jobs of ``plan`` can be chained.
+    """Refuse to chain ``links`` jobs of ``plan`` where that makes no sense; returns nothing.
 
     Raises:
-        RequestError: they save no checkpoints, or there is nothing to chain.
+        RequestError: fewer than 2 jobs, they save no checkpoints, or the job ends after a fixed number of steps.
     """
     if links < 2:
         raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
@@ -290,12 +321,16 @@ def check_chain(plan: JobPlan, links: int) -> None:
 
 
 def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
-    """``plan``, going on from the newest checkpoint of the run in ``saved``, and saving where that does."""
+    """Return ``plan`` as a job that goes on from the newest checkpoint of the run in ``saved``.
+
+    It saves where that run does.
+    """
     save = plan.checkpoint.save or str(saved.checkpoints)
     checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
     return msgspec.structs.replace(plan, checkpoint=checkpoint)
 
 
 def _begins_chain(found: RunRecord) -> RunRecord:
+    """Return the record as that of the first run of a chain, which has the run's own id."""
     member = msgspec.structs.replace(found.submission, chain=found.paths.run_id, link=1)
     return replace(found, submission=member)

@@ -14,7 +14,7 @@ from llmb_common.executors.base import WAIT, script_for
 
 
 def render_supervisor(cluster_type: ClusterType) -> bytes:
-    """The content of ``supervisor.sh`` for jobs of ``cluster_type``."""
+    """Return the content of ``supervisor.sh``, the same for all jobs of ``cluster_type``; nothing is written."""
     parts = [
         script_for(cluster_type).job_script(),
         WAIT,

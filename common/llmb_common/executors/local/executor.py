@@ -55,12 +55,18 @@ START_SECONDS = 10
 
 
 def processes_of(record: RunRecord) -> list[ProcessId]:
-    """The live processes of a run on this machine: its script, torchrun, the ranks, whatever their parent is now."""
+    """Return the live processes of a run on this machine: its script, torchrun, the ranks.
+
+    Also those whose parent has ended. Empty where there are none.
+    """
     return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
 
 def _judge(record: RunRecord) -> Finding:
-    """What has become of a run on this machine, by its events and processes."""
+    """Return what has become of a run on this machine, by its events and processes.
+
+    ``unknown`` where it runs on another machine; an empty finding while its start is still under way.
+    """
     events = read_events(record.paths.events)
     if events.exit_code is not None:
         return end_of(events, cancelled=events.signalled)  # torchrun's exit code is then 1
@@ -86,7 +92,10 @@ def _judge(record: RunRecord) -> Finding:
 
 
 def _not_started(record: RunRecord) -> Finding:
-    """What has become of a run whose script has not begun: nothing new, or that it never will."""
+    """Return what has become of a run whose script has not begun: an empty finding, or NOT_SUBMITTED: it never will.
+
+    ``unknown`` where it was started on another machine.
+    """
     if record.state in (NOT_SUBMITTED, LOST):
         return Finding()
     submitter = record.submitter
@@ -111,11 +120,13 @@ _LAUNCHER = (
 
 
 def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """Start a run on this machine and, unless ``detach``, show its progress until it ends; returns its record.
+    """Start a run on this machine and, unless ``detach``, show its progress until it ends; return its record, saved.
+
+    The record of a run that failed is FAILED, with the exit code; with ``detach`` it is RUNNING.
 
     Raises:
-        CheckFailed: the run failed
         Interrupted: the user interrupted it; it was ended, and is on record as CANCELLED
+        RecordError: its record cannot be written
     """
     paths = record.paths
     with noted() as signals:
@@ -141,7 +152,10 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
-    """Start the run's script in a session of its own; followed, it ends with this process."""
+    """Start the run's script in a session of its own and return the process; its output goes to the batch log.
+
+    Unless ``detach``, it ends with this process, even where that is killed.
+    """
     paths = record.paths
     # A followed run ends with its follower, even when that is killed: the kernel then sends SIGTERM.
     launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
@@ -158,10 +172,9 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
 
 
 def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, signals: Sequence[int]) -> int | None:
-    """Wait for the job and show its progress: on a terminal one line that is updated, else every tenth step. Each line
-    names the run.
+    """Wait for the job and show its progress; return its exit status, or None as soon as a signal is in ``signals``.
 
-    Returns its exit status, or None as soon as a signal has arrived in ``signals``.
+    On a terminal one line that is updated, else one for the first and for every tenth step. Each line names the run.
     """
     terminal = sys.stderr.isatty()
     shown = 0
@@ -186,8 +199,11 @@ def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, sig
 
 
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
-    """The record of the run, which has ended, or why it was not ended. First its script is told to end, which ends the
-    ranks and records that, then whatever is left."""
+    """End a run on this machine; return its record, which has ended, or why it was not ended.
+
+    First its script is told to end, which ends the ranks and records that, then whatever is left. Waits up to half a
+    minute for them to save.
+    """
     name, process = record.paths.name, record.process
     if process is None:
         return AnswerLost(f"{name} is being started", remedy="cancel it again in a few seconds")
@@ -209,27 +225,40 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
     @property
     def nodes(self) -> Sequence[str]:
+        """The name of this machine alone."""
         return (_name(),)
 
     @property
     def addresses(self) -> dict[str, str]:
+        """The loopback address, by this machine's name."""
         return {_name(): "127.0.0.1"}
 
     @property
     def port(self) -> int:
+        """The first of the TCP ports that this process may use; it depends on the process id."""
         return PORT_BASE + os.getpid() % (PORT_COUNT - MOST_GROUPS)
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
+        """Run ``argv`` on this machine for at most ``seconds``, with this process's environment.
+
+        Returns what it says. Without a container, whatever ``inside`` says.
+        """
         return ask(argv, seconds, env=os.environ)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
+        """Run ``argv`` on this machine, without a container; a context that gives the conversation with it.
+
+        Raises:
+            OSError: it cannot be started
+        """
         return talk(argv, env=os.environ)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
+        """Return no nodes: this machine is always reached."""
         return ()
 
     def __exit__(self, *exception: object) -> None:
@@ -247,6 +276,11 @@ class LocalExecutor(TorchrunScript, Executor):
     start = staticmethod(start_and_follow)
 
     def check(self, plan: JobPlan) -> None:
+        """Look for the job's GPUs, its engine and the loopback interface on this machine; returns nothing.
+
+        Raises:
+            EnvironmentLacks: one of them is missing
+        """
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
             raise EnvironmentLacks(
                 f"{plan.gpus} GPUs requested, but this machine has {present}",
@@ -258,9 +292,15 @@ class LocalExecutor(TorchrunScript, Executor):
             raise problem
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
+        """Return what became of runs, by run id, by their events and processes on this machine."""
         return {record.paths.run_id: _judge(record) for record in records}
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
+        """Return this machine's name with an empty text: it can always be had.
+
+        Raises:
+            RequestError: another node, or a partition, is asked for
+        """
         name = _name()
         if partition is not None or nodes not in (None, name):
             raise RequestError(
@@ -270,7 +310,9 @@ class LocalExecutor(TorchrunScript, Executor):
         return {name: ""}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
+        """Return this machine as a held node, whatever is ``wanted``."""
         return ThisMachine()
 
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+        """End runs on this machine, one after the other; return by run id its record, or why it was not ended."""
         return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -30,7 +30,10 @@ _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
-    """The jobs of which all runs that have not ended are among ``records``, runs of series with a job."""
+    """Return the ids of those jobs of series that can be cancelled as a whole.
+
+    All of their runs that have not ended are among ``records``, which are runs of series with a job.
+    """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
         assert record.job_id is not None
@@ -40,13 +43,19 @@ def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
 
 
 def _going(series: Path, job: str) -> set[Path]:
-    """Folders of runs that have not ended, and were not given up before their turn."""
+    """Return the folders of the runs of a series that have not ended, and were not given up before their turn.
+
+    ``series`` is its folder, ``job`` its id.
+    """
     runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
     return {run for run in runs if _claim(run) in ("", job) and not read_events(run / "events.jsonl").over}
 
 
 def _claim(run: Path) -> str:
-    """The job that the run belongs to, ``cancelled`` where it is never to begin, empty before its turn."""
+    """Return the id of the job that has begun the run in the folder ``run``; empty before its turn.
+
+    ``cancelled`` where it is never to begin.
+    """
     try:
         return (run / "claim").read_text().strip()
     except OSError:
@@ -54,7 +63,10 @@ def _claim(run: Path) -> str:
 
 
 def _end_turn(record: RunRecord) -> RunRecord | None:
-    """End one run; its record where that is certain at once. Before its turn it never begins: its claim is taken.
+    """End one run of a series, and not the others; return its record where its end is certain at once, else None.
+
+    Before its turn it never begins: its claim is taken. While its job waits to be started again, its events say that it
+    is over. Else its ranks are told to end, and killed after 10 s.
 
     Raises:
         SchedulerError: the scheduler does not answer, or the run cannot be told to end just now
@@ -81,12 +93,14 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
 
 
 def _event(record: RunRecord, name: str) -> str:
-    """A line for the run's events: ``name``, as the job itself would have written it."""
+    """Return a line for the run's events.jsonl: the event ``name``, now, as the job itself would have written it."""
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
 
 def _write(record: RunRecord, name: str, flags: int, line: str) -> bool:
-    """Whether the line was written: a file that is there is not made anew.
+    """Write ``line`` into the file ``name`` of the run's folder; return whether it was written.
+
+    ``flags`` are those of ``os.open``: with O_EXCL a file that is there already is left alone (False).
 
     Raises:
         RecordError: it cannot be written
@@ -108,7 +122,10 @@ _ENDED = r"Invalid job id|already completing"
 
 
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Cancel the jobs; by run id, why one was refused, and the record of a run that will certainly not begin."""
+    """Cancel the jobs of ``records``; return by run id why one was refused, or its record where it surely ended.
+
+    Runs that are missing in it were told to end. Of a series in which others go on, only these runs are ended.
+    """
     told: dict[str, RunRecord | LLMBError] = {}
     whole = _whole_jobs([record for record in records if record.submission.in_series])
     names = _names_now(records)
@@ -135,7 +152,10 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
 
 def _names_now(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
-    """By run id, the name by which the job goes now; else None where it has ended, and an error where nobody knows."""
+    """Return, by run id, the name by which the run's job goes in the queue now: sites rename jobs.
+
+    None where it has ended, and an error where nobody knows, because the scheduler does not answer.
+    """
     problem: SchedulerError | None = None
     found: dict[str, list[JobInfo]] = {}
     try:
@@ -155,7 +175,7 @@ def _names_now(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError |
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:
-    """Run scancel; the error where it failed for other reasons than that the job has ended, else None."""
+    """Run scancel; return the error where it failed for other reasons than that the job has ended, else None."""
     try:
         answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
     except SchedulerError as error:

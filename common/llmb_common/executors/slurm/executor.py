@@ -48,6 +48,12 @@ class SlurmExecutor(SlurmScript, Executor):
     cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:
+        """Look for sbatch, and for the image or the engine of the plan, on this machine; returns nothing.
+
+        Raises:
+            EnvironmentLacks: one of them is missing
+            ConfigError: code ``not-trusted``: the image may come from anybody
+        """
         if shutil.which("sbatch") is None:
             raise EnvironmentLacks(
                 "sbatch is not on PATH", remedy="run on a login node of the cluster, or set CLUSTER_TYPE=local"
@@ -65,11 +71,16 @@ class SlurmExecutor(SlurmScript, Executor):
             require_trusted(image, install, None if image.is_relative_to(install) else image.parent)
 
     def doubts(self, plan: JobPlan) -> list[str]:
+        """Return sentences on what may be wrong with the folder of runs or the limits of the partition.
+
+        Mostly none.
+        """
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """``--dependency`` and ``--exclude``; both include what the plan itself says, which an option on the command
-        line replaces.
+        """Return ``--dependency`` and ``--exclude`` for sbatch, each where it is needed.
+
+        Both include what the plan itself says, which an option on the command line replaces.
 
         Raises:
             RequestError: the job asks for nodes that are excluded, or for one of several dependencies, or a file with
@@ -105,9 +116,9 @@ _OWN_DISKS = frozenset(
 
 
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
-    """What to say before a job of ``plan`` is submitted; nothing where its nodes may well see the folder.
+    """Return a sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
 
-    ``root`` is where the list of NFS exports is looked for.
+    Empty where they may well see it, or nobody says. ``root`` is where the list of NFS exports is looked for.
     """
     slurm = slurm_of(plan)
     try:
@@ -129,7 +140,10 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
 
 def limit_doubts(plan: JobPlan) -> list[str]:
-    """What to say where a job asks for more than its partition gives: many sites queue such a job for ever."""
+    """Return sentences where a job asks for more time or nodes than its partition gives.
+
+    Empty where the limit is not known. Many sites queue such a job for ever.
+    """
     slurm = slurm_of(plan)
     try:
         seconds, nodes = limits_of(slurm.effective_partition)
@@ -163,7 +177,10 @@ def _existing(folder: Path) -> Path:
 
 
 def _is_exported(folder: Path, root: Path) -> bool:
-    """Whether this machine is the NFS server of ``folder``: on small clusters the login node often is."""
+    """Return whether this machine exports ``folder`` by NFS: on small clusters the login node often is the server.
+
+    ``root`` is where the lists of exports are looked for.
+    """
     patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
     for file in chain.from_iterable(root.glob(pattern) for pattern in patterns):
         try:

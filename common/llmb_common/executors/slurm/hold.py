@@ -40,22 +40,38 @@ class HeldNodes:
 
     @property
     def addresses(self) -> dict[str, str]:
+        """The address by which Slurm reaches each of the nodes, by name.
+
+        Raises:
+            SchedulerError: the scheduler does not say
+        """
         return dict(nodes_of_jobs(None, compress(self.nodes)))
 
     @property
     def port(self) -> int:
+        """The first of the TCP ports that this command may use on the nodes; it depends on the job's id."""
         return PORT_BASE + int(self.job_id) % (PORT_COUNT - MOST_GROUPS)
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """As a step beside others: one that hangs does not keep the next from starting."""
+        """Run ``argv`` once on each of ``nodes`` (empty: on all); return what all of them print.
+
+        For at most ``seconds``. As a step of the job beside others: one that hangs does not keep the next from
+        starting.
+        """
         return ask(self._step(argv, inside, nodes), seconds)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
-        """In such a step; srun passes its input on to all tasks."""
+        """Run ``argv`` on the nodes, as ``run`` does; a context that gives the conversation with it.
+
+        srun passes its input on to all tasks.
+
+        Raises:
+            OSError: srun cannot be started
+        """
         return talk(self._step(argv, inside, nodes))
 
     def _step(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
@@ -71,12 +87,18 @@ class HeldNodes:
         return step
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """srun (22.05) gives up a whole step when it cannot start one of its tasks, and names the node."""
+        """Return the nodes that srun names in ``answer`` as those on which it could not start the program.
+
+        Mostly none. srun (22.05) gives up a whole step when it cannot start one of its tasks.
+        """
         return re.findall(r"Task launch for \S+ failed on node ([\w.-]+):", answer.errors)
 
 
 def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
-    """``argv`` with what makes it run in a container: options of Pyxis, or a start of Enroot."""
+    """Return ``argv`` with what makes it run in the container ``inside``.
+
+    Before it stand options of srun for Pyxis, or a start of Enroot.
+    """
     if slurm.runtime == "enroot":
         options = ["--rw"] if slurm.container_writable else []
         for mount in inside.mounts:
@@ -93,7 +115,7 @@ def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[st
 
 @contextlib.contextmanager
 def hold(wanted: NodeRequest) -> Iterator[Held]:
-    """The nodes of ``wanted``, as one job.
+    """Hold the ``wanted`` nodes as one job of Slurm until the context ends, or this process does.
 
     Raises:
         RequestError: no partition has all of them
@@ -130,13 +152,16 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 
 
 def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
-    """As ``Executor.own_nodes``."""
+    """Return the nodes of the job ``job_id``, in which this process runs, as held ones; as ``Executor.own_nodes``."""
     assert isinstance(part, SlurmPlan)
     return HeldNodes(job_id, tuple(nodes), part)
 
 
 def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
-    """The command line of salloc for the nodes that are wanted, charged and queued as the site's jobs are."""
+    """Return the command line of salloc for the ``wanted`` nodes, without the program that it is to run.
+
+    Charged and queued as the site's jobs are.
+    """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
     argv += [f"--job-name={slurm.job_name(wanted.name)}", "--quiet", "--no-kill", f"--immediate={wanted.wait}"]
@@ -151,10 +176,10 @@ def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
 
 
 def _granted(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """``<job id> <nodes>``, once Slurm has granted it.
+    """Wait up to ``seconds`` for salloc to be granted its nodes; return ``<job id> <nodes>``, a host list.
 
     Raises:
-        SchedulerError: in Slurm's words
+        SchedulerError: it was not, in Slurm's words; salloc has been ended
     """
     assert process.stdout is not None
     assert process.stderr is not None

@@ -75,7 +75,11 @@ def _with_attempts(
 
 
 def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]) -> list[Attempt]:
-    """Accounting knows how each ended, and the job on which nodes it was: a row may lack those that failed."""
+    """Return the earlier starts of a run's job, the oldest first.
+
+    ``starts`` are by its own events, ``rows`` by accounting. Accounting knows how each ended, and the job on which
+    nodes it was: a row may lack those that failed.
+    """
     last = finding.start if finding.start is not None and not is_waiting(finding.state or "") else float("inf")
     left = list(starts)
     attempts = []
@@ -101,8 +105,11 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
 
 
 def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
-    """With the nodes that failed, where accounting does not name them: those that were seen to have failed, which may
-    be back in service, or else those that are out of service now."""
+    """Return ``attempts`` with the nodes that failed, where accounting does not name them.
+
+    Those that ``known``, the attempts on record, say to have failed, which may be back in service, or else those that
+    are out of service now. Never raises.
+    """
     named = list(attempts)
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
         if attempt.nodes == before.nodes and _is_unnamed(attempt):
@@ -125,7 +132,7 @@ def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) ->
 
 
 def _is_unnamed(attempt: Attempt) -> bool:
-    """Whether an attempt ended in a way that may be a node's fault, and no node is named."""
+    """Return whether an attempt ended in a way that may be a node's fault, and names no node that failed."""
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
 
 
@@ -144,7 +151,10 @@ LOCAL_GRACE_SECONDS = 30
 
 
 def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
-    """One finding per run id. Never raises because of the scheduler: what it does not answer is ``unknown``."""
+    """Return what became of each run, by run id, as Slurm and the jobs' own events say; records are not changed.
+
+    Never raises because of the scheduler: what it does not answer is ``unknown``.
+    """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
     problem = ""
@@ -225,7 +235,7 @@ def _still_writes(record: RunRecord) -> bool:
 
 
 def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
-    """How it is known that there is no such job any more."""
+    """Return in words how it is known that a run's job is gone, and what to do about that."""
     if events.started is not None:
         how = "the scheduler has forgotten the job, and it left no end record"
     else:
@@ -235,7 +245,10 @@ def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> s
 
 
 def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
-    """The run's job among its own: the one on record, else the one that started, else the first."""
+    """Return the run's job among ``jobs``: the one on record, else the one that started, else the first.
+
+    None where there is none, or none has the id on record.
+    """
     by_id = {job.job_id: job for job in jobs}
     for job_id in (record.job_id, events.job_id):
         if job_id is not None and job_id in by_id:
@@ -244,7 +257,7 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
 
 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
-    """What has become of a run, by the state of its own job."""
+    """Return what has become of a run, by the state in which Slurm shows its own job."""
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
     state = UNFIT if job.state == FAILED and _ended_unfit(job, events) else job.state
@@ -296,7 +309,11 @@ def _what_to_do(reason: str) -> str:
 
 
 def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
-    """A run of a series: what its job says holds for the run whose turn it is, and for all while there are no nodes."""
+    """Return what has become of a run of a series, by the series' job and the run's own events.
+
+    What its job says holds for the run whose turn it is, and for all while there are no nodes. One whose turn has not
+    come waits, or is NOT_SUBMITTED where the job ended before.
+    """
     place, whole = record.submission.turn, _from_job(record, job, events)
     assert place is not None
     if events.over:
@@ -322,7 +339,10 @@ _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
 
 
 def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
-    """How a job ended, in words: exit code or signal, what the job noticed, and Slurm's reason."""
+    """Return how a job ended, in words: exit code or signal, what the job noticed, Slurm's reason.
+
+    With ``; `` between them. Empty where there is nothing to say.
+    """
     if events.started is None and (job.exit_code == "0:53" or job.reason.startswith(_NOT_LAUNCHED)):
         where = f" on {job.nodes}" if job.nodes else ""
         return (

@@ -21,7 +21,10 @@ from llmb_common.runs.timing.job_events import read_events
 
 
 def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Those among ``jobs``, all of which have the name of the run's array, that tell of the run's own task."""
+    """Return those of ``jobs``, all of which have the name of the run's array, that tell of the run's own task.
+
+    Empty where none does.
+    """
     index = record.submission.array_index
     own = [job for job in jobs if re.fullmatch(rf"[0-9]+_{index}", job.job_id)]
     if any(not job.is_late for job in own) or read_events(record.paths.events).started is not None:

@@ -56,7 +56,10 @@ _SECOND_OPTION = (
 
 
 def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
-    """``nodelist=n1,n2;constraint=gpu&memory;exclusive`` as (option, value or None); leading dashes are allowed.
+    """Return the options of sbatch in ``text`` as pairs of long name and value, None for a flag.
+
+    Empty for an empty text. ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes are
+    allowed. ``where`` names it in messages.
 
     Raises:
         RequestError: not an option, one that belongs to the job script, given twice, or with a wrong value.
@@ -115,7 +118,9 @@ def _apart(where: str, *options: str) -> str:
 
 
 def listed_nodes(value: str) -> str:
-    """The host list that ``nodelist=`` or ``exclude=`` gives; with a slash in it, it is a file that has the list.
+    """Return the host list that the value of ``nodelist=`` or ``exclude=`` gives.
+
+    With a slash in it, it is the path of a file that has the list.
 
     Raises:
         RequestError: the file cannot be read.
@@ -135,7 +140,10 @@ def listed_nodes(value: str) -> str:
 
 
 def override_additional(given: str, *parts: str) -> str:
-    """``given`` with the options in ``parts``, which come from the command line, replacing its own."""
+    """Return the options in ``given``, with ``;`` between, where those in ``parts`` replace its own.
+
+    ``parts`` come from the command line.
+    """
     said = set(map(option_name, parts))
     return ";".join([*(part for part in _parts(given) if option_name(part) not in said), *parts])
 

@@ -49,21 +49,24 @@ def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]
 
 
 def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
-    """Of each job only its last start, in the order of their ids."""
+    """Return of each job only its last start, sorted by the number in the job's id; ``jobs`` has the oldest first."""
     by_id = {job.job_id: job for job in jobs}
     return sorted(by_id.values(), key=lambda job: int(_number(job.job_id)))
 
 
 def has_own_name(record: RunRecord) -> bool:
-    """Whether the job's name holds the id of the run, or of the series; a site may have prescribed another."""
+    """Return whether the name of the run's job holds the id of the run, or of its series.
+
+    A site may prescribe another.
+    """
     own_id = record.shared.shared_id if record.shared is not None else record.paths.run_id
     return own_id in record.job_name
 
 
 def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
-    """The jobs of each run, by run id; a run without a job is left out.
+    """Return the jobs of each run, by run id; a run without a job is left out.
 
-    ``ask`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``.
+    ``ask`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``. What it raises passes.
     """
     by_id: dict[str, list[JobInfo]] = {}
     by_name: dict[str, list[JobInfo]] = {}
@@ -97,7 +100,7 @@ def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) 
 
 
 def _ids(record: RunRecord) -> set[str]:
-    """The ids that its job may have: that on record, and that which the job itself has told."""
+    """Return the numbers of the job ids that a run's job may have: that on record, and that which the job has told."""
     known = (record.job_id, read_events(record.paths.events).job_id)
     return {_number(job_id) for job_id in known if job_id}
 
@@ -108,7 +111,7 @@ def _number(job_id: str) -> str:
 
 
 def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Those of ``jobs`` that are the run's own."""
+    """Return those of ``jobs`` that prove to be the run's own; empty where none does."""
     own = [job for job in jobs if _is_of(record, job)]
     if record.submission.array_index is not None:
         return jobs_of_task(record, own)
@@ -116,7 +119,7 @@ def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
 
 
 def _is_of(record: RunRecord, job: JobInfo) -> bool:
-    """Whether ``job`` is the run's: one with its id, or where none is known, any job of the user.
+    """Return whether ``job``, which has the run's id or name, or is any job of the user, proves to be the run's.
 
     S4 of SECURITY.md: what is ours may be cancelled.
     """

@@ -28,7 +28,9 @@ CANCEL_SECONDS = 60
 
 
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run ``command``, with ``env`` added to the clean environment.
+    """Run a command of Slurm for at most ``timeout`` seconds, with ``env`` added to the clean environment.
+
+    Returns its answer. One that ended with an error is an answer, too.
 
     Raises:
         SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
@@ -190,7 +192,7 @@ def _accounted(row: Mapping[str, str]) -> JobInfo:
 
 
 def unfit_nodes(nodes: str) -> list[str]:
-    """Those of ``nodes``, a host list, that are down or drained.
+    """Return the names of those of ``nodes``, a host list, that are down or drained; empty where none is.
 
     Raises:
         SchedulerError: the scheduler does not say.
@@ -201,7 +203,7 @@ def unfit_nodes(nodes: str) -> list[str]:
 
 
 def unknown_nodes(names: Sequence[str]) -> list[str]:
-    """Those of ``names`` that are no nodes of this cluster.
+    """Return those of ``names`` that are no nodes of this cluster, in order; empty where all are.
 
     Raises:
         SchedulerError: the scheduler does not say.
@@ -211,12 +213,14 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
 
 
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
-    """Why each node is not free now, by name; empty for a node that is.
+    """Return why each node is not free now, by name; an empty text for a node that is.
 
-    Without nodes and partition, those of the default partition.
+    Of the host list ``nodes``, of ``partition``, or of both together; without either, of the default partition. One
+    that Slurm does not know is there with that as the reason.
 
     Raises:
-        RequestError: Slurm knows no such node
+        RequestError: Slurm knows none of the nodes
+        SchedulerError: the scheduler does not say
     """
     found = {
         name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
@@ -242,10 +246,10 @@ def _why_not_now(state: str, reason: str) -> str:
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
-    """A partition that has all the nodes, the ``preferred`` one if it does.
+    """Return a partition that has all the ``nodes``, the ``preferred`` one if it does.
 
     Raises:
-        RequestError: there is none
+        RequestError: code ``no-nodes``: there is none
         SchedulerError: the scheduler does not say
     """
     having: dict[str, set[str]] = {}
@@ -262,7 +266,7 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
 
 
 def steps_of(job_id: str) -> list[str]:
-    """The steps of a job that are running, as ``scancel`` takes them.
+    """Return the ids of a job's steps that are running, as ``scancel`` takes them: ``7.0``; empty where none runs.
 
     Raises:
         SchedulerError: the controller cannot be reached.
@@ -272,7 +276,9 @@ def steps_of(job_id: str) -> list[str]:
 
 
 def limits_of(partition: str | None) -> tuple[int | None, int | None]:
-    """Seconds and nodes that a partition, the largest of several, or the default one gives a job at most; None: any.
+    """Return the seconds and the nodes that a partition gives a job at most, each None where there is no limit.
+
+    Of several partitions, separated by commas, the largest limits; ``partition`` None: of the default one.
 
     Raises:
         SchedulerError: the scheduler does not say.
@@ -288,9 +294,9 @@ _MPI_SECONDS = 10.0
 
 
 def mpi_types() -> tuple[str, ...]:
-    """How ``srun`` can start ranks here, in order: ``none``, ``pmix``, ``pmix_v4``; nothing where it does not say.
+    """Return the kinds of MPI by which ``srun`` can start ranks here, sorted: ``none``, ``pmix``, ``pmix_v4``.
 
-    It is asked once by each process, and given up after 10 s.
+    Empty where it does not say. It is asked once by each process, and given up after 10 s. Never raises.
     """
     program = shutil.which("srun")
     return _listed_mpi_types(program) if program else ()
@@ -311,7 +317,9 @@ def _largest(limits: Sequence[int | None]) -> int | None:
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:
-    """Host name and address of the nodes of a partition (None: of any), and on a host list.
+    """Return (host name, address) of each node of a partition (None: of any) that is on a host list (None: of all).
+
+    Empty where there is none.
 
     Raises:
         SchedulerError: the scheduler does not say.
@@ -320,7 +328,7 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 
 
 def _only(partition: str | None, nodes: str | None = None) -> list[str]:
-    """Options of sinfo that choose a partition and nodes; none for None."""
+    """Return the options of sinfo that choose a partition and a host list of nodes; of None there is none."""
     options = []
     if partition:
         options.append(f"--partition={partition}")
@@ -330,7 +338,13 @@ def _only(partition: str | None, nodes: str | None = None) -> list[str]:
 
 
 def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[list[str]]:
-    """The lines of ``sinfo`` that have all fields of ``form``; the last field may hold the character between them."""
+    """Return the fields of each line that ``sinfo`` prints in the format ``form``, such as ``%N|%T``.
+
+    Lines with too few fields are left out; the last field may hold the character between them.
+
+    Raises:
+        SchedulerError: sinfo does not answer, or fails; ``remedy`` is what to do then
+    """
     answer = run_slurm(["sinfo", "--noheader", *options, f"--format={form}"], ASK_SECONDS)
     if answer.status != 0:
         raise SchedulerError(f"sinfo: {answer.complaint}", remedy=remedy)
@@ -340,7 +354,12 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
 
 
 def _ask(command: Sequence[str]) -> Answer:
-    """The answer to a read-only command; a failure, but not silence, is retried a few times with growing delays."""
+    """Run a read-only command of Slurm and return its answer; a failure, but not silence, is retried a few times.
+
+    Raises:
+        AnswerLost: it failed in the end, or at once with what trying again does not change
+        SchedulerError: it did not answer, or cannot be started
+    """
     delay, begun = FIRST_DELAY, time.monotonic()
     for tries_left in reversed(range(TRIES)):
         answer = run_slurm(command, ASK_SECONDS, _ENVIRONMENT)
@@ -355,7 +374,10 @@ def _ask(command: Sequence[str]) -> Answer:
 
 
 def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
-    """The rows of an answer, each of so many ``fields``. The last one may go on for several lines: a command does.
+    """Return the rows of an answer of ``program``, each of so many ``fields``.
+
+    A row with several tasks of an array is there once for each task. The last field may go on for several lines: a
+    command does. Lines that are no job are told to the user once.
 
     Raises:
         AnswerLost: it is cut off, or has a line that cannot be read.
@@ -403,7 +425,10 @@ def _note(program: str, line: str) -> None:
 
 
 def _tasks(job_id: str) -> list[str]:
-    """``7_[0-2,5%4]``: waiting tasks of an array share a row; %4 is the number that may run at once."""
+    """Return the ids of the tasks in an id like ``7_[0-2,5%4]``; an id without brackets alone.
+
+    Waiting tasks of an array share a row; %4 is the number that may run at once.
+    """
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
         return [job_id]
@@ -418,7 +443,10 @@ WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm
 
 
 def base_state(text: str) -> str | None:
-    """The bare state: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``; None if ``text`` is not a state."""
+    """Return the bare state of a job: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``.
+
+    None if it is no known state.
+    """
     word = text.strip().split(" ", 1)[0].rstrip("+").upper()
     return word if word in STATES else None
 
@@ -439,5 +467,5 @@ def _state(text: str, program: str) -> str:
 
 
 def _time(text: str) -> float | None:
-    """A time that Slurm printed as seconds; None for its words for no time."""
+    """Return a time that Slurm printed as Unix seconds; None for its words for no time."""
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None

@@ -70,8 +70,9 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 
 
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
-    """Mounts for ``pyxis`` or ``enroot``: installation, workload and checkpoints at the same paths as outside, then
-    those that were asked for.
+    """Return the mounts of a job's container, as ``SOURCE:TARGET``, for the ``runtime`` ``pyxis`` or ``enroot``.
+
+    Installation, workload and checkpoints at the same paths as outside, then those that were asked for.
 
     Raises:
         RequestError: this runtime has no way to express a path.
@@ -91,7 +92,10 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
 
 
 def for_enroot(mount: str) -> str:
-    """Enroot separates flags by commas and, given flags, omits its defaults, which Pyxis adds."""
+    """Return a mount (``SOURCE:TARGET`` or ``SOURCE:TARGET:FLAGS``, with ``+`` between flags) as Enroot takes it.
+
+    Enroot separates flags by commas and, given flags, omits its defaults, which Pyxis adds.
+    """
     source, *rest = mount.split(":")
     if len(rest) < 2:
         return mount
@@ -99,7 +103,10 @@ def for_enroot(mount: str) -> str:
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
-    """The ``#SBATCH`` lines; ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name.
+    """Return the ``#SBATCH`` lines of a job.
+
+    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name. The user's own options replace those
+    of the same name.
 
     Raises:
         RequestError: a value cannot be said to Slurm, or the image to Enroot.
@@ -138,7 +145,10 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
 
 
 def _tried(event: str, status: str, options: str) -> list[str]:
-    """A setting of all nodes' GPUs, with the exit status as an event."""
+    """Return the Bash lines that try a setting on the GPUs of all nodes by ``nvidia-smi``, and never fail.
+
+    The exit status is kept in the variable ``status``, and recorded as ``event``.
+    """
     return [
         f"{status}=0",
         'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES" \\',
@@ -149,7 +159,11 @@ def _tried(event: str, status: str, options: str) -> list[str]:
 
 
 def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
-    """The options of srun by which Pyxis runs the ranks in the plan's image."""
+    """Return the options of srun by which Pyxis runs the ranks in the plan's image.
+
+    Raises:
+        RequestError: a path cannot be mounted
+    """
     image = plan.image or ""
     # Without --container-env a value that the image itself sets would win over ours. Enroot's own default is a
     # read-only root, and core's helper for data indices and Triton's cache write to it.
@@ -178,9 +192,15 @@ class SlurmScript(JobScript):
     )
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
+        """Return the ``#SBATCH`` lines of the job.
+
+        Raises:
+            RequestError: a path, a value or the image cannot be said to Slurm or Enroot
+        """
         return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
 
     def job_script(self) -> str:
+        """Return the Bash text that ``submission/supervise.sh`` needs for steps of Slurm."""
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:

@@ -39,7 +39,7 @@ again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last w
 
 
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
-    """Submit ``script``; returns the job id and what ``sbatch`` remarked.
+    """Submit ``script``; return the job's id and what ``sbatch`` remarked, empty where it remarked nothing.
 
     Where Slurm refuses an excluded node that it does not know, such as a pod that is gone, without that node.
 
@@ -65,7 +65,10 @@ _UNKNOWN_NODE = re.compile("invalid node name", re.IGNORECASE)
 
 
 def _without_unknown(options: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """``options`` that exclude only nodes that Slurm knows, and those that it does not; none where it does not say."""
+    """Return ``options`` that exclude only nodes that Slurm knows, and the nodes that it does not.
+
+    The options as they are, and no nodes, where Slurm does not say.
+    """
     kept: list[str] = []
     gone: list[str] = []
     for option in options:
@@ -88,6 +91,12 @@ _EXCLUDE = "--exclude="
 
 
 def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
+    """Run ``sbatch`` once; return the job's id and what it remarked, as ``sbatch`` does.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job.
+        SchedulerError: there is none; code ``refused``, with a remedy, or ``no-program``.
+    """
     command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
     try:
         answer = run_slurm(command, SUBMIT_SECONDS + 10)
@@ -172,7 +181,11 @@ def _allocation(plan: JobPlan) -> dict[str, object]:
 
 
 def apart(plans: Sequence[JobPlan]) -> str:
-    """Why these cannot be a series: what an allocation has only once differs; empty where they can."""
+    """Return why runs of these plans cannot be a series, as a clause; empty where they can.
+
+    What an allocation has only once differs, or together they take longer than the partition allows; where Slurm does
+    not say its limit, sbatch will.
+    """
     allocations = [_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
@@ -192,7 +205,9 @@ def apart(plans: Sequence[JobPlan]) -> str:
 
 
 def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
-    """The script of a series: its turn N runs the script in the run folder to which the link N leads.
+    """Return the script of a series' job; nothing is written.
+
+    Its turn N runs the script in the run folder to which the link N leads.
 
     Raises:
         RequestError: a path cannot be said to Slurm.
@@ -214,7 +229,11 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
 
 
 def _reset(plans: Sequence[JobPlan]) -> list[str]:
-    """What a run sets on its nodes stays set: a later one that has it otherwise would train with it."""
+    """Return the Bash function ``reset`` that undoes what earlier runs of a series set on the nodes.
+
+    It is called before each turn. What a run sets stays set: a later one that has it otherwise would train with it. An
+    empty function where all runs are alike.
+    """
     settings = (
         ("boost-slider --vboost 0", [plan.vboost for plan in plans]),
         ("--reset-memory-clocks", [plan.memory_clock is not None for plan in plans]),
@@ -234,16 +253,24 @@ FRESH_SECONDS = 60
 
 
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """Submit a run's script with sbatch; returns the record with the job's id. ``Executor.start`` has the errors."""
+    """Submit a run's script with sbatch; return its record, saved, as SUBMITTED and with the job's id.
+
+    Raises:
+        AnswerLost: nobody knows whether there is a job, or it exists and could not be recorded
+        SchedulerError: there is none
+    """
     return _accepted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
 def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING, the turns of a series; their records, saved.
+    """Submit runs in state SUBMITTING, the turns of a series, as one job; return their records, saved, in order.
+
+    The folder of the series is made, and removed where the job is refused.
 
     Raises:
         AnswerLost: nobody knows whether there is a job. The records stay SUBMITTING.
         SchedulerError: there is no job. The caller removes the runs.
+        RecordError: the folder of the series cannot be written
     """
     first = records[0]
     series = first.shared
@@ -266,7 +293,12 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
-    """Make the folder of the series, with its script and a link to each run."""
+    """Make the folder of the series, with its script and a link to each run, named by its turn.
+
+    Raises:
+        RecordError: it cannot be written
+        RequestError: a path cannot be said to Slurm
+    """
     text = render_series(records, series)
     made = False
     try:
@@ -285,7 +317,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 
 
 def _confirmed(found: RunRecord) -> RunRecord:
-    """The record as still being submitted.
+    """Return the record as still being submitted, with the present time.
 
     Raises:
         AnswerLost: another process has given the run up
@@ -299,7 +331,7 @@ def _confirmed(found: RunRecord) -> RunRecord:
 
 
 def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
-    """The record, saved, of a run whose job sbatch has accepted.
+    """Put on record that sbatch has accepted the run's job ``job_id``; return the record, saved, as SUBMITTED.
 
     Raises:
         AnswerLost: it cannot be saved; the job exists

@@ -17,7 +17,10 @@ _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) 
 
 
 def topology() -> dict[str, str]:
-    """The switch, or the block, that each node is in; of several the smallest. Empty: Slurm knows none."""
+    """Return the switch, or the block, that each node is in, by the node's name; of several the smallest.
+
+    Never raises. Empty where Slurm knows none, or does not answer.
+    """
     try:
         answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)
     except SchedulerError:

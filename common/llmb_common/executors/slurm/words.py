@@ -34,7 +34,10 @@ SEGMENT_SLURM = (24, 5)
 
 
 def best_segment(nodes: int, rack: int) -> int:
-    """The largest divisor of ``nodes`` that fits into a rack of so many nodes; all nodes of a job that does."""
+    """Return the largest divisor of ``nodes`` that is at most ``rack``, the nodes of a rack: nodes in a segment.
+
+    It is ``nodes`` itself for a job that fits into a rack.
+    """
     return max(size for size in range(1, min(nodes, rack) + 1) if nodes % size == 0)
 
 
@@ -48,7 +51,11 @@ class Segment(NamedTuple):
 def choose_segment(
     gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segments: bool, say: FieldNames = VARIABLE_NAMES
 ) -> Segment:
-    """The segment of a job of so many nodes. ``slurm_segments``: this Slurm has the option."""
+    """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``).
+
+    With a notice on that, mostly empty. No segment where the GPUs' NVLink joins single nodes only. ``slurm_segments``:
+    this Slurm has the option. ``say`` names options in notices.
+    """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
         return Segment()
@@ -109,9 +116,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def queue(self) -> str | None:
+        """The partition in which the job waits; None: Slurm's default."""
         return self.effective_partition
 
     def job_name(self, usual: str) -> str:
+        """Return the job's name: that among the additional options, else ``usual`` with the site's prefix."""
         return dict(self.additional).get("job-name") or self.job_name_prefix + usual
 
     @property
@@ -121,52 +130,79 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def nodelist(self) -> str | None:
+        """The nodes that are asked for by name, a host list; None: any.
+
+        Raises:
+            RequestError: the user named a file with the list, and it cannot be read
+        """
         return self._listed("nodelist")
 
     @property
     def excluded(self) -> str | None:
+        """The nodes that the additional options exclude, a host list; None: none.
+
+        Raises:
+            RequestError: the user named a file with the list, and it cannot be read
+        """
         return self._listed("exclude")
 
     def _listed(self, option: str) -> str | None:
-        """The nodes of an option of sbatch as a host list; None where the option is not given."""
+        """Return the nodes of an option of sbatch as a host list; None where the option is not given.
+
+        Raises:
+            RequestError: it names a file, and that cannot be read
+        """
         value = dict(self.additional).get(option)
         return None if value is None else listed_nodes(value)
 
     @property
     def containers(self) -> bool:
+        """Whether the job's ranks run in the image, by Pyxis or Enroot."""
         return self.runtime != "none"
 
     def gpus(self, number: int) -> str:
-        """So many GPUs of a node as ``--gres`` takes them: ``gpu:8``, ``gpu:h100:8``."""
+        """Return the value of ``--gres`` for so many GPUs of a node: ``gpu:8``, ``gpu:h100:8``."""
         return f"gpu:{self.gres_type}:{number}" if self.gres_type else f"gpu:{number}"
 
     @property
     def nvlink_nodes(self) -> int | None:
+        """How many nodes are to share an NVLink domain (``--segment``); None: it is not asked."""
         return self.segment
 
     @property
     def starts_mpi(self) -> bool:
+        """Whether srun starts ranks so that MPI finds the others."""
         return self.mpi != _NO_MPI
 
     @property
     def own_limit(self) -> bool:
+        """Whether the additional options say when the job is told to end (``time``, ``signal``)."""
         return not {"time", "signal"}.isdisjoint(dict(self.additional))
 
     @property
     def variables(self) -> dict[str, str]:
+        """The variables of a request, name to value, that ask for the same account, partition and options.
+
+        The time limit is left out: it is asked for apart.
+        """
         others = ((name, value) for name, value in self.additional if name != "time")  # the limit is asked for apart
         options = [name if value is None else f"{name}={value}" for name, value in others]
         return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
+        """Return the plan for these nodes, a host list, in place of those that it names."""
         return self._with("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
+        """Return the plan to begin ``days`` days after the beginning of this hour, in this machine's time zone.
+
+        A command that is repeated within the hour asks for the same.
+        """
         # From this hour on: a command that is repeated within it asks for the same.
         return self._with("begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days)))
 
     def _with(self, option: str, value: str) -> SlurmPlan:
-        """The plan with an option of sbatch set, in place of the one it had."""
+        """Return the plan with an option of sbatch set, in place of the one that it had."""
         others = ((name, other) for name, other in self.additional if name != option)
         return msgspec.structs.replace(self, additional=(*others, (option, value)))
 
@@ -200,14 +236,16 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def queue(self) -> str | None:
+        """The partition of jobs that name none; None: Slurm's default."""
         return self.gpu_partition
 
     @property
     def containers(self) -> bool:
+        """Whether jobs at this site run in images."""
         return self.runtime != "none"
 
     def problems(self) -> Iterable[tuple[str, str, str]]:
-        """Yields what is wrong in the section, as (key, problem, remedy); nothing for a right one."""
+        """Yield what is wrong in the section, as (key, problem, remedy); nothing for a right one."""
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
             if word is not None and not is_slurm_name(word):
@@ -222,7 +260,11 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             )
 
     def site_part(self, queue: str | None = None) -> SlurmPlan:
-        """What the site asks of Slurm for every job; ``queue`` replaces its partition."""
+        """Return what the site asks of Slurm for every job; ``queue`` replaces its partition.
+
+        Raises:
+            RequestError: ``slurm.additional_params`` is wrong
+        """
         return SlurmPlan(
             account=self.account,
             partition=queue or self.gpu_partition,
@@ -236,10 +278,12 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         )
 
     def time_limit(self, request: Request) -> TimeLimit | None:
-        """The time limit that the request or the site gives, also among options of sbatch; None where neither does.
+        """Return the time limit that the request or the site gives, also among options of sbatch.
+
+        None where neither does.
 
         Raises:
-            RequestError: the request gives two
+            RequestError: the request gives two, or one that is no time
         """
         said = super().time_limit(request)
         options = request.scheduler.get(_OPTIONS, "")
@@ -257,7 +301,13 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         return TimeLimit(asked, _OPTIONS)
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
-        """What Slurm is asked for by a job: the site's part, changed by the request; notes what is not passed on."""
+        """Return what Slurm is asked for by a job: the site's part, changed by the request.
+
+        ``case`` is told, as notices, what of the request is not passed on, and what the segment costs.
+
+        Raises:
+            RequestError: options of sbatch are wrong
+        """
         request, said = case.request, case.request.scheduler
         usual = self.site_part(said.get("SBATCH_PARTITION"))
         for name in request.ignored:
@@ -291,7 +341,11 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         )
 
     def _mpi(self, case: Case) -> str:
-        """The value of ``srun --mpi`` for ranks that may start MPI; PMIx where nobody says what this Slurm has."""
+        """Return the value of ``srun --mpi`` for ranks that may start MPI.
+
+        The site's, else a PMIx that this Slurm has. ``pmix`` where nobody says what it has; ``none``, with a notice,
+        where it has no PMIx.
+        """
         if self.mpi is not None:
             return self.mpi
         types = case.machine.mpi_types() or (_PMIX,)
@@ -306,7 +360,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
 
 
 def _time_among(options: str, where: str) -> str | None:
-    """The time limit among Slurm's own options, as plans have it; None: there is none.
+    """Return the time limit among the options of sbatch in ``options``, as ``HH:MM:SS``; None: there is none.
+
+    ``where`` names them in messages.
 
     Raises:
         RequestError: it is no time, or without an end.
@@ -325,10 +381,10 @@ def _time_among(options: str, where: str) -> str | None:
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:
-    """What Slurm is asked for.
+    """Return the part of a plan that says what Slurm is asked for.
 
     Raises:
-        RequestError: the plan is for something else.
+        RequestError: the plan is for another way of running jobs.
     """
     if not isinstance(plan.scheduler, SlurmPlan):
         raise RequestError("this plan was not made for Slurm", remedy="plan the job with CLUSTER_TYPE=slurm")

@@ -49,15 +49,16 @@ class DamagedIndex(Exception):
 
 
 def index_file(install: Path) -> Path:
+    """Return the path of the index of ``install``: ``.llmb/index.db``. Nothing is looked up."""
     return install / ".llmb" / "index.db"
 
 
 @contextlib.contextmanager
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection for reading only, which keeps no writer waiting.
+    """Yield a connection to the index of ``install`` for reading only, which keeps no writer waiting.
 
     Raises:
-        DamagedIndex: the file cannot be used
+        DamagedIndex: the file is missing or cannot be used
         sqlite3.Error: it cannot be read now
     """
     with _connection(install, "ro") as connection:
@@ -66,9 +67,16 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """A connection to an index that is there; committed at the end, rolled back on errors.
+    """Yield a connection to the existing index of ``install``, for changes.
 
-    Raises as ``read_index``, and RecordError or OSError: nobody may write there.
+    Committed at the end, rolled back on errors. Waits for whoever else changes it; creates the folder ``.llmb``, but no
+    index.
+
+    Raises:
+        DamagedIndex: the file is missing or cannot be used
+        RecordError: another process does not finish its change, or nobody may write there
+        sqlite3.Error: it cannot be written now
+        OSError: nobody may write there
     """
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
@@ -80,6 +88,13 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    """Yield a connection to the index of ``install`` in SQLite's ``mode`` (``ro``, ``rw``); it is closed at the end.
+
+    Raises:
+        DamagedIndex: the file is missing, a link, damaged or of another version
+        sqlite3.OperationalError: it is locked, has no space, or we have no right
+        RuntimeError: the caller used the connection wrongly
+    """
     file = index_file(install)
     # A link leads to what is not ours to change.
     if not file.is_file() or file.is_symlink():
@@ -134,7 +149,7 @@ def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, in
 
 
 def inode_of(file: Path) -> int:
-    """Tells a file from the one that takes its place; 0: there is none."""
+    """Return the inode of ``file``, which tells it from the one that takes its place; 0 where there is none."""
     try:
         return file.lstat().st_ino
     except OSError:
@@ -142,7 +157,7 @@ def inode_of(file: Path) -> int:
 
 
 def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
-    """The table in an empty database, and what ``fill`` puts into it, at once."""
+    """Create the index's table in the empty database behind ``connection``, filled by ``fill``, and commit it."""
     connection.execute("BEGIN")
     for statement in _TABLE:
         connection.execute(statement)
@@ -211,17 +226,27 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 
 
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
-    """What the index has of the logs of the runs in ``folders``, by folder."""
+    """Return what the index of ``install`` has of the logs of the runs in ``folders``, by folder.
+
+    Runs of which it has nothing are missing; empty where it cannot be read or trusted. For more than 200 folders it
+    returns those of all runs.
+    """
     return _of(install, _FIGURES, LogFigures, folders)
 
 
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
-    """What the index has of why the runs in ``folders`` failed, by folder."""
+    """Return what the index of ``install`` has of why the runs in ``folders`` failed, by folder.
+
+    Runs of which it has nothing are missing; in all else as ``kept_figures``.
+    """
     return _of(install, _REASON, Reason, folders)
 
 
 def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
-    """The rows of these runs, by folder."""
+    """Return the rows that ``query`` gives for the runs in ``folders``, each as a ``kind``, by folder.
+
+    For more than 200 folders those of all runs; empty where the index cannot be read or trusted.
+    """
     if len(folders) > _AT_ONCE:
         return {row.folder: row for row in _ask(install, query, (), kind)}
     some = f"{query} AND folder IN ({', '.join('?' * len(folders))})"
@@ -229,7 +254,10 @@ def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection
 
 
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
-    """Keep figures of runs that the index knows; False when that failed, which costs time and nothing else."""
+    """Write figures of runs into the index of ``install``; return whether that worked. Never raises for the index.
+
+    Runs that the index does not know are left out. A failure costs time and nothing else.
+    """
     return _keep(
         install,
         "UPDATE runs SET log_stamp = :stamp, configuration = :configuration, step_seconds = :step_seconds,"
@@ -240,11 +268,12 @@ def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
 
 
 def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
-    """Keep why runs failed, as ``keep_figures``."""
+    """Write into the index of ``install`` why runs failed; return whether that worked, as ``keep_figures``."""
     return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
 
 
 def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
+    """Execute ``statement`` in the index of ``install`` with each of ``items``; return whether that worked."""
     from llmb_common.base.errors import RecordError  # dry runs keep nothing
 
     try:
@@ -256,13 +285,20 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
 
 
 def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
-    """Ids and names of the newest runs that the index knows, whether or not it agrees with the run folders."""
+    """Return (run id, name) of at most ``most`` runs, the newest first, as the index has them.
+
+    The run folders are not looked at, so it may not agree with them. Empty where the index cannot be read or trusted.
+    """
     query = "SELECT run_id, name FROM runs ORDER BY created DESC, folder DESC LIMIT ?"
     return _ask(install, query, (most,), lambda run_id, name: (run_id, name))
 
 
 def past_times(install: Path, configuration: str) -> list[PastTime]:
-    """Of the newest runs whose configuration begins so; the newest first."""
+    """Return the step times of the newest runs whose configuration begins with ``configuration``, the newest first.
+
+    At most 200; only of runs that say how fast their configuration is. Empty where there are none, or no index to
+    trust.
+    """
     query = (
         "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
         " AND step_seconds > 0 ORDER BY created DESC LIMIT ?"
@@ -272,13 +308,19 @@ def past_times(install: Path, configuration: str) -> list[PastTime]:
 
 
 def past_memory(install: Path, key: str) -> list[float]:
-    """Of the newest runs of a kind and software: peak of memory over the predicted one."""
+    """Return peak GPU memory as measured over as predicted, for the newest runs whose ``memory_key`` is ``key``.
+
+    At most 200, the newest first; empty where there are none, or no index to trust.
+    """
     query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
     return _ask(install, query, (key, _NEWEST_OF_KIND), float)
 
 
 def past_figures(install: Path, stamp: str) -> list[Past]:
-    """Of the newest runs that say how fast their configuration is, and have a stamp that begins with ``stamp``."""
+    """Return figures of the newest runs that say how fast their configuration is, the newest first; at most 2000.
+
+    Only those that were kept with a stamp that begins with ``stamp``. Empty where there are none, or no index to trust.
+    """
     query = (
         "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
         " AND substr(log_stamp, 1, length(?)) = ? ORDER BY created DESC LIMIT ?"
@@ -287,7 +329,10 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 
 
 def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
-    """The rows of ``query``; none where there is no index, or one that anybody wrote."""
+    """Return the rows that ``query`` gives in the index of ``install``, each made into a ``kind``.
+
+    Empty where there is no index, it cannot be read, or it may be anybody's: figures decide verdicts.
+    """
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.
         status = index_file(install).stat()

@@ -12,12 +12,14 @@ _LIST = ("folders", str, "a list of folders of experiments")
 
 
 def real(path: str | Path) -> str:
-    """The one name of a folder, whichever links lead to it."""
+    """Return the path of a folder with all links resolved: its one name, whichever of them lead to it."""
     return os.path.realpath(path)
 
 
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
-    """The folders of experiments of an installation and ``more``: by their real path, as the index calls them.
+    """Return the folders of experiments of an installation, the listed ones outside it and ``more``.
+
+    By their real path the name that the index has for each.
 
     Raises:
         RecordError: the list of those outside cannot be read
@@ -30,7 +32,9 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
 
 
 def remember(install: Path, folders: Iterable[str | Path]) -> None:
-    """Put those folders of experiments on the list that are outside the installation and not on it.
+    """Add to the installation's list those folders of experiments that lie outside it, exist and are not listed yet.
+
+    The file is written only if there are any.
 
     Raises:
         RecordError: the list cannot be read or written
@@ -42,18 +46,27 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 
 
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
-    """Every folder that may be a run's. Raises as ``roots``."""
+    """Return the paths of all folders that may be a run's, of an installation and the experiments ``more``.
+
+    Whether there is a record in it is not looked at.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
+    """
     return run_folders_in(roots(install, more).values())
 
 
 def run_folders_in(found: Iterable[str]) -> set[str]:
-    """Every folder that may be a run's in the folders of experiments that were ``found``."""
+    """Return every folder that may be a run's in the folders of experiments ``found``: those two levels below."""
     experiments = (folder for root in found for folder in subfolders(root))
     return {folder for experiment in experiments for folder in subfolders(experiment)}
 
 
 def subfolders(folder: str) -> Iterator[str]:
-    """The folders in ``folder`` but hidden ones; none where it cannot be read."""
+    """Yield the paths of the folders in ``folder`` whose names do not begin with a dot.
+
+    None where it cannot be read.
+    """
     try:
         with os.scandir(folder) as entries:
             yield from [entry.path for entry in entries if entry.name[0] != "." and entry.is_dir()]
@@ -62,5 +75,5 @@ def subfolders(folder: str) -> Iterator[str]:
 
 
 def list_file(install: Path) -> Path:
-    """Where the folders outside an installation are listed."""
+    """Return the path of the installation's list of folders of experiments outside it."""
     return install / ".llmb" / "experiments.json"

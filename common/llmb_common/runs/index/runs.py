@@ -50,6 +50,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> Path:
+        """The path of the run's training log; whether there is one is not looked at."""
         stamp = self.name.removeprefix(f"{self.experiment_name}_")
         return RunPaths(self.folder.parent.parent, self.experiment_name, stamp, self.run_id).log
 
@@ -93,12 +94,18 @@ _ROUND = re.compile(r"(sweep|submit|retry)-([0-9a-f]{8})")
 
 
 def name_of_round(beginning: str) -> str:
-    """What all jobs of one command are called together: ``sweep-3f2a9c1e``. ``beginning`` is that of their keys."""
+    """Return the common name of all jobs that one command submitted, such as ``sweep-3f2a9c1e``.
+
+    ``beginning`` is what their keys begin with: ``sweep:3f2a9c1e``.
+    """
     return beginning.replace(":", "-", 1)
 
 
 def round_named(word: str) -> str:
-    """What the keys begin with of all jobs that are called ``word`` together; empty where that names no such jobs."""
+    """Return what the keys of all jobs begin with that one command submitted, by their common name ``word``.
+
+    ``sweep:3f2a9c1e`` of ``sweep-3f2a9c1e``; empty where ``word`` has not the form of such a name.
+    """
     found = _ROUND.fullmatch(word)
     return f"{found[1]}:{found[2]}" if found else ""
 
@@ -116,19 +123,27 @@ _OPEN = sorted(LIVE_STATES | {"LOST", "NOT_SUBMITTED", UNREADABLE})
 
 
 def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> None:
-    """Put a record's present state into the index; whether its file says the same is seen when somebody asks."""
+    """Put the present state of the run that ``record`` describes into the index, in place of what it had of it.
+
+    Without a stamp: whether ``run.json`` says the same is seen when somebody asks.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
+        sqlite3.Error: the index cannot be written
+    """
     row, root = row_of(record), record.paths.experiments
     known = roots(install).get(real(root), str(root))
     _put(connection, msgspec.structs.replace(row, folder=Path(known) / row.folder.relative_to(root)), "")
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
+    """Write ``row`` with ``stamp`` into the index; what reading the run's log gave stays."""
     values = [str(value) if isinstance(value, Path) else value for value in msgspec.structs.astuple(row)]
     connection.execute(_PUT, (*values, stamp))
 
 
 def row_from(values: Sequence[Any]) -> RunRow:
-    """The row of a query for all ``FIELDS``, in their order."""
+    """Return the run in ``values``, a row of a query for all ``FIELDS``, in their order."""
     named = dict(zip(FIELDS, values, strict=True))
     for name in _SHARED:  # thousands of runs share few of these words
         if named[name] is not None:
@@ -153,8 +168,11 @@ _SHARED = (
 
 
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
-    """Where the index is not in line with the folders of runs that are ``present``: with the stamp of the run.json to
-    read there, empty where the run has gone."""
+    """Return the run folders, of the index and of ``present``, where the index is not in line with them.
+
+    By folder the stamp of the ``run.json`` to read there, empty where the run has gone. Runs that have ended for good
+    are not looked at again.
+    """
     known = {folder for (folder,) in connection.execute("SELECT folder FROM runs")}
     changed = dict.fromkeys(known - present, "")
     for folder in sorted(present - known):
@@ -169,7 +187,10 @@ def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[s
 
 
 def _stamp(folder: str) -> str:
-    """Tells one run.json from the next: each is a new file; empty: there is none, and this is no run."""
+    """Return what tells the ``run.json`` in ``folder`` from the next: each is a new file.
+
+    Empty where there is none: then it is no run.
+    """
     try:
         status = os.lstat(f"{folder}/run.json")
     except OSError:
@@ -178,7 +199,10 @@ def _stamp(folder: str) -> str:
 
 
 def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
-    """Read again what ``changed_folders`` has found."""
+    """Bring the index in line with ``changed``, which ``changed_folders`` gave.
+
+    Reads runs again, and removes those that have gone.
+    """
     for name, stamp in changed.items():
         if stamp:
             _read_run(connection, Path(name), stamp)

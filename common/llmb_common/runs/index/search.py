@@ -32,10 +32,11 @@ _SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
-    """The runs of an installation, newest first.
+    """Return the runs of an installation that ``wanted`` describes (None: all), newest first.
 
-    ``roots`` are folders of experiments outside the installation that may not be on its list yet: one is put there with
-    the first run that is noted, and whoever submitted that may have been killed before.
+    Empty where there are none. The index is brought in line with the run folders first, or built anew. ``roots`` are
+    folders of experiments outside the installation that may not be on its list yet, and are put there: one is with the
+    first run that is noted, and whoever submitted that may have been killed before.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -82,15 +83,18 @@ def find_run(install: Path, word: str) -> RunRow:
 
 
 def _with(install: Path, column: str, value: str) -> list[RunRow]:
-    """The runs whose ``column`` is ``value``, newest first."""
+    """Return the runs of ``install`` whose ``column`` is ``value``, newest first, at most 100.
+
+    Empty where there are none.
+    """
     return _ask(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
 
 
 def note(*records: RunRecord) -> bool:
-    """Put the records' present state into their installation's index; False when that failed, which is put right later.
+    """Put the present state of ``records``, all of one installation, into its index; return whether that worked.
 
-    All are of one installation. A run that the index does not know is found by its folder, and one that it knows as
-    alive is read again.
+    A failure is put right later: a run that the index does not know is found by its folder, and one that it knows as
+    alive is read again. Folders outside the installation get on its list.
     """
     if not records:
         return True
@@ -120,7 +124,7 @@ def _installation_of(record: RunRecord) -> Path:
 
 
 def rebuild(install: Path) -> int:
-    """Build the index again from the run folders; the number of runs.
+    """Build the index of ``install`` again from the run folders; return the number of runs in it.
 
     Raises:
         RecordError: the index cannot be written
@@ -138,16 +142,27 @@ def rebuild(install: Path) -> int:
 
 
 def _build(install: Path, instead_of: int | None = None) -> None:
+    """Build the index of ``install`` from the run folders and put it in its place, as ``build_index``.
+
+    Raises:
+        RecordError: the list of folders outside cannot be read or written, or another process does not finish
+        sqlite3.Error: it cannot be written
+        OSError: it cannot be written
+    """
     remember(install, _roots_of_earlier_release(install))
 
     def fill(connection: sqlite3.Connection) -> None:
+        """Put all runs of the installation's run folders into the empty index."""
         update(connection, changed_folders(connection, run_folders(install)))
 
     build_index(install, fill, instead_of=instead_of)
 
 
 def _roots_of_earlier_release(install: Path) -> list[str]:
-    """The folders outside the installation, which until version 9 only the index knew."""
+    """Return the folders of experiments outside the installation that an index before version 10 keeps in it.
+
+    Empty where there is no such index, or it cannot be read.
+    """
     try:
         with contextlib.closing(sqlite3.connect(f"{index_file(install).absolute().as_uri()}?mode=ro", uri=True)) as old:
             return [folder for (folder,) in old.execute("SELECT folder FROM roots")]
@@ -156,7 +171,10 @@ def _roots_of_earlier_release(install: Path) -> list[str]:
 
 
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
-    """The WHERE clause of ``wanted``, empty where everything is, and its values."""
+    """Return the WHERE clause for ``wanted`` with a blank before it, and its values in order.
+
+    Empty, both, for all runs. ``fits`` and ``limit`` are not in it.
+    """
     named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
     asked: list[tuple[str, tuple[Any, ...]]] = [
         ("workload", wanted.workloads),
@@ -198,7 +216,16 @@ def _ask(install: Path, query: str, values: list[Any], roots: Iterable[Path] = (
 
 
 def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
-    """From the file; it is written only if something has changed. Raises as ``open_index``."""
+    """Return the rows of ``query`` from the index file, in line with the run folders ``present``.
+
+    The file is written only if something has changed.
+
+    Raises:
+        DamagedIndex: it cannot be used
+        RecordError: another process does not finish its change
+        sqlite3.Error: it cannot be read or written
+        OSError: nobody may write there
+    """
     with read_index(install) as connection:
         changed = changed_folders(connection, present)
         if not changed:
@@ -208,7 +235,10 @@ def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) 
 
 
 def _ask_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
-    """From a copy of the file, or where it cannot be read from the folders alone: slow and always possible."""
+    """Return the rows of ``query`` without changing the index file, in line with the run folders ``present``.
+
+    From a copy of the file in memory, or where it cannot be read from the folders alone: slow and always possible.
+    """
     with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory() as connection:
         with read_index(install) as file:
             file.backup(connection)
@@ -219,12 +249,16 @@ def _ask_memory(install: Path, query: str, values: list[Any], present: set[str])
 
 
 def _memory() -> contextlib.closing[sqlite3.Connection]:
+    """Return a context that gives a connection to an empty database in memory, and closes it."""
     return contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
 
 
 def _rows(
     connection: sqlite3.Connection, query: str, values: list[Any], changed: Mapping[str, str] | None = None
 ) -> list[RunRow]:
-    """The rows of ``query``, after what has ``changed``."""
+    """Return the rows of ``query`` as runs, after the index was brought in line with ``changed``.
+
+    ``changed`` None: it is in line already.
+    """
     update(connection, changed or {})
     return [row_from(found) for found in connection.execute(query, values)]

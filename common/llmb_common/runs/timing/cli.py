@@ -36,16 +36,23 @@ class _Parser(argparse.ArgumentParser):
     """Complaints are RequestErrors, which the command layer prints."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise a RequestError with argparse's ``message``, instead of ending the process."""
         raise RequestError(message, remedy="--help shows the options")
 
 
 def _format(text: str) -> str:
+    """Return the output format that ``--format`` names, in lower case: ``table``, ``csv`` or ``json``.
+
+    Raises:
+        RequestError: it is none of these
+    """
     if text.lower() not in _FORMATS:
         raise RequestError(f"unknown format {text!r}{did_you_mean(text, _FORMATS)}", remedy="use table, csv or json")
     return text.lower()
 
 
 def _parser(style: Style, program: str) -> argparse.ArgumentParser:
+    """Return the parser for the options of ``program``, with the window and the unit of ``style`` in its help."""
     parser = _Parser(
         prog=program,
         usage="%(prog)s [FOLDER] [options]",
@@ -69,12 +76,22 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """``mbridge|nemo [FOLDER] [options]``; gives the exit status."""
+    """Run the command with ``arguments`` (None: the process's); return its exit status.
+
+    They are ``mbridge|nemo [FOLDER] [options]``. Errors are printed, not raised.
+    """
     words = sys.argv[1:] if arguments is None else arguments
     return guarded(lambda: _run(words))
 
 
 def _run(arguments: list[str]) -> int:
+    """Print the table of the runs in a folder, and on stderr why runs are no success; return the exit status.
+
+    0 where no run is Failed or Incomplete, 1 where one is.
+
+    Raises:
+        RequestError: an option is wrong, or there is no run
+    """
     if not arguments or arguments[0] not in STYLES:
         raise RequestError("the first argument is mbridge or nemo", remedy=f"or use common/{_PROGRAMS['mbridge']}")
     style = STYLES[arguments[0]]
@@ -101,7 +118,10 @@ def _run(arguments: list[str]) -> int:
     complaints: list[str] = []
 
     def judged() -> Iterator[RunTiming]:
-        """One after the other: the steps of thousands of runs take more memory than all the rest."""
+        """Yield each run with its verdict, one at a time, and collect its state and complaints.
+
+        The steps of thousands of runs take more memory than all the rest.
+        """
         for files in runs:
             timing = analyse(files, asked.window)
             states.add(timing.status.state)
@@ -118,7 +138,10 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complaints(timing: RunTiming) -> list[str]:
-    """Why a run is not a Success, and what a reader must know of its log, a line each."""
+    """Return why a run is not a Success, and then the notices on its log, a line each.
+
+    Empty where there is nothing to say.
+    """
     status, name = timing.status, printable(timing.files.name)
     lines = [f"{name}: note: {printable(notice)}" for notice in timing.notices]
     if status.state != "Success":
@@ -127,10 +150,10 @@ def _complaints(timing: RunTiming) -> list[str]:
 
 
 def _folder(named: list[Path]) -> Path:
-    """The folder to search.
+    """Return the folder to search for runs: the one ``named``, or ``experiments`` where none is.
 
     Raises:
-        RequestError: it does not exist, or is one of several
+        RequestError: it does not exist, or several are named
     """
     if len(named) > 1:
         raise RequestError(

@@ -63,7 +63,11 @@ class RecordSequence:
     """Lines that were printed twice, to the last digit."""
 
     def add(self, offset: int, record: Iteration) -> None:
-        """Take in the next record of the file."""
+        """Take in the next record of the log, which stands at ``offset``, and tell by its number what it is.
+
+        The next one, a line printed twice (counted), one that is some lines late (put in order), or a restart, which
+        replaces the records from its number on.
+        """
         kept = self.kept
         if not kept or record.index > kept[-1][1].index:
             kept.append((offset, record))
@@ -96,7 +100,10 @@ class MemoryPrints(NamedTuple):
 
 
 def memory_prints(text: bytes) -> MemoryPrints | None:
-    """The last print of each rank in ``text``; None where there is none."""
+    """Return the peaks of GPU memory that Megatron printed in ``text``, of the rank that had most.
+
+    None where it printed none. Of each rank its last print counts.
+    """
     last: dict[int, tuple[float, float | None]] = {}
     for rank, _, unit, rest in _PRINT.findall(text):
         peaks = {name: float(value) * _GIB[unit] for name, value in _PEAK.findall(rest) if value.count(b".") < 2}
@@ -169,6 +176,11 @@ class IterationsOnDisk(Sequence[Iteration]):
 
     @cached_property
     def _all(self) -> tuple[Iteration, ...]:
+        """The iterations, read from the log now and kept.
+
+        Raises:
+            OSError: the log cannot be read any more
+        """
         with open_log(self._log) as file:
             return read_log(file).iterations
 
@@ -187,7 +199,10 @@ class IterationsOnDisk(Sequence[Iteration]):
 
 
 def read_log(file: FileIO) -> LogContent:
-    """Every iteration of a log opened in binary mode, unbuffered.
+    """Return what a training log tells: its iterations, and what is wrong with it.
+
+    ``file`` is open in binary mode and unbuffered. Without a whole record of an iteration ``iterations`` is empty, or
+    has those of which rank 0 printed the time.
 
     Raises:
         OSError: the file cannot be read
@@ -234,7 +249,11 @@ def read_log(file: FileIO) -> LogContent:
 
 
 def interval_of(iterations: Sequence[Iteration]) -> int:
-    """How many steps each record is the mean of: Megatron prints where the number is a multiple of it. 1 of NeMo's."""
+    """Return how many steps each record is the mean of (Megatron's ``log_interval``).
+
+    1 of NeMo's records, and where it cannot be told. Megatron prints where the number of an iteration is a multiple of
+    it.
+    """
     if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
         return 1
     interval = min(later.index - one.index for one, later in itertools.pairwise(iterations))
@@ -275,7 +294,10 @@ def _without_records(file: FileIO, damaged: int) -> LogContent:
 
 
 def _printed(text: bytes) -> tuple[float, float] | None:
-    """Seconds and TFLOP/s of a GPU, where a print of rank 0 begins there; None for one that is cut or cannot be."""
+    """Return the seconds of a step and TFLOP/s of a GPU, where ``text`` begins with a ``Step Time`` print of rank 0.
+
+    None where it does not, or the print is cut or its numbers cannot be.
+    """
     match = STEP_TIME.match(text)
     if match is None or not NUMBER.fullmatch(match[1]) or not NUMBER.fullmatch(match[2]):
         return None
@@ -283,7 +305,11 @@ def _printed(text: bytes) -> tuple[float, float] | None:
 
 
 def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
-    """What stands among the first iterations; a log with traces of every collective has much between them."""
+    """Return the peaks of GPU memory that are printed among the first iterations of a log; None where none are.
+
+    ``records`` are its iterations with their offsets. At most 16 MiB are read: a log with traces of every collective
+    has much between iterations.
+    """
     if not records:
         return None
     end = records[min(_PRINTED_BY, len(records) - 1)][0] + RECORD_BYTES
@@ -313,7 +339,10 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
 
 
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
-    """The iteration of the last checkpoint that these bytes of a log call saved; None: of none."""
+    """Return the iteration of the last checkpoint that the bytes of a log from ``start`` to ``end`` call saved.
+
+    None where they call none saved; ``end`` None: to the end of the log.
+    """
     saved = None
     for offset, _ in find_markers(file, (SAVED,), needed=b"", start=start, end=end):
         number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
@@ -370,7 +399,10 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """From the median of the latest steps; None before the first one."""
+        """The seconds that the remaining steps will take, by the median of the latest ten.
+
+        None before the first one.
+        """
         return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
 
     def look(self) -> None:

@@ -70,12 +70,19 @@ class JobEvents:
 
     @property
     def left_out(self) -> list[str]:
-        """The nodes without which it has queued itself again: a host list for each time."""
+        """The nodes without which the job has queued itself again: a host list for each time.
+
+        They failed the check before training. Empty where it never did so.
+        """
         return [start.unfit for start in self.earlier if start.unfit]
 
 
 def read_events(path: Path) -> JobEvents:
-    """The job's own account; all None where it has not started."""
+    """Return what the job recorded of its last start in ``path``, its ``events.jsonl``.
+
+    ``events.spare`` beside it is read, too. An empty JobEvents where it has not started, or the file cannot be read.
+    Damaged lines are left out; never raises.
+    """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
     preempted: list[bool] = []
@@ -130,15 +137,24 @@ def read_events(path: Path) -> JobEvents:
 
 
 def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
+    """Return whether ``event`` belongs to that ``start`` of the job: the same job id, restart and process."""
     return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
 
 
 def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
+    """Return whether the file system was full at the last word of ``later``, the events after the start.
+
+    With an ``end``, only where the job ended because its log could not grow.
+    """
     disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
     return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
+    """Return the whole events in the file ``path``, in order; damaged lines are left out.
+
+    Empty where there is no such file, or it cannot be read.
+    """
     try:
         lines = read_plain(path).splitlines()
     except OSError:
@@ -155,6 +171,10 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
+    """Return what went wrong with a job by its last telling event, as a phrase; empty where nothing did.
+
+    ``started`` is the Unix time of its start.
+    """
     for event in reversed(events):
         last = event.get("exit_code")
         if event["event"] == "hang" and last == 0:
@@ -177,8 +197,10 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
 
 
 def _integer(value: object) -> int | None:
+    """Return ``value`` if it is a whole number, not a boolean; else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: object) -> float | None:
+    """Return ``value`` as a float if it is a number, not a boolean; else None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

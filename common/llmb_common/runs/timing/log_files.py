@@ -40,17 +40,22 @@ def is_log_name(name: str) -> bool:
 
 
 def log_stem(log: Path) -> str:
-    """The experiment's name in a log's."""
+    """Return the experiment's name in a training log's: ``x`` of ``log-x.out``, ``log-x.out.gz`` or ``.zst``.
+
+    The whole name of a file that is called otherwise, without a ``log-`` before it.
+    """
     name = log.name.removeprefix("log-")
     return next((name.removesuffix(suffix) for suffix in _SUFFIXES[::-1] if name.endswith(suffix)), name)
 
 
 @contextmanager
 def open_log(log: Path) -> Iterator[FileIO]:
-    """The log's text, unbuffered; a compressed one is unpacked into a temporary file without a name.
+    """Yield the text of ``log`` as an unbuffered file, closed at the end.
+
+    A packed one is unpacked into a nameless file.
 
     Raises:
-        OSError: it cannot be read, is damaged, or not a regular file
+        OSError: it cannot be read, is damaged, not a regular file, or too large; or the program ``zstd`` is missing
     """
     if not stat.S_ISREG(log.stat().st_mode):
         raise OSError("not a regular file")
@@ -69,6 +74,11 @@ def open_log(log: Path) -> Iterator[FileIO]:
 
 
 def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
+    """Write the unpacked content of the gzip file ``log`` into ``text``.
+
+    Raises:
+        OSError: it cannot be read, is damaged, or too large unpacked
+    """
     import gzip
     import zlib
 
@@ -82,6 +92,11 @@ def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
 
 
 def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
+    """Write the unpacked content of the Zstandard file ``log`` into ``text``, by the program ``zstd``.
+
+    Raises:
+        OSError: there is no such program, or it cannot unpack the file; or it is too large unpacked
+    """
     import shutil
     import subprocess
 
@@ -108,6 +123,11 @@ def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
 
 
 def _check_size(size: int) -> None:
+    """Refuse an unpacked log of ``size`` bytes where that is too much.
+
+    Raises:
+        OSError: it has more than 64 GiB
+    """
     if size > _MOST_BYTES:
         raise OSError(f"more than {_MOST_BYTES >> 30} GiB when unpacked")
 
@@ -128,7 +148,13 @@ class Piece(NamedTuple):
 def find_markers(
     file: FileIO, markers: Sequence[bytes], needed: bytes = b"|/", start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """The offset of each of ``markers`` in ``file``, as ``find_pieces`` finds them, with the marker found there."""
+    """Yield the offset of each of ``markers`` in ``file``, with the marker found there, in the order of the file.
+
+    ``needed``, ``start`` and ``end`` are those of ``find_pieces``.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     for piece in find_pieces(file, markers, needed, start, end):
         for position, marker in piece.found:
             yield piece.start + position, marker
@@ -200,9 +226,10 @@ class RunFiles:
 
 
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
-    """Every run at or below ``folder`` (which may be a log itself), by path, each with a name of its own.
+    """Return every run at or below ``folder`` (which may be a log itself), by path, each with a name of its own.
 
-    ``looked`` is called at every folder.
+    ``looked`` is called after every folder. A run folder without a log is a run, and a folder that cannot be listed
+    shows as a run with that as its log; empty where there is nothing of a run.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
@@ -221,7 +248,10 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
 
 
 def _search(path: str, found: list[RunFiles]) -> list[str]:
-    """Add the runs directly in ``path`` to ``found``; the folders below that are to be searched."""
+    """Add the runs directly in the folder ``path`` to ``found``; return its folders that are to be searched.
+
+    As paths; empty for a run's folder, and for one that cannot be listed, which is added as an unreadable run.
+    """
     try:
         files, folders = _entries(path)
     except OSError:
@@ -240,7 +270,10 @@ def _search(path: str, found: list[RunFiles]) -> list[str]:
 
 
 def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
-    """A run folder's logs, in it and in its subfolders; one without any is a run too."""
+    """Return a run for each log in the run folder ``path`` and its subfolders; without any, one run that has no log.
+
+    ``names`` is everything in it, ``folders`` its subfolders.
+    """
     logs = [join(path, name) for name in names if is_log_name(name)]
     for folder in folders:
         with contextlib.suppress(OSError):
@@ -253,12 +286,19 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
 
 
 def _once(logs: list[str]) -> list[str]:
-    """Without the packed copies of logs that are there as text too: ``gzip --keep``, or one that is under way."""
+    """Return ``logs`` without the packed copies of those that are there as text, too.
+
+    Such are left by ``gzip --keep``, or by one that is under way.
+    """
     return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
 
 def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
-    """What is in a folder: names of files, and those of folders with whether they are links."""
+    """Return what is in the folder ``path``: the names of files, and those of folders with whether they are links.
+
+    Raises:
+        OSError: it cannot be listed
+    """
     files: list[str] = []
     folders: dict[str, bool] = {}
     with os.scandir(path) as entries:
@@ -274,6 +314,10 @@ def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
 
 
 def _is_run_folder(path: str, files: Collection[str]) -> bool:
+    """Return whether the folder ``path``, which holds ``files``, is a run's: by its record, or by its name.
+
+    The name says so where another launcher wrote no record: ``<experiment>/<experiment>_<timestamp>``.
+    """
     # By its record; by its name where another launcher wrote no record.
     if any(name in files and isfile(join(path, name)) for name in RECORDS):
         return True

@@ -114,14 +114,17 @@ class Iteration(NamedTuple):
 
 
 def iterations_in(text: bytes) -> list[Iteration]:
-    """Every whole record of ``text``: what a log has gained, up to a line break."""
+    """Return every whole record of an iteration in ``text``, in its order; cut or garbled ones are left out.
+
+    ``text`` is what a log has gained, up to a line break.
+    """
     offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
     records = (_record_at(text, at, kind) for at, kind in offsets)
     return [record for record in records if record is not None]
 
 
 def last_iterations(text: bytes, most: int) -> list[Iteration]:
-    """The last whole records of ``text``, at most so many, in its order; only these are read."""
+    """Return the last whole records of ``text``, at most ``most``, in the order of the text; only these are read."""
     found: list[Iteration] = []
     marker = max(MARKERS, key=text.rfind)  # a log is one engine's
     end = text.rfind(marker)
@@ -134,12 +137,18 @@ def last_iterations(text: bytes, most: int) -> list[Iteration]:
 
 
 def _record_at(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-    """The record around position ``marker``; None if any part that matters is missing or cut."""
+    """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
+
+    None if any part that matters is missing or cut.
+    """
     return parse_record(text[max(0, marker - REACH) : marker + RECORD_BYTES], min(marker, REACH), kind)
 
 
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-    """The record around position ``marker`` of ``text``; None if any part that matters is missing or cut."""
+    """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
+
+    None if any part that matters is missing or cut. This is the thorough way; ``RecordReader.read`` is the fast one.
+    """
     before, after = (STEP_TIME.sub(b"", ANSI.sub(b"", part)) for part in (text[:marker], text[marker:]))
     headers = list(_HEADER.finditer(before))
     if not headers or b"\n" in before[headers[-1].end() :]:
@@ -202,27 +211,32 @@ def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
 
 
 def readable(name: bytes) -> str:
-    """The name of a figure."""
+    """Return the name of a figure, as a log prints it, as text; bytes that are not UTF-8 are replaced."""
     return name.decode("utf-8", "replace")
 
 
 def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
-    """The figures that are NaN or infinite, but for ``WANTED``, which are judged by value."""
+    """Return the names of the figures in a record that are NaN or infinite.
+
+    Those in ``WANTED`` are left out: they are judged by value.
+    """
     odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
     return tuple(readable(name) for name in odd if name not in WANTED)
 
 
 def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
-    """The losses below 0, but for ``WANTED``."""
+    """Return name and value of the losses in a record that are below 0, but for those in ``WANTED``."""
     losses = {name: value for name, value in fields.items() if _is_loss(name) and NUMBER.fullmatch(value)}
     return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)
 
 
 def _is_loss(name: bytes) -> bool:
+    """Return whether a figure is a loss beside the training loss itself: of balancing, or of a further head."""
     return name.endswith(b"loss") and name not in WANTED
 
 
 def _finite(value: float | None) -> float | None:
+    """Return ``value`` if it is a finite number; else None."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -256,9 +270,10 @@ class RecordReader:
 
     @staticmethod
     def read(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-        """The record around position ``marker`` of ``text``; None if any part that matters is missing or cut.
+        """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
 
-        ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
+        None if any part that matters is missing or cut. ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
+        The layout of a record is remembered for the next one, which is read faster if it has the same.
         """
         layout = RecordReader._layout
         first = marker - REACH if marker > REACH else 0
@@ -287,11 +302,15 @@ class _Field(NamedTuple):
 
     @property
     def name(self) -> bytes:
+        """The name of the figure, without the colon and blanks around it."""
         return self.head[:-1].strip()
 
     @property
     def pattern(self) -> bytes:
-        """Of its value."""
+        """A regular expression for the values that the next record may have there.
+
+        That is the ``fixed`` one, or any plain number.
+        """
         sign = b"" if _is_loss(self.name) else b"-?"
         return re.escape(self.fixed) or sign + _DIGITS + _EXPONENT * self.exponent
 
@@ -323,6 +342,10 @@ def _layout_of(line: bytes) -> _Layout | None:
 
 @functools.lru_cache(maxsize=64)
 def _layout(fields: tuple[_Field, ...], kind: LogFormat, *, barred: bool) -> _Layout:
+    """Return the layout of records that have these ``fields``, with its compiled pattern.
+
+    It is kept, as making it takes long. ``barred``: the line ends with a bar.
+    """
     names = [field.name for field in fields]
     wanted = [next((name for name in figure if name in names), None) for figure in (SECONDS[kind][:1], *FIGURES)]
     captured = [field.name for field in fields if field.name in wanted and not field.fixed]

@@ -78,7 +78,7 @@ class Status:
 
     @property
     def measured(self) -> bool:
-        """Whether its figures count: it succeeded, or only what came after its last step did not."""
+        """Whether the run's figures count: it succeeded, or only what came after its last step did not."""
         return self.state in MEASURED
 
     @property
@@ -109,7 +109,11 @@ class Planned:
 def judge(
     content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
 ) -> Status:
-    """The verdict over a log that could be read and is not empty; ``ending`` reads its end, where that matters."""
+    """Return the verdict over a log that could be read: the first thing that speaks against a success, else Success.
+
+    ``ending`` reads what the log says of its end, and is called only where that matters. Why an empty log, or none, is
+    Failed, its caller says.
+    """
     iterations = content.iterations
     if content.nothing_left and not (planned.alive or planned.failure):
         return Status("Incomplete", "nothing_left", None, "an earlier job had trained the last step: nothing was left")
@@ -151,7 +155,10 @@ def judge(
 
 
 def _afterwards(planned: Planned) -> str:
-    """How a run ended that had trained all its steps; empty where that was well."""
+    """Return how a run ended that had trained all its steps, as a clause that begins with ``; ``.
+
+    Empty where it ended well.
+    """
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
@@ -168,7 +175,10 @@ def _of_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
 
 
 def _covered(content: LogContent, window: Window) -> str:
-    """What records that are means of several steps say of a window that has none of its own for each."""
+    """Return a sentence on a window without a record for each iteration, as each is the mean of several steps.
+
+    With the mean step time of the records that cover the window, where there are any.
+    """
     every = content.interval
     over = [item for item in content.iterations if window.first <= item.index < window.last + every]
     message = f"one record for every {every} steps (log_interval): iterations {window} have none of their own"
@@ -179,7 +189,10 @@ def _covered(content: LogContent, window: Window) -> str:
 
 
 def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
-    """The verdict over a run that was told to end and has a checkpoint to continue from."""
+    """Return the verdict ``told_to_end`` over a run that was told to end and has a checkpoint to continue from.
+
+    None of any other run. ``last`` is its last iteration, ``final`` the one that it was to reach.
+    """
     if ending.saved is None or not (planned.told or ending.told):
         return None
     how = f" ({planned.failure})" if planned.failure else ""
@@ -191,6 +204,10 @@ def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Sta
 
 
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
+    """Return the verdict Failed with ``reason`` and ``message``, and how the run ended.
+
+    Of a run that still lives it is Running, with words of its own.
+    """
     if planned.alive:
         if planned.waits:
             return Status("Running", "waiting", iteration, "it is waiting for nodes")
@@ -242,9 +259,10 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
 
 
 def _may_vanish(content: LogContent) -> frozenset[str]:
-    """The averages and norms that some records have and others lack; of NeMo's none: it prints NaN as such.
+    """Return the names of averages and norms that some records of a log have and others lack; of NeMo's none.
 
-    What a single record has may be another rank's print, unless it is the first.
+    Megatron prints no figure that is NaN, NeMo prints it as such. What a single record has may be another rank's print,
+    unless it is the first.
     """
     if content.log_format != "mbridge" or len({*map(_FIGURES, content.iterations)}) == 1:
         return frozenset()
@@ -282,7 +300,7 @@ class RunTiming:
 
     @property
     def last(self) -> Iteration | None:
-        """The last step, which the older documents measure."""
+        """The last step that the log has, which the older documents measure; None where it has none."""
         return self.iterations[-1] if self.iterations else None
 
 
@@ -296,7 +314,11 @@ class RecordedState:
 
 @contextlib.contextmanager
 def no_garbage() -> Iterator[None]:
-    """For reading many runs: nothing there goes in circles, and looking for some takes as long as all the rest."""
+    """Switch off Python's search for cyclic garbage until the context ends, for reading many runs.
+
+    Nothing there goes in circles, and looking for some takes as long as all the rest. What was made meanwhile is not
+    looked at later, either.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -355,13 +377,17 @@ def analyse(
 
 
 def _of_all(values: Sequence[float | None]) -> Summary | None:
-    """None unless every step of the window has the figure."""
+    """Return a summary of ``values``, one for each step of the window; None where one is missing or not finite."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return summarize(known) if len(known) == len(values) else None
 
 
 def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
-    """What job.json, run.json and events.jsonl say. A damaged one says nothing, which a notice reports."""
+    """Return what job.json, run.json and events.jsonl say of a run, and notices about those that cannot be read.
+
+    ``ended_as`` is the run's state where the caller knows it; None: that in run.json. A missing file, or ``folder``
+    None, says nothing.
+    """
     if folder is None:
         return Planned(), ()
     notices: list[str] = []
@@ -404,9 +430,10 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 
 
 def _end(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
-    """Whether there is more to come; how the run ended, in words, if that was not well; whether it was told to end.
+    """Return (whether the run goes on, how it ended in words, whether it was told to end).
 
-    Nobody may have looked since the job ended: then it alone has written so.
+    The words are empty where it goes on or ended well. Nobody may have looked since the job ended: then it alone has
+    written so.
     """
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
@@ -426,6 +453,10 @@ def _integers(section: object, *names: str) -> tuple[int | None, ...]:
 
 
 def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
+    """Return sentences on what a reader must know of a log, such as restarts and records left out.
+
+    Empty where there is nothing.
+    """
     remarks = []
     if content.replaced:
         again = (
@@ -453,4 +484,5 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
 
 
 def _are(count: int, what: str) -> str:
+    """Return a number with its noun and verb: ``1 line is``, ``2 lines are``."""
     return f"{counted(count, what)} {'is' if count == 1 else 'are'}"

@@ -39,7 +39,11 @@ STYLES = {
 
 
 def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
-    """All runs in the requested format, with a final newline. No run is needed any more when the next one comes."""
+    """Return all runs in the format ``output``, with a final newline.
+
+    ``timings`` is taken one by one: no run is needed any more when the next one comes. ``full_names`` is for the table
+    alone, which shortens names otherwise.
+    """
     if output == "json":
         return _json(timings, style, window)
     if output == "csv":
@@ -48,7 +52,10 @@ def render(timings: Iterable[RunTiming], style: Style, window: Window, output: T
 
 
 def shorten(name: str, width: int = _NAME_WIDTH) -> str:
-    """At most ``width`` characters, cut in the middle: both the model and the timestamp stay readable."""
+    """Return ``name`` with at most ``width`` characters, cut in the middle with ``...``.
+
+    Both model and timestamp stay readable.
+    """
     if len(name) <= width:
         return name
     head = (width - 3) // 2
@@ -56,6 +63,7 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
 
 
 def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
+    """Return the documented table of runs as text, with a final newline."""
     rows = [
         (printable(timing.files.name), [timing.status.state, *_figures(timing, style, _NO_FIGURE)])
         for timing in timings
@@ -75,10 +83,15 @@ def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_n
 
 
 def _line(name: str, cells: Sequence[str], width: int) -> str:
+    """Return a line of the table: ``name`` padded to ``width``, then ``cells`` aligned on the right."""
     return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
 
 
 def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
+    """Return step time (mean, deviation) in the style's unit and TFLOP/s (mean, deviation) as text.
+
+    ``absent`` stands for one that is missing.
+    """
     seconds, tflops = timing.seconds, timing.tflops
     return [
         f"{seconds.mean * style.per_second:.3f}" if seconds else absent,
@@ -89,6 +102,7 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
 
 
 def _csv(timings: Iterable[RunTiming], style: Style) -> str:
+    """Return the runs as CSV with a line of headings; a figure that does not exist is empty."""
     import csv
 
     text = io.StringIO()
@@ -104,6 +118,10 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 
 
 def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
+    """Return the runs as the text of one JSON object with the analysis, the window and ``runs``.
+
+    A figure that does not exist is null.
+    """
     import json
 
     document = {
@@ -116,6 +134,10 @@ def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
 
 
 def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
+    """Return one run as it stands under ``runs`` in the JSON.
+
+    Times in the style's unit, None where there is no figure.
+    """
     status, last = timing.status, timing.last
     run: dict[str, object] = {
         "experiment": printable(timing.files.name),

@@ -31,18 +31,20 @@ class Window:
         return Window(self.first + steps, self.last + steps)
 
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
+        """Return those of ``iterations`` that lie in the window, in their order; empty where none does."""
         return tuple([item for item in iterations if self.first <= item.index <= self.last])
 
     def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
+        """Return the numbers of the window that none of ``iterations`` has, in order; empty where all are there."""
         present = {item.index for item in iterations}
         return tuple(index for index in range(self.first, self.last + 1) if index not in present)
 
 
 def read_window(text: str) -> Window:
-    """``35-44``, as ``--window`` takes it.
+    """Return the window that ``text`` names, as ``--window`` takes it: ``35-44``, both included.
 
     Raises:
-        RequestError: it is not a range
+        RequestError: it is not a range of two numbers, the first not above the last
     """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) > int(match[2]):
