@@ -43,7 +43,7 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
 
 
 def submit(planned: JobPlan) -> str:
-    """Submit a job to the installation it was planned for; its run id.
+    """Submit a job to the installation it was planned for, and return its run id.
 
     Returns when it is queued, or where there is no queue, when it has started.
 
@@ -56,12 +56,14 @@ def submit(planned: JobPlan) -> str:
 
 
 def wait(*runs: str, install: str | os.PathLike[str] | None = None, timeout: float | None = None) -> dict[str, str]:
-    """Wait until ``runs`` have ended; the state of each, as ``llmb-run jobs`` prints it.
+    """Wait until ``runs`` have ended.
 
-    After ``timeout`` seconds, returns the states as they are then.
+    Returns the state of each, as ``llmb-run jobs`` prints it, by the word that was given. After ``timeout`` seconds,
+    returns the states as they are then. Without runs, returns at once, with nothing.
 
     Raises:
-        LLMBError: there is no such run, or the scheduler has not answered for a quarter of an hour
+        LLMBError: there is no such run, none of them will ever start, or the scheduler has not answered for a
+            quarter of an hour
     """
     workspace = _workspace(install)
     records = [load_record(one_folder(workspace, run)) for run in runs]

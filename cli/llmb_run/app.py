@@ -92,7 +92,10 @@ _JSON = "llmb_run.json"
 
 
 def refuse_beside_json(option: str, value: str) -> None:
-    """Raise RequestError where ``--json`` and ``option`` ask for two different outputs."""
+    """Raise RequestError where ``--json`` is given beside ``option``, since both ask for an output.
+
+    ``value``: the option's. Only within a command of click.
+    """
     if click.get_current_context().meta.get(_JSON, False):
         raise RequestError(f"--json and {option} {value} cannot be combined", remedy="choose one")
 
@@ -111,10 +114,10 @@ _JOB_COMMANDS = ("single", "plan")
 
 
 def refuse_verb(command: str, words: Sequence[str]) -> None:
-    """Refuse a verb that there was (``archive verify``), or that another tool has (``jobs list``).
+    """Raise RequestError for a verb that there was (``archive verify``), or that another tool has (``jobs list``).
 
     Raises:
-        RequestError: the first of ``words`` is such a verb, and no file of that name is here
+        RequestError: the first of ``words`` is a verb that was removed, or another tool's and no file here
     """
     if not words or words[0].startswith("-"):
         return
@@ -144,6 +147,11 @@ class Command(click.Command):
             )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click's; before it, refuses verbs, bare workloads, and values that are empty or not UTF-8.
+
+        Raises:
+            RequestError: there is such a word
+        """
         if ctx.resilient_parsing:
             return super().parse_args(ctx, args)
         refuse_verb(str(ctx.info_name), args)
@@ -163,7 +171,10 @@ class Command(click.Command):
         return super().parse_args(ctx, args)
 
     def _refuse_workload(self, name: str, words: list[str]) -> None:
-        """Refuse ``plan llama3.1``: of a command that takes no words, but a workload."""
+        """Raise RequestError for ``plan llama3.1``, where the command takes a workload and no words.
+
+        Else does nothing. ``name``: the command; ``words``: those that it does not take.
+        """
         takes = {parameter.name for parameter in self.params}
         if "workload" in takes and not any(isinstance(parameter, click.Argument) for parameter in self.params):
             from llmb_run.habits import model_instead
@@ -193,6 +204,7 @@ class Command(click.Command):
                 formatter.write_dl(lines)
 
     def invoke(self, ctx: click.Context) -> int:
+        """Carry out the command and print its result; returns the exit status."""
         result: Result = super().invoke(ctx)
         name = ctx.command_path.partition(" ")[2]
         return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=notices.said)
@@ -208,6 +220,7 @@ class VerbCommand(Command):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
+        """The context of the verb that ``args`` begin with, else that of the command itself."""
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {verb.name}", args[1:], parent, **extra)
@@ -235,6 +248,7 @@ class LazyGroup(click.Group):
         return [name for section in COMMANDS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command ``cmd_name``, whose module this imports; None: there is no such command."""
         return load_command(cmd_name) if cmd_name in (*self.list_commands(ctx), *HIDDEN) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -259,7 +273,13 @@ _SHELLS = {
 
 
 def _install_completion(context: click.Context) -> None:
-    """``--install-completion``: write the script, and one line that loads it where the shell needs that."""
+    """Install completion for the user's shell: write a script below HOME, and, where needed, a line that loads it.
+
+    Says where on stdout.
+
+    Raises:
+        RequestError: there is no completion for this shell
+    """
     from llmb_common.base.files import user_path
 
     shell = _shell()
@@ -278,10 +298,10 @@ def _install_completion(context: click.Context) -> None:
 
 
 def _shell() -> str:
-    """The user's shell, where completion knows it.
+    """The name of the user's shell, by the variable SHELL, where there is completion for it.
 
     Raises:
-        RequestError: it does not
+        RequestError: there is none
     """
     name = Path(os.environ.get("SHELL", "")).name
     if name not in _SHELLS:
@@ -311,7 +331,7 @@ _BASH_VALUE = (
 
 
 def _script(context: click.Context, shell: str) -> str:
-    """The completion script for a shell."""
+    """The text of the script that has ``shell`` complete words of the command line; it differs from click's own."""
     from click.shell_completion import get_completion_class
 
     kind = get_completion_class(shell)

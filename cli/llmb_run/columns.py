@@ -67,12 +67,19 @@ class Column(Generic[Row]):
         return f"{self.head} {self.unit}".strip()
 
     def cell(self, row: Row) -> str:
-        """The value of a row as tables print it; empty where there is none."""
+        """What tables print for ``row`` in this column: ``text`` of the row, else its value by ``spec``.
+
+        Empty: no value.
+        """
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
 
 def at(path: str, then: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """The attribute at a dotted path, or what ``then`` makes of it; None where one on the way is None."""
+    """A function of a row that returns its attribute at a dotted path, or what ``then`` makes of that.
+
+    The function returns None where an attribute on the way is None, and does not call ``then`` for None. It raises
+    AttributeError where an attribute is missing.
+    """
     names = path.split(".")
 
     def value(item: Any) -> Any:
@@ -91,12 +98,16 @@ def less_one(ratio: float) -> float:
 
 
 def item(name: str) -> Callable[[dict[str, Any]], Any]:
-    """The value of a key; None where there is no such key."""
+    """A function of a row, a dictionary, that returns its value of the key ``name``; None where it has no such key."""
     return lambda row: row.get(name)
 
 
 def formatted(value: Any, spec: str) -> str:
-    """A value formatted by ``spec``, never as -0.0; empty for None."""
+    """``value`` by the format specification ``spec``, as text; empty for None.
+
+    A ``spec`` with ``%`` takes a share and gives the number in per cent without the sign ``%``: 0.019 by ``+.1%`` is
+    ``+1.9``, and never ``-0.0``.
+    """
     if value is None:
         return ""
     if not spec.endswith("%"):
@@ -106,7 +117,10 @@ def formatted(value: Any, spec: str) -> str:
 
 
 def seconds_of(value: float | None) -> str:
-    """A step time in four digits, which is what a person compares; empty for None."""
+    """A step time in seconds as text, without a unit: two digits after the point from 10 s on, else three.
+
+    Empty for None.
+    """
     if value is None:
         return ""
     return f"{value:.2f}" if value >= 10 else f"{value:.3f}"
@@ -117,14 +131,20 @@ TOO_FEW = "too few"
 
 
 def half_interval(share: float | None) -> str:
-    """Half an interval in per cent, without the sign; ``TOO_FEW`` where it is as wide as the value itself."""
+    """Half an interval, a share of the value, in per cent without the sign ``%``: ``1.9``; empty for None.
+
+    ``TOO_FEW`` where the share is 1 or more: the interval is then as wide as the value itself.
+    """
     if share is not None and share >= 1:
         return TOO_FEW
     return formatted(share, ".1%")
 
 
 def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | None = None) -> list[Column[Row]]:
-    """Those that ``form`` shows; with ``rows``, without optional ones that none of these fills."""
+    """Those of ``columns`` that the output ``form`` shows, in their order.
+
+    With ``rows``, optional columns are left out where no row has a value; without, they stay.
+    """
     return [
         column
         for column in columns
@@ -134,18 +154,25 @@ def chosen(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row] | Non
 
 
 def as_dict(columns: Iterable[Column[Row]], row: Row) -> dict[str, Any]:
-    """A row as JSON values, by the columns' keys."""
+    """A row for JSON: the value of each column that JSON has, by the column's key; None where the row has no value."""
     return {column.key: column.value(row) for column in columns if Form.JSON in column.forms}
 
 
 def cells(columns: Iterable[Column[Row]], form: Form, rows: Sequence[Row]) -> tuple[list[str], list[list[str]]]:
-    """The headings of a table of ``form``, and the cells of each row as text."""
+    """The headings of the table that ``form`` shows, and for each of ``rows`` its cells as text.
+
+    An empty cell: no value.
+    """
     shown = chosen(columns, form, rows)
     return [column.heading for column in shown], [[column.cell(row) for column in shown] for row in rows]
 
 
 def table(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int | None = None) -> str:
-    """The rows as a table for a terminal, or for ``width`` columns."""
+    """The rows as the text of a table, with a final newline; empty without rows.
+
+    It is laid out for the terminal, or as if that were ``width`` characters wide. Columns with a ``spec`` are aligned
+    on the right.
+    """
     headings, lines = cells(columns, Form.TABLE, rows)
     return terminal_table(headings, lines, [column.heading for column in columns if column.spec], width)
 
@@ -158,10 +185,11 @@ def fitting(
     *,
     least: int | None = None,
 ) -> str:
-    """The rows as a table for a terminal of ``width`` columns.
+    """The rows as the text of a table for a terminal of ``width`` characters, with a final newline.
 
-    A column in which no row has anything is left out. Columns leave in the order of ``dispensable`` until the others
-    fit. With ``least``, the last column is cut where the others leave it at least so much.
+    Empty without rows. A column in which no row has anything is left out. Columns leave in the order of the keys
+    ``dispensable`` until the others fit. With ``least``, the last column is cut where the others leave it at least so
+    many characters.
     """
     shown = [column for column in columns if any(column.cell(row) for row in rows)]
     for key in ("", *dispensable):
@@ -177,7 +205,7 @@ def fitting(
 
 
 def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
-    """The columns in a form that reads rows which ``as_dict`` has made."""
+    """The columns that JSON has, in a form that reads rows which ``as_dict`` has made, without texts of their own."""
     return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]
 
 
@@ -198,14 +226,14 @@ def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:
 
 
 def _csv_cell(value: Any) -> Any:
-    """A value as a cell of a CSV file; several are joined with semicolons."""
+    """A value as a cell of a CSV file: ``true`` and ``false`` for truth values, a list joined with ``; ``."""
     if isinstance(value, bool):
         return str(value).lower()
     return csv_cell("; ".join(value) if isinstance(value, list) else value)
 
 
 def described(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
-    """Key, heading, unit and format of each column of the HTML page, for its scripts."""
+    """Each column of the HTML page for its scripts: its ``key``, heading ``head``, ``unit`` and format ``spec``."""
     return [
         {"key": column.key, "head": column.head, "unit": column.unit, "spec": column.spec}
         for column in chosen(columns, Form.PAGE)
@@ -226,14 +254,17 @@ class View(Generic[Row]):
     """Sentences above the table."""
 
     def table(self) -> str:
-        """The conclusions and the table for a terminal; a sentence where there are no rows."""
+        """The conclusions, an empty line, and the table for a terminal.
+
+        Without rows, only the sentence ``empty``. It ends with a newline.
+        """
         if not self.rows:
             return f"{self.empty}\n"
         said = "".join(f"{line}\n" for line in self.conclusions)
         return f"{said}\n" * bool(said) + table(self.columns, self.rows)
 
     def csv(self) -> str:
-        """The rows as CSV, with a heading."""
+        """The rows as CSV text, with a line of column names; only that line where there are no rows."""
         return csv_of(self.columns, self.rows)
 
 
@@ -259,12 +290,19 @@ RUN_KEYS = {
 
 
 def run_as_json(run: RunRow) -> dict[str, Any]:
-    """Times are Unix seconds. What more a command knows of a run, it adds."""
+    """What every command's JSON says of a run, by the names of ``RUN_KEYS``.
+
+    What more a command knows of it, it adds. Times are Unix seconds.
+    """
     return {name: getattr(run, name) for name in RUN_KEYS} | {"folder": str(run.folder)}
 
 
 def work_of(run: Mapping[str, Any], differing: str | None = None) -> str:
-    """What a run of ``run_as_json`` trains, in a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``."""
+    """What a run trains, in words for a table: ``pretrain_mbridge qwen3_30b_a3b sft fp8 (mx), tp=2``.
+
+    ``run`` is as ``run_as_json`` makes it; what is empty or unknown of it is left out. ``differing``, where there is
+    any, is added behind a comma.
+    """
     words = (run["workload"], run["model_size"], run["variant"], precision(run["dtype"], run["fp8_recipe"]))
     work = " ".join(word for word in words if word)  # of a run with a damaged record hardly any is known
     return f"{work}, {differing}" if differing else work

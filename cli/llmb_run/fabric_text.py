@@ -15,7 +15,11 @@ MEASURED = ("measured", "of", "median", "lowest", "scatter", "slow below", "algo
 
 
 def fabric_text(fabric: Fabric) -> str:
-    """The answer, what it can show, what was measured, and what is said of more than single nodes; remedies last."""
+    """What a measurement of the fabric says, for people, as text with a final newline.
+
+    The answer, what it can show, findings on more than single nodes, tables of what was measured; remedies after that,
+    then the account of the measurement.
+    """
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
     lines = [verdict.answer]
@@ -30,12 +34,12 @@ def fabric_text(fabric: Fabric) -> str:
 
 
 def measured_rows(fabric: Fabric) -> list[list[str]]:
-    """A line for each kind of measurement, as text."""
+    """The table of a fabric measurement: a row for each kind of measurement, texts under the heads ``MEASURED``."""
     return [_row(item, fabric.measurement) for item in fabric.verdict.measures]
 
 
 def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
-    """The row of a measure in the table of a fabric measurement."""
+    """The row of a measure in the table of a fabric measurement: a text for each of ``MEASURED``; empty: not known."""
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
     algorithm = ""
@@ -63,13 +67,19 @@ def _of(item: Measure) -> str:
 
 
 def _ranks(measured: FabricMeasurement) -> int:
-    """The number of ranks on a node in a measurement."""
+    """The number of ranks on a node in a measurement of the fabric, by its first group.
+
+    1 where no group was measured.
+    """
     groups = [*measured.within, *chain.from_iterable(measured.rounds)]
     return groups[0].gpus_per_node if groups else 1
 
 
 def _sizes(measured: FabricMeasurement) -> str:
-    """The bandwidths by message size as a table in the manner of ``all_reduce_perf``; only what was measured."""
+    """The bandwidths by message size as a table in the manner of ``all_reduce_perf``.
+
+    Empty where no size was measured.
+    """
     rows = [
         [str(group.bytes), f"{1e6 * group.seconds:.1f}", f"{group.algbw_gbps:.2f}", f"{group.busbw_gbps:.2f}"]
         for group in measured.sizes

@@ -34,7 +34,7 @@ class LiveRun:
 
     @cached_property
     def progress(self) -> Progress:
-        """The progress of the run, by its log."""
+        """The progress of the run by its log: which step it is at. Whoever wants it up to date calls its ``look``."""
         return Progress(self.record.paths.log, self.record.plan.trained_steps)
 
     @property
@@ -49,7 +49,10 @@ class LiveRun:
 
     @property
     def well(self) -> bool:
-        """Whether it has not failed: it completed, or had trained its last step when something else did."""
+        """Whether the run has not failed: it completed, or had trained its last step when something else did.
+
+        False while it has not ended.
+        """
         return self.record.state == COMPLETED or self.trained
 
     @cached_property
@@ -59,11 +62,18 @@ class LiveRun:
 
     @property
     def seconds_left(self) -> float | None:
-        """None of one that has no nodes: it may have begun before, and will begin again."""
+        """How long the run will train yet, by its latest steps, in seconds.
+
+        None for a run that has ended or waits for nodes (it may have begun before, and will begin again), and before
+        its first step.
+        """
         return self.progress.seconds_left if self.live and not is_waiting(self.record.state) else None
 
     def remark(self) -> str:
-        """What to say of the run: why it waits, where it runs, how it ended, or why that is unknown."""
+        """What to say of the run: why it waits, where it runs, how it ended, or why that is unknown.
+
+        Empty: nothing is known.
+        """
         if self.seen.finding.unknown:
             return f"last known: {self.seen.finding.unknown}"
         if is_waiting(self.record.state):
@@ -77,7 +87,7 @@ class LiveRun:
 
     @cached_property
     def _why(self) -> str:
-        """Why an ended run failed; empty where it did not, or nobody knows."""
+        """Why an ended run failed, in a few words; empty where it did not, or nobody knows."""
         if self.record.state == COMPLETED:
             return ""
         found = reasons(Path(self.record.plan.install), [self.record])
@@ -116,7 +126,10 @@ class Changes:
         self._states: dict[str, str] = {}
 
     def tell(self, seen: Sequence[Observation]) -> None:
-        """Print a line for each run whose state is not the one told last."""
+        """Say a line for each run whose state is not the one told last: run id, state, and what it waits for.
+
+        The states are kept for the next call; at the first one every run is told.
+        """
         for item in seen:
             record = item.record
             if self._states.get(record.paths.run_id) != record.state:
@@ -125,7 +138,9 @@ class Changes:
 
 
 def look_at(folders: Sequence[Path]) -> list[LiveRun]:
-    """The runs in ``folders`` with their present state, which the scheduler is asked for.
+    """The runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
+
+    A state that is found to be another is written into the run's record.
 
     Raises:
         RecordError: a record cannot be read
@@ -135,7 +150,10 @@ def look_at(folders: Sequence[Path]) -> list[LiveRun]:
 
 
 def ask_again(runs: Sequence[LiveRun]) -> None:
-    """Observe all live runs again, with one question to the scheduler."""
+    """Bring all live ones among ``runs`` up to date, with one question to the scheduler.
+
+    Changes what each has ``seen``.
+    """
     alive = [run for run in runs if run.live]
     for run, seen in zip(alive, observe([run.record for run in alive]), strict=True):
         run.seen = seen

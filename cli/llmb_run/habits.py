@@ -110,16 +110,23 @@ def verb_instead(verb: str) -> str:
 
 
 def model_instead(word: str) -> str:
-    """What to do about a model that no workload is called; empty where nothing comes near."""
+    """What to do about ``word``, a model that no workload is called.
+
+    Empty where nothing comes near, or it has no digit.
+    """
     from llmb_common.planning.workspace import Workspace
 
     return Workspace().nearest_model(word) if any(letter.isdigit() for letter in word) else ""
 
 
 def option_instead(command: str, option: str, known: Collection[str], arguments: Sequence[str]) -> str:
-    """What does what ``option`` of another program does, in ``command``, which has the options ``known``.
+    """What does here what ``option`` of another program does, in words for a message; empty where none is known.
 
-    Empty where none is known. ``arguments``: the command line, from which the option's value is taken.
+    Args:
+        command: the command that was given the option; empty: it stands before any command
+        option: as it was given, with its dashes
+        known: the options that ``command`` has
+        arguments: the command line, from which the option's value is taken
     """
     from llmb_common.base.removed import OPTIONS
     from llmb_common.executors.slurm.options import is_option, option_name
@@ -160,7 +167,10 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
 
 
 def column_named(name: str) -> str | None:
-    """The column that Megatron calls ``name`` (``tensor_model_parallel_size``, with dashes too); None: it has none."""
+    """The plan's column that Megatron calls ``name`` (``tensor_model_parallel_size``, with dashes too).
+
+    None: there is none.
+    """
     from llmb_common.planning.settings import COLUMNS_OF
 
     plain = name.lower().replace("-", "_")
@@ -168,13 +178,16 @@ def column_named(name: str) -> str | None:
 
 
 def _if_known(said: str, known: Collection[str]) -> str:
-    """``said`` unless it begins with an option that the command does not have."""
+    """``said``; or nothing where it begins with an option (``--scale GPUS``) that is not among ``known``."""
     option = said.partition(" ")[0].rstrip(":,")
     return "" if option.startswith("--") and option not in known else said
 
 
 def _value(option: str, arguments: Sequence[str]) -> str:
-    """What was given with ``option``; ``VALUE`` where nothing was."""
+    """The value given with ``option`` on the command line, as a word behind it or after ``=``.
+
+    ``VALUE`` where there is none.
+    """
     for word, following in itertools.pairwise([*arguments, "-"]):
         if word == option and not following.startswith("-"):
             return following

@@ -21,7 +21,10 @@ _NEW_OBJECTS = 100_000
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command in ``arguments`` (default: the process's own, which ends with it); the exit status."""
+    """Run the command in ``arguments`` (default: the process's own, which ends with it); returns the exit status.
+
+    Errors are printed, never raised.
+    """
     if arguments is not None:
         return _run(arguments)
     gc.set_threshold(_NEW_OBJECTS)
@@ -32,6 +35,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    """Run the command in ``words`` and print its errors; returns the exit status.
+
+    Forgets notices of an earlier command.
+    """
     notices.said.clear()
     return guarded(
         lambda: _command(words),
@@ -42,6 +49,11 @@ def _run(words: list[str]) -> int:
 
 
 def _command(arguments: list[str]) -> int:
+    """Run the command in ``arguments``, or answer the shell that asks for completions; returns the exit status.
+
+    Raises:
+        LLMBError: the command failed, or its line is wrong: then with what was meant as the remedy, where that is known
+    """
     import click
 
     from llmb_run.app import COMPLETION_VARIABLE, app
@@ -68,7 +80,7 @@ def _command(arguments: list[str]) -> int:
 
 
 def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
-    """``error`` with the whole line that was meant, where that is known."""
+    """``error`` itself, its remedy replaced by the whole command line that was meant, where ``arguments`` show that."""
     if error.code in ("usage", "no-run", "unknown-workload", "removed"):
         from llmb_run.meant import meant
 
@@ -80,7 +92,11 @@ def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
 
 
 def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
-    """Click's complaint about the command line, with the nearest word that exists and where to look."""
+    """Click's complaint about the command line as our error, with the nearest word that exists and where to look.
+
+    Raises:
+        RequestError: a word that there was in an earlier release, with what does its work now
+    """
     import click
 
     from llmb_common.base.errors import did_you_mean
@@ -124,6 +140,9 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
 
 
 def _example(command: click.Command) -> str:
-    """``for example: llmb-run compare a1b2c3d4 e5f6a7b8``, as its help has it; empty where that has none."""
+    """An example from the help of a command, ``for example: llmb-run compare a1b2c3d4 e5f6a7b8``.
+
+    Empty: it has none.
+    """
     lines = (line.strip() for line in (command.help or "").splitlines())
     return next((f"for example: {line}" for line in lines if line.startswith(f"{PROGRAM} ")), "")

@@ -37,9 +37,10 @@ _CLOSE = 0.75
 
 
 def meant(arguments: Sequence[str]) -> str:
-    """The whole line that was meant by ``arguments``; empty where none is known, or only the order is another.
+    """The whole command line that was meant by ``arguments``, quoted for a shell, with ``llmb-run`` first.
 
-    The line is one that its command can read: whether the job in it can run, that says.
+    Empty where none is known, only the order is another, or a word sets what looks like a secret. The line is one that
+    its command can read: whether the job in it can run, that says.
     """
     words = list(arguments)
     if any(is_secret_name(word.partition("=")[0]) for word in words):
@@ -57,9 +58,10 @@ def meant(arguments: Sequence[str]) -> str:
 
 
 def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
-    """The workload that ``word`` means, and the size; ``""``: it says none. None: it means no workload, or several.
+    """The workload that ``word`` means, and the size; an empty size: it says none.
 
-    A workload, a recipe, a size that says its model, or a recipe and a size together, however they are joined.
+    None: it means no workload, or several. A workload, a recipe, a size that says its model, or a recipe and a size
+    together, however they are joined.
     """
     models: dict[str, str] = {}
     for recipe in recipes:
@@ -78,16 +80,20 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
 
 
 def _plain(name: str) -> str:
+    """A name of a workload, recipe or size in small letters and digits alone, without ``pretrain`` in front."""
     return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
 
 
 def _names() -> list[str]:
-    """The names of all commands that the help lists."""
+    """The names of all commands that help shows."""
     return list(chain.from_iterable(COMMANDS.values()))
 
 
 def _with_command(words: list[str]) -> list[str]:
-    """``words`` with the command first: it may stand behind options, be another tool's, or be missing."""
+    """``words`` with the command first: it may stand behind options, be another tool's, or be missing.
+
+    Empty: not known.
+    """
     known = _names()
     if not words or words[0] in known:
         return words
@@ -141,7 +147,10 @@ def _corrected(words: list[str]) -> list[str]:
 
 
 def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
-    """What the command calls the option ``name``: of ``--max_steps``, ``-max-steps`` or a bare ``workload``."""
+    """What the command calls the option ``name``: of ``--max_steps``, ``-max-steps`` or a bare ``workload``.
+
+    None: it has none.
+    """
     if name in options:
         return name
     dashed = "--" + name.lstrip("-").replace("_", "-")
@@ -157,9 +166,14 @@ def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
 def _as_here(
     words: Sequence[str], name: str, value: str, rest: list[str], options: Mapping[str, click.Parameter]
 ) -> list[str]:
-    """What the option ``name`` of another program is called here, with its value; else itself: no command reads that.
+    """What the option ``name`` of another program is called here, with its value; itself where it has no name here.
 
-    ``value``: what follows it in the same word. ``rest``: the words behind it.
+    Args:
+        words: the command line
+        name: the option, with its dashes
+        value: what follows it in the same word, with the ``=``; empty: nothing
+        rest: the words behind it; the value is removed from there where it is taken
+        options: those of the command
     """
     instead = habits.option_instead(words[0], name, options, words)
     same = re.fullmatch(r"(--?[a-z-]+) [A-Z]+( -s SIZE)?", instead)
@@ -176,14 +190,20 @@ def _as_here(
 
 
 def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None:
-    """The option that takes ``tp=4``, a bare word."""
+    """The option among ``options`` that takes a bare ``tp=4``, where ``name`` is ``tp``.
+
+    None: nothing can be set by that name.
+    """
     if column_of(name) is None and name not in VARIABLES:
         return None
     return next((setting for setting in _SETTING if setting in options), None)
 
 
 def _value(option: str, value: str, rest: list[str]) -> str:
-    """The value of an option; of one that takes NAME=VALUE, with what stands behind it as its values."""
+    """The value of an option; of one that takes NAME=VALUE or ``--zip``, with the words behind it as further values.
+
+    ``value``: the word that was given; words that are taken are removed from ``rest``.
+    """
     if option == "--zip":
         while rest and not rest[0].startswith("-"):
             value += f" {rest.pop(0)}"
@@ -196,7 +216,11 @@ def _value(option: str, value: str, rest: list[str]) -> str:
 
 
 def _flag(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
-    """A flag; without a value that stands behind it, and ``-p batch`` as the partition that Slurm's users mean."""
+    """The words for the switch ``option``.
+
+    Empty where ``false`` or the like stands behind it, which is removed from ``rest``. ``-p batch`` is the partition
+    that Slurm's users mean.
+    """
     said = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
     if said.startswith("-"):
         return [option]
@@ -231,7 +255,10 @@ def _named(done: list[str], command: str, bare: list[str], options: Mapping[str,
 
 
 def _with_workload(done: list[str]) -> list[str]:
-    """The line with the workload and size that its ``-w`` means, where no recipe has that name."""
+    """The line with the workload and size that the value of its ``-w`` means.
+
+    The line as it is where a recipe has that name, or none is meant.
+    """
     at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
     if at is None or "," in done[at + 1]:
         return done
@@ -247,7 +274,11 @@ def _with_workload(done: list[str]) -> list[str]:
 
 
 def _as_option(word: str, command: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
-    """The option, with its value, that a bare word stands for in ``command``; None: it stands for none."""
+    """The option, with its value, that a bare word stands for in ``command``.
+
+    Empty: it may be left out; None: it stands for none. ``done``: the words of the line so far; ``options``: those of
+    the command.
+    """
     lower = word.lower()
     flag = options.get(f"--{lower}")
     if isinstance(flag, click.Option) and flag.is_flag:
@@ -264,7 +295,10 @@ def _as_option(word: str, command: str, done: list[str], options: Mapping[str, c
 
 
 def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
-    """What a bare word says of a job: its workload, size, dtype, number of GPUs or their type."""
+    """The option and value for what a bare word says of a job: workload, size, dtype, number or type of GPUs.
+
+    None where it says none of these. ``done``: the words of the line so far; a workload among them comes first.
+    """
     lower, recipes = word.lower(), _recipes()
     if not {"-w", "--workload"} & {*done}:
         found = workload_named(word, recipes)
@@ -283,13 +317,17 @@ def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) 
 
 
 def _recipes() -> list[Recipe]:
+    """The recipes of all workloads that LLMB knows here."""
     from llmb_common.planning.workspace import Workspace
 
     return [entry.recipe for entry in Workspace().catalog]
 
 
 def _parses(words: list[str]) -> bool:
-    """Whether the command takes these words, whatever it makes of them."""
+    """Whether the command, the first of ``words``, takes the others, whatever it makes of them.
+
+    It is not carried out.
+    """
     with contextlib.suppress(click.exceptions.ClickException, click.exceptions.Exit, LLMBError):
         load_command(words[0]).make_context(words[0], words[1:])
         return True

@@ -28,12 +28,18 @@ if TYPE_CHECKING:
 
 
 def shared(*names: str, **settings: Any) -> Callable[[F], F]:
-    """An option that may stand under a heading of its own (``under``)."""
+    """A decorator that adds an option to a command, which ``under`` may put under a heading of its own in help.
+
+    ``settings`` are those of ``click.option``.
+    """
     return click.option(*names, cls=SectionedOption, **settings)
 
 
 def under(section: str, *decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several options as one decorator, shown in the help under ``section``: those that are ``shared``."""
+    """Several options as one decorator.
+
+    Those that are ``shared`` are shown in the help under the heading ``section``.
+    """
     own = together(*decorators)
 
     def decorate(function: F) -> F:
@@ -58,7 +64,7 @@ def several(*names: str, **settings: Any) -> Callable[[F], F]:
 
 
 def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
-    """Several decorators as one, applied so that help lists their options in this order."""
+    """Several decorators as one, applied so that help lists their options in the order given."""
 
     def decorate(function: F) -> F:
         for decorator in reversed(decorators):
@@ -69,9 +75,9 @@ def together(*decorators: Callable[[F], F]) -> Callable[[F], F]:
 
 
 def setting(variable: str, *names: str, more: str = "", **settings: Any) -> Callable[[F], F]:
-    """The option for a variable of ``launch.sh``, in the words of their table. ``more``: what it says beside them.
+    """A decorator that adds the option for a variable of ``launch.sh``, with the help from the table of variables.
 
-    ``names``: its further names, the parameter's among them.
+    ``names``: further names of the option, the parameter's among them. ``more``: what its help says beside that.
     """
     known = VARIABLES[variable]
     if known.metavar:
@@ -83,6 +89,7 @@ class Number(click.FloatRange):
     """A finite number in a range: ``nan`` is in all of them, and nothing ever exceeds ``inf``."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value as a finite number in the range; else fails as click's types do."""
         number = super().convert(value, param, ctx)
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
 
@@ -90,7 +97,10 @@ class Number(click.FloatRange):
 def _completes(
     values: Callable[[click.Context], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
-    """Those of the values that begin with what is typed."""
+    """A completion for a shell: those of ``values`` and of the command's verbs that begin with what is typed.
+
+    Errors of ours give no words: nothing may reach the shell's prompt.
+    """
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
         known = _verbs(context, parameter)
@@ -102,7 +112,7 @@ def _completes(
 
 
 def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
-    """Those of a command that has verbs (``VerbCommand``), where one may stand: before its first argument."""
+    """The verbs of the command (``accept show``) where one may stand, before its first argument; else none."""
     first = isinstance(parameter, click.Argument) and not context.params.get(str(parameter.name))
     return [*getattr(context.command, "verbs", ())] if first else []
 
@@ -113,7 +123,7 @@ def _configurations(context: click.Context) -> list[Configuration]:
 
 
 def _scales(context: click.Context) -> list[str]:
-    """The documented numbers of GPUs for what is named so far on the command line."""
+    """The documented numbers of GPUs, rising, for the workloads and sizes named so far on the command line."""
     sizes = _said(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
     return [*map(str, sorted({scale for one in known for scale in one.scales}))]
@@ -130,7 +140,10 @@ _MOST_RUNS = 200
 
 
 def complete_runs(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Ids of the newest runs; their names where more than a little of one is typed."""
+    """What a shell offers for a run: ids of the newest runs that begin with ``incomplete``, each of those once.
+
+    Their names, too, where more than three characters are typed. Empty where there is no installation.
+    """
     from llmb_common.planning.workspace import Workspace
     from llmb_common.runs.index.database import newest_runs
 
@@ -143,7 +156,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
 
 
 def _found_runs(install: Path) -> list[tuple[str, str]]:
-    """The newest runs where there is no index yet."""
+    """Run id and name of the newest runs, by a search among their folders, where there is no index yet."""
     from llmb_common.runs.index.runs import RunFilter
     from llmb_common.runs.index.search import find_runs
 
@@ -151,7 +164,10 @@ def _found_runs(install: Path) -> list[tuple[str, str]]:
 
 
 def complete_suites(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The names of LLMB's own suites that begin with what is typed; files where none does."""
+    """What a shell offers for a suite: verbs and LLMB's own suites that begin with what is typed.
+
+    Where none does, the shell offers files.
+    """
     from click.shell_completion import CompletionItem
 
     from llmb_run.acceptance import suite
@@ -175,7 +191,7 @@ _CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and n
 
 
 def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
-    """What ``name`` of ``name=value`` may be, as far as there are few of it."""
+    """The values that a shell offers behind ``name=``, as far as there are few of them; empty: any others."""
     configurations = _configurations(context)
     variable = VARIABLES.get(name.upper())
     known: dict[str, Iterable[str]] = {
@@ -192,7 +208,10 @@ def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
 
 
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Names of settings with their ``=``; behind that, and behind each comma, values."""
+    """What a shell offers for NAME=VALUE: names with their ``=``.
+
+    Behind that, and behind each comma, values not given yet.
+    """
     name, equals, values = incomplete.partition("=")
     columns = [column.lower() for column in COLUMNS]
     if not equals:
@@ -207,7 +226,7 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
 
 
 def _said(context: click.Context, name: str) -> list[str]:
-    """What the command line says so far in an option that may be repeated."""
+    """The values of the option ``name`` on the command line so far, which may be repeated; empty: it is not there."""
     value = context.params.get(name) or ()
     return [value] if isinstance(value, str) else [*value]
 
@@ -225,6 +244,7 @@ def _chosen(context: click.Context) -> list[Recipe]:
 
 
 def _workloads() -> list[str]:
+    """The names of all workloads that LLMB knows here."""
     from llmb_common.planning.workspace import Workspace
 
     return Workspace().workload_names()
@@ -356,7 +376,7 @@ detach = flag("--detach", help="Without Slurm: return at once and leave the job 
 
 
 def kept_in(what: str) -> Callable[[F], F]:
-    """``--folder``: where campaigns of a kind (``what``, in the plural) are kept."""
+    """A decorator that adds ``--folder``: where campaigns of a kind (``what``, in the plural) are kept."""
     folder = click.Path(path_type=Path)
     return click.option(
         "--folder", metavar="DIR", type=folder, help=f"Where {what} are kept. Default: campaigns in the installation."

@@ -34,7 +34,19 @@ def run_filter(
     live: bool | None = None,
     limit: int | None = None,
 ) -> RunFilter:
-    """The filter that options describe.
+    """The filter for runs that the options of a command describe; several values of one option are alternatives.
+
+    Args:
+        workspace: knows the recipes
+        workload: names of recipes or workloads; each of these lists may have commas in its texts
+        size: model sizes
+        dtype: as recipes call them
+        scale: numbers of GPUs
+        state: names of states, or Slurm's short forms
+        where: ``NAME=VALUE,VALUE``: one of the values in each
+        since: a time span: runs that are no older
+        live: True: runs that have not ended; False: those that have; None: all
+        limit: how many runs at most, the newest
 
     Raises:
         RequestError: no recipe has the workload, or a value is not what it should be
@@ -57,7 +69,14 @@ def run_filter(
 
 
 def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
-    """Whether a run's job has for each ``NAME=VALUE,VALUE`` one of the values, in the words of tables."""
+    """A function that says whether a run's job has for each ``NAME=VALUE,VALUE`` of ``--where`` one of the values.
+
+    Names and values are those that tables use. The function reads the run's record, and is False where that cannot be
+    read.
+
+    Raises:
+        RequestError: a word is not of that form, or names nothing that runs are known by
+    """
     # Planning is a tenth of what ``jobs`` and ``results`` import, and hardly anybody asks for it.
     from llmb_run.starting.command_line import VARIABLE_OF
     from llmb_run.starting.sweeps import dimensions_of
@@ -78,13 +97,19 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
 
 
 def in_words(filters: Mapping[str, Any]) -> str:
-    """`` size 405b, dtype fp8``: what was asked of runs; nothing where nothing was."""
+    """What was asked of runs, as the end of a sentence with a blank before it: `` size 405b, dtype fp8``.
+
+    Empty: nothing was.
+    """
     said = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
     return "".join(f" {name} {','.join(map(str, values))}," for name, values in said).rstrip(",")
 
 
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
-    """``no run matches size 405b``; where nothing was asked, that there is none."""
+    """The message that no run matches the filters: ``no run matches size 405b``.
+
+    Without filters, that none is recorded yet.
+    """
     return f"no {noun} matches{in_words(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
 
@@ -96,10 +121,10 @@ _SHORT = {
 
 
 def states_of(values: Sequence[str]) -> list[str]:
-    """The values of ``--state`` as Slurm's names of states.
+    """The values of ``--state``, full names or Slurm's short forms, as names of states in capitals.
 
     Raises:
-        RequestError: Slurm has no such state
+        RequestError: there is no such state
     """
     known = sorted(LIVE_STATES | ENDED_STATES)
     names = [_SHORT.get(name.upper(), name) for name in split(values)]
@@ -126,10 +151,16 @@ def seconds_of(text: str, option: str) -> float:
 
 
 def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *, others: str = "") -> list[RunRow]:
-    """The runs that ``words`` name, in their order; without words those that match the filter, newest first. A word may
-    name all jobs of one command (``sweep-3f2a9c1e``).
+    """The runs that ``words`` name, in their order and each once.
 
-    ``others``: what a command does not do with runs of other users unless they are named, as it says then.
+    Without words those that match the filter, newest first. A word may name all jobs of one command
+    (``sweep-3f2a9c1e``). Words are not filtered; without words the answer may be empty.
+
+    ``others``: what a command does not do with runs of other users unless they are named; a notice begins with it where
+    some are left out. Empty: those are in the answer.
+
+    Raises:
+        RequestError: there is no installation, or a word names no run or several
     """
     install = workspace.require_install()
     if words:
@@ -143,10 +174,10 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
 
 
 def _runs_of(install: Path, word: str) -> list[RunRow]:
-    """The run that ``word`` names, or all that one command started.
+    """The run that ``word`` names, or all that one command started; at least one.
 
     Raises:
-        RequestError: there is none
+        RequestError: there is none, or the word is the beginning of several
     """
     beginning = round_named(word)
     if not beginning:
@@ -158,24 +189,27 @@ def _runs_of(install: Path, word: str) -> list[RunRow]:
 
 
 def require_own(folders: Iterable[Path]) -> None:
-    """Raise RecordError for a run of another user: its plan names programs and mounts, to be used with our rights."""
+    """Raise RecordError for the first of the run ``folders`` that is another user's.
+
+    The plan in it names programs and mounts, which would be used with our rights.
+    """
     for folder in folders:
         if problem := refusal(folder):
             raise problem
 
 
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
-    """The records of ``rows``, and name and error of those that cannot be read."""
+    """The records of ``rows``, in their order; and run id, or else name, and error of those that cannot be read."""
     loaded = [(row, attempt(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
 
 
 def one_folder(workspace: Workspace, word: str | None) -> Path:
-    """The run that ``word`` names, or the newest.
+    """The folder of the run that ``word`` names; None: of the newest run.
 
     Raises:
-        RequestError: there is none
+        RequestError: there is no such run or no installation, or the word is the beginning of several
     """
     if word is not None:
         return find_run(workspace.require_install(), word).folder

@@ -13,22 +13,26 @@ from llmb_common.base.printable import columns, folded, printable, printable_lin
 
 
 def say(text: str) -> None:
-    """What is shown before the command's result, on stderr: lines, each with its end."""
+    """Print ``text``, lines with their ends, on stderr: what people are shown before the command's result."""
     print(folded(text, sys.stderr), end="", file=sys.stderr, flush=True)
 
 
 def next_command(*words: str) -> str:
-    """``next: llmb-run ...``: a line that can be pasted as it is, and only such a line begins with the word."""
+    """The line ``next: llmb-run ...`` with ``words`` quoted for a shell, so that it can be pasted.
+
+    Only such a line begins with ``next``.
+    """
     return f"next: llmb-run {shlex.join(words)}"
 
 
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = (), width: int | None = None
 ) -> str:
-    """Columns two spaces apart, those named in ``right`` aligned there, each row one line; with a final newline.
+    """A table with a heading as text: columns two spaces apart, those named in ``right`` aligned there.
 
-    Nothing where there are no rows. On a terminal that is too narrow, a column of sentences is wrapped, and columns
-    that do not fit stand below the others, a little to the right. ``width``: as if it were that wide.
+    It ends with a newline. Empty where there are no rows. On a terminal that is too narrow, a column of sentences is
+    wrapped, and columns that do not fit stand below the others, a little to the right. ``width``: as if stdout were
+    that many characters wide.
     """
     if not rows:
         return ""
@@ -57,7 +61,10 @@ _SENTENCE, _LIST = 24, 12
 
 
 def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
-    """The columns ``cells`` that stand beside each other in ``limit``, each with its width."""
+    """The columns of a table in groups that fit in ``limit`` characters: each column as its position and its width.
+
+    ``cells``: the texts of each column. Columns of a group stand beside each other, the next group below.
+    """
     groups: list[list[tuple[int, int]]] = [[]]
     used = 0
     for i, column in enumerate(cells):
@@ -84,7 +91,7 @@ _LABEL = 11
 
 
 def labelled(name: str, lines: Sequence[str]) -> str:
-    """``lines`` beside their ``name``; with a final newline.
+    """``lines`` beside ``name``, which the first one has before it; with a final newline, empty without lines.
 
     On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
     stays a line.
@@ -114,7 +121,10 @@ def clock(when: float) -> str:
 
 
 def span(seconds: float) -> str:
-    """``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``."""
+    """A span of time in words, in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
+
+    What is below 0 is ``0 s``.
+    """
     whole = max(0, round(seconds))
     if whole < 100:
         return f"{whole} s"

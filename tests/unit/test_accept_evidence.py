@@ -7,6 +7,10 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
+from llmb_common.base.errors import RecordError
+from llmb_run.acceptance.health import HEALTH, fabric_of
 from support import instant
 from support.campaigns import SUITE, Site, unpacked
 from support.packs import sums_hold
@@ -74,3 +78,10 @@ def test_a_secret_is_not_in_the_evidence(site: Site, tmp_path: Path) -> None:
     inside = unpacked(site.campaign / "two.tar.zst", tmp_path / "out")
     assert [name for name, content in inside.items() if b"correct-horse" in content] == []
     assert any(b"token=****" in content for content in inside.values())
+
+
+@pytest.mark.parametrize("text", ['{"fabric": {}}', '{"fabric": [{}]}', "[]", "{"])
+def test_a_health_file_that_is_damaged_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / HEALTH).write_text(text)
+    with pytest.raises(RecordError, match=HEALTH):
+        fabric_of(tmp_path)

@@ -31,25 +31,29 @@ _SIZES = {
 
 
 def name_of(gpu_type: str) -> str:
-    """The name of the Exemplar suite for a GPU type: ``exemplar-26.08-gb300``. A cloud is recognized for one
-    release.
+    """The name of the Exemplar suite for a GPU type: ``exemplar-26.08-gb300``.
+
+    It has NVIDIA's release in it: a cloud is recognized for one release.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
 
 def suites() -> dict[str, str]:
-    """The content of each Exemplar suite, by its name."""
+    """The text of each Exemplar suite, as of a suite's file, by its name."""
     return {name_of(gpu_type): _text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())}
 
 
 def named_before(word: str) -> str | None:
-    """The suite that earlier releases of LLMB called ``exemplar-gb300``; None of any other word."""
+    """The present name of the suite that earlier releases of LLMB called ``exemplar-gb300``.
+
+    None for any other word.
+    """
     gpu_type = word.removeprefix("exemplar-")
     return name_of(gpu_type) if word != gpu_type and gpu_type in _FACTS["workloads"] else None
 
 
 def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
-    """The content of the suite for a GPU type; ``listed`` has the precisions of each workload."""
+    """The text of the suite for a GPU type, as of a suite's file; ``listed`` has the precisions of each workload."""
     tests: list[str] = []
     for workload, precisions in listed.items():
         tests += [f"  - {{{_job(workload, precision)}}}" for precision in precisions]
@@ -77,7 +81,10 @@ def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
 
 
 def _job(workload: str, precision: str) -> str:
-    """One test; ``precision`` is a dtype, with the scaling of FP8 after it."""
+    """The keys of one test of an Exemplar suite, with commas.
+
+    ``precision`` is a dtype, with the scaling of FP8 after it.
+    """
     dtype, _, scaling = precision.partition(" ")
     words = ["workload: pretrain_mbridge", f"size: {_SIZES[workload]}", f"dtype: {dtype}"]
     if scaling:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from llmb_common.base.errors import RecordError
 from llmb_common.base.files import read_json
 from llmb_common.base.structs import from_plain
 from llmb_common.health.verdicts import Fabric
@@ -21,13 +22,18 @@ class _Found(msgspec.Struct, frozen=True):
 
 
 def fabric_of(folder: Path) -> tuple[Fabric, ...]:
-    """What was measured between the nodes of the campaign in ``folder``. Empty: nothing was.
+    """What was measured between the nodes of the campaign in ``folder``, with its verdict; empty: nothing was.
 
     Raises:
-        RecordError: the file is damaged
+        RecordError: the file cannot be read, is not JSON, or holds something else
     """
     file = folder / HEALTH
     if not file.exists():
         return ()
-    found: _Found = from_plain(read_json(file), _Found)
+    try:
+        found: _Found = from_plain(read_json(file), _Found)
+    except msgspec.ValidationError as error:
+        raise RecordError(
+            f"{file} is damaged: {error}", remedy="restore the file, or start the campaign anew"
+        ) from error
     return found.fabric

@@ -40,8 +40,12 @@ STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "open": 4, "n
 def outcome(
     frozen: FrozenSuite, standings: Sequence[WorkloadProgress], fabrics: Sequence[Fabric] = ()
 ) -> dict[str, Any]:
-    """The campaign as JSON: ``accepted`` is True, False, or None while workloads have no answer yet. ``fabrics``: what
-    was measured between its nodes before it began, which decides nothing here."""
+    """What a campaign has shown as JSON values.
+
+    ``accepted`` is True, False, or None while workloads have no answer yet. ``frozen``: what it began with;
+    ``standings``: where each workload stands. ``fabrics``: what was measured between its nodes before it began, which
+    decides nothing here.
+    """
     workloads = [_workload(item) for item in standings]
     reruns: list[dict[str, Any]] = []
     for workload in workloads:
@@ -98,7 +102,11 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
 
 
 def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
-    """``runs`` by their numbers. ``bad_nodes`` are those that the run that it ``replaces`` has shown bad."""
+    """A rerun of a workload as JSON values; ``runs``: those of the workload by their numbers.
+
+    ``run_id`` is None where it has not started. ``bad_nodes`` are those that the run that it ``replaces`` has shown
+    bad.
+    """
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
     return {
         "run": rerun.attempt,
@@ -110,7 +118,10 @@ def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 
 
 def _run(run: Run) -> dict[str, Any]:
-    """A run of a workload as JSON values."""
+    """A run of a workload as JSON values.
+
+    ``step_seconds`` and ``result`` are None before its end, or where it has none.
+    """
     attempt = run.attempt
     return {
         "run": run.number,
@@ -137,7 +148,7 @@ def _text(item: WorkloadProgress) -> str:
 
 
 def _what_decides(item: WorkloadProgress) -> str:
-    """Of a workload whose runs leave the answer open: what it would take."""
+    """What it would take to decide a workload whose runs leave the answer open, as the end of a sentence."""
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
         return "the baseline is too uncertain to tell; make one from more runs"
@@ -160,9 +171,9 @@ def _what_decides(item: WorkloadProgress) -> str:
 
 
 def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) -> dict[str, Any]:
-    """How the whole ends: ``outcome``, whether that is ``accepted``, and ``why`` in a few words.
+    """How a campaign ends as a whole: ``outcome``, whether it is ``accepted`` (None: under way), and ``why``.
 
-    ``indication``: some of the references were measured with other software, and an acceptance is no more than that.
+    Also ``indication``: some references were measured with other software, and an acceptance is no more than that; and
     ``evening``: it is of the day of its runs, and says nothing of others.
     """
     main = [item for item in workloads if not item["prescreen"]]
@@ -184,7 +195,10 @@ def headline(result: dict[str, Any]) -> str:
 
 
 def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
-    """A result of any release as this one would say it: what is open was called inconclusive, and not accepted."""
+    """A ``result`` of any release as this one would say it: what is open was called inconclusive, and not accepted.
+
+    The same object where there is nothing to change.
+    """
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
         return result
@@ -237,7 +251,10 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
 
 
 def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
-    """What decides the first of them; empty where its text does not say it."""
+    """What decides the first of the open workloads, with its title where there are several.
+
+    Empty where nothing says it.
+    """
     first = undecided[0]
     text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
     return f"{first['title']}: {text}" if text and len(undecided) > 1 else text
@@ -284,7 +301,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 
 
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
-    """What a report on the campaign's runs says of the campaign: what ``as_text`` says, as data."""
+    """What a report on the runs of a campaign says of the campaign, as JSON values: what ``as_text`` says in words."""
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
         "headline": headline(result),
@@ -301,8 +318,10 @@ def _all_remarks(result: dict[str, Any]) -> list[str]:
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """For people: the fabric, the table, every rerun with its reason, what the verdicts are compared with, and the
-    whole."""
+    """The result of a campaign for people, with a final newline.
+
+    The fabric, a table of workloads, every rerun with its reason, remarks, references; last the whole.
+    """
     lines = []
     for fabric in result.get("fabric", ()):  # a result of an earlier release has none
         lines.append(f"fabric: {fabric['answer']}")
@@ -333,7 +352,10 @@ def _rerun_text(item: dict[str, Any]) -> str:
 
 
 def _remarks(item: dict[str, Any]) -> list[str]:
-    """What is odd about runs that count: a reader must know, whatever the verdict."""
+    """What is odd about the runs of a workload, a line each: a reader must know, whatever the verdict.
+
+    Empty: nothing.
+    """
     found = []
     for run in item["runs"]:
         about = [text for text in (run["fault"], run["failure"]) if text]
@@ -346,7 +368,7 @@ def _remarks(item: dict[str, Any]) -> list[str]:
 
 
 def _references(result: dict[str, Any]) -> list[str]:
-    """What the workloads were compared with, and how sure the answers are."""
+    """Lines on what the workloads were compared with, each once, and how sure the answers are; empty: with nothing."""
     references = [item["reference"] for item in result["workloads"] if item["reference"]]
     other = "; other software than these runs', so an indication, with a wider limit"
     found = list(

@@ -36,7 +36,7 @@ class CampaignFiles:
 
 
 def files_of(folder: Path) -> CampaignFiles:
-    """Those of ``folder``: an unpacked evidence pack, or a campaign's own folder.
+    """Where the parts of the campaign in ``folder`` lie, an unpacked evidence pack or a campaign's own folder.
 
     Raises:
         RequestError: it is neither
@@ -59,7 +59,7 @@ def files_of(folder: Path) -> CampaignFiles:
 
 
 def _refuse_unsafe(folder: Path) -> None:
-    """Raise RecordError where a pack holds what ``accept`` never packs: it comes from somebody else."""
+    """Raise RecordError where an unpacked pack, which anybody may have made, has links, devices, or far too much."""
     size = count = 0
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -92,7 +92,9 @@ class RecordedCampaign(Campaign):
     is_pack: bool = False
 
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
-        """As of every campaign, but of whoever it belongs to.
+        """The records of the campaign's runs, by the numbers of arm and attempt, whoever they belong to.
+
+        ``plans``: those of all arms; runs of something else are left out.
 
         Raises:
             RecordError: a record cannot be read, or two are of the same run
@@ -126,7 +128,10 @@ class RecordedCampaign(Campaign):
                     yield file.parent
 
     def _names(self, record: Path) -> bool:
-        """Whether a file, which may be a damaged record of another run, has the campaign's id in it."""
+        """Whether a run's file, which may be a damaged record of another run, has the campaign's id in it.
+
+        False where it cannot be read.
+        """
         try:
             return self.id.encode() in read_plain(record)
         except OSError:

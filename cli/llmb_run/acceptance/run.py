@@ -84,7 +84,7 @@ def planned(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
-    """The table of a dry run: each workload with GPUs, runs, reference and limit."""
+    """The table of a dry run, with a final newline: each workload with GPUs, runs, reference and limit in seconds."""
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
     for item in workloads:
@@ -108,7 +108,10 @@ def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, A
 
 
 def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
-    """What references and ``evening`` alone say of how the campaign can end, before anything runs."""
+    """What references and ``evening`` alone say of how the campaign can end at best, before anything runs.
+
+    At most one sentence; empty: it can end accepted, for all days and against the same software.
+    """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
     best = at_best(workloads, evening=evening)
@@ -135,7 +138,10 @@ def write_pack(
     standings: Sequence[WorkloadProgress],
     workspace: Workspace,
 ) -> dict[str, Any]:
-    """Write pack and report into the campaign's folder; ``pack`` (its name), ``pack_sha256`` and ``report``.
+    """Write evidence pack and report into the campaign's folder, secrets masked, in place of earlier ones.
+
+    Returns ``pack`` (its file's name), ``pack_sha256`` and ``report``, to be added to the result. Notices name what is
+    left out.
 
     Raises:
         RecordError: they cannot be written
@@ -178,7 +184,11 @@ def write_pack(
 
 
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``; ``evening``: the one of a single evening.
+    """Begin, continue or show the campaign of the suite ``word``, a name or a path.
+
+    Its jobs are followed to their end. ``again``: begin another one. ``folder``: where campaigns are kept; None: in the
+    installation. ``dry_run``: only show what would be started. ``evening``: the campaign of a single evening, which is
+    another one.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
@@ -225,7 +235,14 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
 def _look_at_nodes(
     campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool
 ) -> None:
-    """Once: a campaign that goes on keeps what it began with. Busy nodes are the pre-screen's runs to look at."""
+    """Look at the nodes before a campaign's runs, exclude those that fail, and write what was found into its folder.
+
+    Done once: a campaign that goes on keeps what it began with. Where no node is free, that is written: its pre-screen
+    looks at them.
+
+    Raises:
+        LLMBError: a node that a job asks for fails, or none can be asked for another reason
+    """
     looked: list[Health] = []
     why = ""
     try:
@@ -242,7 +259,7 @@ def _look_at_nodes(
 
 
 def _is_of(result: dict[str, Any], suite: Suite) -> bool:
-    """True, if the result is of the suite as it is now.
+    """True where the result of a campaign is of the suite as it is now; it is never False.
 
     Raises:
         RequestError: the suite was changed since
@@ -257,7 +274,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown(result: dict[str, Any]) -> Result:
-    """What the command shows of a result: the text, where the evidence is, and the exit status."""
+    """What the command shows of a campaign that is over: the text, where its evidence is, and the exit status."""
     result = in_todays_words(result)
     return Result(
         result,

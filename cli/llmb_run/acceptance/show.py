@@ -124,7 +124,7 @@ class _Shown:
         self.notes = list(dict.fromkeys(self.notes))
 
     def text(self) -> str:
-        """For people: the verdict with its table, what was demanded, and what is wrong or unknown."""
+        """The campaign for people, as text: the verdict, what was demanded, and what is wrong or unknown."""
         lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
         lines += [f"  {_demand(item)}" for item in self.workloads]
         lines += ["", *(f"problem: {text}" for text in self.problems)]
@@ -147,7 +147,10 @@ class _Shown:
         return judged.standings(conduct.look())
 
     def _compare(self) -> str:
-        """The campaign's own conclusion; where the logs say something else is a problem."""
+        """The campaign's own conclusion, ``ACCEPTED: ...``; empty while it is under way.
+
+        Adds a problem for each thing in which the logs say something else.
+        """
         file = self._files.verdicts
         if not self._files.is_pack and not file.exists():
             return ""
@@ -164,7 +167,7 @@ class _Shown:
         return f"{headline(said)}: {said['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:
-        """The workloads of the suite as the campaign froze them; notes what cannot be checked, and problems."""
+        """The workloads of the suite as the campaign froze them; adds notes on what cannot be checked, and problems."""
         entries = self._entries()
         planned = [
             SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
@@ -193,7 +196,10 @@ class _Shown:
         return entries
 
     def _other_reference(self, item: SuiteWorkload) -> str:
-        """Why the reference is none that the suite allows; empty where it is, or nobody can tell."""
+        """Why the reference of a workload is none that the suite allows; empty where it is one, or nobody can tell.
+
+        Adds a note for a baseline, which cannot be checked.
+        """
         wanted, reference = item.entry.reference, item.reference
         if isinstance(wanted, Stated):
             same = reference is not None and (reference.kind, reference.seconds) == ("stated", wanted.seconds)
@@ -214,7 +220,7 @@ class _Shown:
         return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
 
     def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
-        """Every run has the plan and the training code of its workload, and was replaced only where it ended badly.
+        """Add a problem for each run that is not the planned job, or was replaced though its job ended well.
 
         A slow run that is made out to be one that a node ended would be replaced by a faster one.
         """
@@ -233,7 +239,10 @@ class _Shown:
 
 
 def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Where two outcomes, of which one may have any shape, do not rest on the same, a line each."""
+    """Yields a line, ``name: said -> found``, for each thing that two outcomes of a campaign rest on, and differ in.
+
+    Figures may differ by the share ``SAME``. ``said`` may have any shape: what a wrong shape raises is not caught here.
+    """
     before, after = _facts(said), _facts(found)
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
@@ -246,7 +255,7 @@ def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What a verdict rests on, by names that say where to look."""
+    """What the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``."""
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
         about = f"workload {number}"
@@ -262,19 +271,22 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
-    """What groups of nodes gave; how slow that is, the site's expectation and the release decide, too."""
+    """What groups of nodes gave in a measurement of the fabric: nodes, round and bus bandwidth in GB/s of each.
+
+    How slow that is, the site's expectation and the release decide, too.
+    """
     return [(group.nodes, group.round, group.busbw_gbps) for group in verdict.groups]
 
 
 def _said(value: Any) -> str:
-    """A value for messages: six digits of a number, 200 characters of a text, ``none``."""
+    """A value for messages: six digits of a number, at most 200 characters of a text, ``none`` for None."""
     if value is None:
         return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan without when its job may begin: a rerun may be for another day."""
+    """A plan, as plain values, without when its job may begin: a rerun may be for another day."""
     slurm = plan.get("slurm")
     if not slurm:
         return plan

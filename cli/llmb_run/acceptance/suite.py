@@ -75,13 +75,16 @@ class _Judged:
 
     @property
     def rank(self) -> tuple[bool, tuple[int, ...]]:
-        """By the software that the result is of: that of the suite first, else the newest."""
+        """The sort key of a published result by its software: greatest for the suite's own, else for the newest."""
         return self.same, release_order(self.recipe.document(self.result).container or "00.00")
 
 
 @cache
 def suites() -> dict[str, str]:
-    """Name to content of every suite, in the order in which they are listed."""
+    """The text of every suite that comes with LLMB, by its name, in the order in which they are listed.
+
+    Read from all recipes at the first call, and kept.
+    """
     found = _published()
     made = {}
     for gpu_type in sorted({item.result.gpu for item in found}):
@@ -95,7 +98,7 @@ def suites() -> dict[str, str]:
 
 
 def _published() -> list[_Judged]:
-    """Every configuration for which something is published, once, in the order of the recipes."""
+    """Every configuration for which something is published, once, with its best result, in the recipes' order."""
     best: dict[tuple[object, ...], _Judged] = {}
     for folder in recipe_folders(recipes_root()):
         recipe = load_recipe(folder)
@@ -114,7 +117,7 @@ def _published() -> list[_Judged]:
 
 
 def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
-    """Those with a reference of the same software, else all that run in the newest container."""
+    """Those of ``found``, at least one, whose result is of their own container, else all, in the newest container."""
     groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
     for item in found:
         groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
@@ -122,8 +125,9 @@ def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
 
 
 def _text(name: str, found: Sequence[_Judged]) -> str:
-    """The content of a suite that tests all of ``found``, with the smallest model at their widest scale as
-    pre-screen.
+    """The text of a suite ``name``, as of a suite's file, that tests all of ``found``, at least one.
+
+    Its pre-screen is the smallest model at their widest scale.
     """
     same = found[0].same
     container = f"nemo:{container_release(found[0].recipe.image)}"
@@ -235,7 +239,9 @@ class Suite:
 
 
 def find_suite(word: str) -> tuple[Path, str]:
-    """The suite that ``word`` names, a path or the name of one that comes with LLMB: its ``Suite.path``, and its text.
+    """The path and the text of the suite that ``word`` names: a file, or the name of one that comes with LLMB.
+
+    Of the latter the path is its name. A notice says where a suite is called otherwise now.
 
     Raises:
         ConfigError: there is none, or it cannot be read
@@ -258,7 +264,7 @@ def find_suite(word: str) -> tuple[Path, str]:
 
 
 def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
-    """The suite ``text``, which was read from ``path``.
+    """The suite that the YAML ``text`` holds, complete; ``path``: where it was read, for messages.
 
     Raises:
         ConfigError: something in it is wrong; with file and line
@@ -283,7 +289,10 @@ def terms(text: str, name: str) -> list[SuiteEntry]:
 
 
 def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
-    """Each test with what it demands, and its path in the file."""
+    """Yields each test of a suite with what it demands, and its path in the file; those of the pre-screen first.
+
+    The first has no job yet. ``at``: tells file and line of a path.
+    """
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     screened = SuiteDefaults(repeats=1, reruns=1, reference="none")
     for section, items, defaults in (

@@ -64,12 +64,12 @@ class SuiteWorkload:
 
     @property
     def title(self) -> str:
-        """The configuration in words, marked where it belongs to the pre-screen."""
+        """The workload's configuration in words, followed by `` (pre-screen)`` where it belongs to that."""
         return title_of(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
 
     @property
     def indication(self) -> bool:
-        """Whether its reference was measured with other software, so that a verdict is an indication only."""
+        """Whether the workload's reference was measured with other software: a verdict is then an indication only."""
         return self.reference is not None and not self.reference.same_software
 
     @property
@@ -80,7 +80,10 @@ class SuiteWorkload:
         return self.reference.seconds * (1 + widened(tolerance_of(self.entry.required), self.plan, self.reference))
 
     def decide(self, times: Sequence[StepTime]) -> Decision:
-        """The decision at one look of the campaign; there must be a reference."""
+        """The decision on the workload by the step times of its runs, at one look of the campaign.
+
+        It must have a reference.
+        """
         assert self.reference is not None
         verdict = judge_runs(
             self.plan,
@@ -95,7 +98,9 @@ class SuiteWorkload:
 
 
 def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[SuiteWorkload]:
-    """Plan every test; also what only the disk can tell (images, space), unless it is a dry run.
+    """Plan every test of a suite, each with its reference, in their order; looks on disk for images and space, too.
+
+    ``dry_run``: not on disk.
 
     Raises:
         LLMBError: some cannot be run, or would be compared with nothing: all of them, with their lines
@@ -122,8 +127,11 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
 def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]) -> SuiteWorkload:
     """A test of the suite, planned, with its reference and what is known of how its runs scatter.
 
+    ``known``: the site's baselines, and how its earlier runs scattered.
+
     Raises:
         RequestError: it cannot be planned, or is too short to be judged
+        LLMBError: something that it needs is not there
     """
     planned = plan_job(entry.spec, workspace)
     if planned.request.dry_run and not entry.spec.dry_run:
@@ -146,7 +154,9 @@ def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Base
 def _reference_of(
     entry: SuiteEntry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
 ) -> Reference | None:
-    """What the runs are compared with.
+    """What the runs of a test are compared with; None: they only have to succeed.
+
+    That is what the suite states, else the preferred one of the site's baselines, ``known``, and published results.
 
     Raises:
         RequestError: nothing is known, and the suite requires it
@@ -193,7 +203,7 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
-        """``workloads`` with the references and scatter that the campaign began with."""
+        """``workloads``, in the order of the suite, with the references and scatter that the campaign began with."""
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
             for item, kept in zip(workloads, self.arms, strict=True)
@@ -201,7 +211,10 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload], *, evening: bool) -> FrozenSuite:
-    """The campaign's suite and workloads as they are now, to be written or compared; ``evening``: of one alone."""
+    """The suite and workloads of a campaign as they are now, to be written or compared; nothing is written here.
+
+    ``evening``: it is of one evening alone.
+    """
     each = [
         {
             "where": item.entry.where,
@@ -249,7 +262,10 @@ class Judged:
     workloads: Sequence[SuiteWorkload]
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The runs to start next: those of the pre-screen first, and once it has passed those of all workloads."""
+        """The runs to start next: those of the pre-screen first, and once it has passed those of all workloads.
+
+        Empty: none now, as every workload waits for runs or has its answer.
+        """
         standings = self.standings(runs)
         first = [item for item in standings if item.workload.entry.prescreen]
         if all(item.progress.answer == "pass" for item in first):

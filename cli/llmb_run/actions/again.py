@@ -56,7 +56,10 @@ class Difference:
 
 
 def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
-    """What would not be the same if the run were started again today; empty: the script is the same to the byte."""
+    """What would not be the same if the run of ``record`` were started again today; empty: nothing.
+
+    Compared are the batch script, and what the run's manifest has of software, recipe, training code and image.
+    """
     found = []
     then = read_text(record.paths.script)
     now = render_script(record.plan, record.paths, record.manifest.get("supervisor_sha256"))
@@ -73,7 +76,7 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
 
 
 def _short(value: Any) -> str:
-    """A value of a record in a few characters."""
+    """A value of a run's manifest in a few characters: of a commit or a SHA-256 the first twelve, ``none`` for None."""
     if value is None:
         return "none"
     if isinstance(value, dict) and "commit" in value:
@@ -93,7 +96,11 @@ class Compared:
 
 
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
-    """For each run, what would be different if it were started today."""
+    """For each run, in their order, what would be different if it were started today.
+
+    Raises:
+        RequestError: the recipe of one is not here any more
+    """
     return [
         Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
         for record in records
@@ -101,7 +108,10 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
 
 
 def in_words(compared: Sequence[Compared]) -> list[str]:
-    """For each run in which something differs a table of the differences, and then their diffs."""
+    """For each run in which something differs the text of a table of the differences, then their diffs.
+
+    Empty: nothing does.
+    """
     said: list[str] = []
     for item in compared:
         if not item.differences:
@@ -115,7 +125,10 @@ def in_words(compared: Sequence[Compared]) -> list[str]:
 
 
 def shown(compared: Sequence[Compared]) -> Result:
-    """What differs, for people and as data; exit status 1 where something does."""
+    """What ``retry --check`` shows of what differs, for people and as data.
+
+    The exit status is 1 where something does, else 0.
+    """
     data: list[dict[str, Any]] = []
     lines: list[str] = []
     for item in compared:
@@ -129,7 +142,7 @@ def shown(compared: Sequence[Compared]) -> Result:
 
 
 def differ(compared: Sequence[Compared]) -> CheckFailed:
-    """The error of ``retry --exact`` where something differs."""
+    """The error of ``retry --exact`` for runs of which at least one would differ today; it is returned, not raised."""
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
     if len(compared) == 1:
@@ -227,7 +240,10 @@ def retry(
 
 
 def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
-    """Raise RequestError where one of ``others`` is given, which ask for other jobs than the runs were."""
+    """Raise RequestError where one of the options ``others`` is given, which ask for other jobs than the runs were.
+
+    ``option``: the one that wants them exactly as they were, for the message.
+    """
     given = [name for name, value in others.items() if value]
     if given:
         raise RequestError(
@@ -237,7 +253,7 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
 
 
 def _require_ended(records: Sequence[RunRecord]) -> None:
-    """Raises RequestError where a run still waits or runs."""
+    """Raise RequestError where one of the runs still waits or runs, by the states in ``records``; asks nobody."""
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(
@@ -247,7 +263,10 @@ def _require_ended(records: Sequence[RunRecord]) -> None:
 
 
 def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
-    """Raise RequestError where another run saves in the same folder: the next of a chain, or an earlier retry."""
+    """Raise RequestError where a run that has not ended saves checkpoints in the folder in which ``plan`` would.
+
+    Such a run is the next of a chain, or an earlier retry; the scheduler is asked for its state.
+    """
     rows = find_runs(
         workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
     )

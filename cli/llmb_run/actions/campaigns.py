@@ -24,7 +24,11 @@ from llmb_run.tuning.run import TuneRequest, tune
 
 
 def show_suites(name: str) -> Result:
-    """``llmb-run accept suites``."""
+    """What ``llmb-run accept suites`` shows: the text of the suite ``name``; without a name, the names of all.
+
+    Raises:
+        ConfigError: there is no such suite
+    """
     if name:
         _, text = find_suite(name)
         return Result({"name": name, "text": text}, text, for_programs=True)
@@ -36,12 +40,24 @@ def show_suites(name: str) -> Result:
 
 
 def show_pack_or_campaign(folder: Path) -> Result:
-    """``llmb-run accept show``."""
+    """What ``llmb-run accept show`` shows of the campaign or unpacked evidence in ``folder``, judged again.
+
+    Raises:
+        RequestError: ``folder`` is neither
+        RecordError: the campaign cannot be judged again
+    """
     return show_campaign(folder)
 
 
 def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:
-    """``llmb-run accept``."""
+    """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does.
+
+    ``suite``: a name or a path; ``again``: begin another one; ``folder``: where campaigns are kept, None: in the
+    installation; ``evening``: judge the day of the runs alone.
+
+    Raises:
+        LLMBError: it cannot be planned, begun or continued
+    """
     return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
 
 
@@ -58,7 +74,15 @@ def compare_sides(
     dry_run: bool,
     **settings: Any,
 ) -> Result:
-    """``llmb-run ab``."""
+    """Begin, continue or show a comparison of two configurations, as ``llmb-run ab`` does.
+
+    Side A is the job of the run ``base``, or that of ``workload`` and ``settings``; B has ``change`` and ``unset``
+    beside these. ``resolution`` is in per cent, ``budget`` in GPU-hours.
+
+    Raises:
+        RequestError: an option is wrong, or two exclude each other
+        LLMBError: it cannot be planned, begun or continued
+    """
     if (base is None) == (workload is None):
         raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
     dimensions = dimensions_of(change, "--change")
@@ -93,7 +117,15 @@ def find_fastest(
     dry_run: bool,
     **settings: Any,
 ) -> Result:
-    """``llmb-run tune``."""
+    """Begin, continue or show a tuning, as ``llmb-run tune`` does; ``settings`` are the job that is the base.
+
+    ``vary``: values to try, and with ``only`` nothing else; ``budget``: in GPU-hours, None: without limit;
+    ``trial_steps``: training steps of a trial.
+
+    Raises:
+        RequestError: an option is wrong
+        LLMBError: it cannot be planned, begun or continued
+    """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")
     if only and not values:

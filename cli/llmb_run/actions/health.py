@@ -44,7 +44,16 @@ def health(
     timeout: str,
     **settings: Any,
 ) -> Result:
-    """``llmb-run health``."""
+    """Look at nodes, and say which fail and of what, as ``llmb-run health`` does; ``fabric``: also under load.
+
+    Which nodes: those of ``runs``, or what ``settings`` say. ``exclude_failed``: keep later jobs off those that fail
+    for ``days`` days. ``timeout``: a time span, how long to wait for the nodes. The exit status is 1 where a node or
+    the fabric fails, or a named node was not asked.
+
+    Raises:
+        RequestError: options exclude each other, or no node can be asked
+        SchedulerError: the nodes are not given
+    """
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
     workspace, patience = Workspace(), round(seconds_of(timeout, "--timeout"))
@@ -72,7 +81,14 @@ def _meant(
     workload: str | None,
     **job: Any,
 ) -> tuple[Executor, Needs, str | None, str | None]:
-    """Who is asked for nodes, what these must be, and which: a host list, a partition, or both None: this machine."""
+    """Which nodes are to be looked at: who is asked for them, what they must be, a host list, and a partition.
+
+    Host list and partition both None: this machine, or the site's default. ``job``: the options of the job of
+    ``workload``.
+
+    Raises:
+        RequestError: nodes are named in several ways, or options of a job without a workload
+    """
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
     if workload:
@@ -93,10 +109,10 @@ def _meant(
 
 
 def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    """Executor, needs, nodes and partition of some runs, whose nodes are to be looked at.
+    """Executor, needs, host list (None: this machine) and None, for the nodes on which ``runs`` were.
 
     Raises:
-        RequestError: they did not record their nodes
+        RequestError: there is no such run, or they did not record their nodes
     """
     records = [load_record(find_run(workspace.install, word).folder) for word in runs]
     hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
@@ -107,7 +123,10 @@ def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs
 
 
 def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
-    """What the command shows of the nodes, with what to do about those that fail."""
+    """What the command shows of the nodes; with a command that excludes those that fail, unless they are already.
+
+    ``left``: nodes that were not asked, with why; where they were ``named``, the exit status is 1.
+    """
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
     remarks = [f"{counted(len(found.verdicts), 'node')} in {found.seconds:.0f} s: {statuses}"]
@@ -141,7 +160,10 @@ def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
 
 
 def _text(found: Health) -> str:
-    """The answer of the fabric; the nodes that have something said of them alone; what all have; what drifts."""
+    """What was found, for people: the fabric, nodes of which something is said, what all have, what differs.
+
+    Empty: there is nothing to say.
+    """
     everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
     common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
     rows = [

@@ -52,7 +52,14 @@ lives that of its last step."""
 def jobs(
     runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
 ) -> Result:
-    """``llmb-run jobs``."""
+    """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that live.
+
+    ``runs``: words that name some; else those that match the other options: the newest, ``limit`` or ``JOBS_LISTED`` of
+    them, all with ``live`` or ``everything``.
+
+    Raises:
+        RequestError: a word names no run, or an option has a wrong value
+    """
     workspace = Workspace()
     count = limit or (None if everything or live else options.JOBS_LISTED)
     # States of live runs are known only after the question: they are filtered below.
@@ -77,7 +84,10 @@ def jobs(
 
 
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
-    """The runs as JSON, with the last step of those that have ended, which no table shows."""
+    """The runs as ``jobs --json`` has them: ``lines``, with the last step of those that have ended.
+
+    Changes ``lines``. Only the first ``MOST_LOGS`` logs are read.
+    """
     logs = {str(row.folder): row.log for row in rows}
     for line in lines[:MOST_LOGS]:
         if not line["live"]:
@@ -86,13 +96,14 @@ def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _last_step(log: Path) -> dict[str, Any]:
+    """The last step in a log and its time in seconds, as ``step`` and ``step_seconds``; both None where it has none."""
     progress = Progress(log, 0)
     progress.look()
     return {"step": progress.step or None, "step_seconds": progress.step_seconds}
 
 
 def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Workspace) -> str:
-    """The runs as a table, with the step time of each."""
+    """The runs as a table with the step time of each, of live ones that of the last step; empty without runs."""
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
     known = step_times(ended, workspace.install_or_none)
@@ -104,7 +115,10 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 
 
 def _say_what_differs(lines: list[dict[str, Any]]) -> None:
-    """Beside the first of them: each costs a look into its folder."""
+    """Add to each of ``lines`` what tells its run from the others, as ``differing``; None where nothing does.
+
+    Only for the first ``MOST_LOGS`` of them: each costs a look into its folder.
+    """
     plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
     for at, line in enumerate(lines[:MOST_LOGS]):
         with contextlib.suppress(RecordError):
@@ -114,7 +128,10 @@ def _say_what_differs(lines: list[dict[str, Any]]) -> None:
 
 
 def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
-    """The runs as they are now; only those that live cost more than a look into the index."""
+    """The runs as they are now, as JSON values; the scheduler is asked about those that live.
+
+    The others cost no more than a look into the index, and the first failed ones a look for the cause.
+    """
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
@@ -125,7 +142,7 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
-    """A run as JSON values, with its progress where its log is looked at."""
+    """A run as JSON values: as observed in ``run``, with its progress; None: as in the index, with why it failed."""
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
         return {**run_as_json(row), "cause": cause, "live": False, "step": None, "step_seconds": None}
@@ -134,7 +151,15 @@ def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dic
 
 
 def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
-    """``llmb-run wait``."""
+    """Wait until runs have ended, as ``llmb-run wait`` does, and tell each change of state on stderr.
+
+    Without ``runs``, for all of the user's own that live. ``timeout``: a time span; None: without end. The exit status
+    is 1 where one failed, and an error is in the result where some have not ended.
+
+    Raises:
+        RequestError: a word names no run, or ``timeout`` is no time span
+        SchedulerError: none that has not ended will ever start as it is
+    """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
     if not rows:
@@ -168,7 +193,13 @@ def _ended_line(run: LiveRun) -> str:
 
 
 def cancel(runs: tuple[str, ...], everything: bool) -> Result:
-    """``llmb-run cancel``."""
+    """Cancel ``runs``, or with ``everything`` all of the user's live ones, as ``llmb-run cancel`` does.
+
+    Those that could not be cancelled are in the result, and make its exit status.
+
+    Raises:
+        RequestError: neither or both are asked for, or a word names no run
+    """
     if bool(runs) == everything:
         raise RequestError("name the runs to cancel, or give --all", remedy="llmb-run jobs --live shows them")
     before, problems = load_rows(select_rows(Workspace(), runs, RunFilter(live=True), others="not cancelled"))
@@ -190,7 +221,7 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
 
 
 def _news(before: RunRecord, after: RunRecord) -> str:
-    """What the state alone does not say of a run that was cancelled."""
+    """What the state alone does not say of a run that was cancelled, with two blanks before it; empty: nothing."""
     if is_live(after.state):
         return "  was told to end"
     return "  had already ended" if before.state == after.state else ""

@@ -24,7 +24,13 @@ _BLOCK = 1 << 16
 
 
 def last_lines(path: Path, count: int) -> int:
-    """The offset in a file at which its last ``count`` lines begin."""
+    """The offset in bytes at which the last ``count`` lines of a file begin.
+
+    0 where it has no more, its size for 0 lines.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     with path.open("rb") as stream:
         end = position = stream.seek(0, 2)
         if count == 0:
@@ -42,7 +48,13 @@ def last_lines(path: Path, count: int) -> int:
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
-    """The lines of ``path`` from ``offset`` on, without their breaks; a last one without a break too."""
+    """Yields the lines of ``path`` from the byte ``offset`` on, without breaks; the last may have had none.
+
+    Of a line with carriage returns only the last part, as of ``text_of``.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     with path.open("rb") as stream:
         stream.seek(offset)
         for line in stream:
@@ -50,7 +62,11 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
 
 
 def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
-    """As ``lines_of``, and on while ``ended()`` is false. The file may be absent, or be replaced by a shorter one."""
+    """Yields lines as ``lines_of``, and goes on while ``ended()`` is false, with ``pause`` (seconds) between looks.
+
+    The file may be absent, or be replaced by a shorter one, which is then read from its beginning. What is written
+    before ``ended()`` is read too.
+    """
     rest = b""
     finished = False
     while True:
@@ -86,8 +102,10 @@ _RANK = re.compile(r"\s*(?:\[(?:rank ?|default)(?P<bracket>[0-9]+)\]|(?P<label>[
 
 
 def rank_of(line: str) -> int | None:
-    """The rank that wrote ``line``, where it says so: ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron),
-    ``[default3]:...`` (torchrun), ``3: ...`` (srun --label)."""
+    """The rank that wrote ``line``, where its beginning says so; None where it does not.
+
+    ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron), ``[default3]:...`` (torchrun), ``3: ...`` (srun --label).
+    """
     found = _RANK.match(line)
     return int(found["bracket"] or found["label"]) if found else None
 
@@ -99,7 +117,15 @@ _ASK_SECONDS = 5.0
 def logs(
     run: str | None, goes_on: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
 ) -> Result:
-    """``llmb-run logs``."""
+    """Print the log of a run, and with ``goes_on`` follow it, as ``llmb-run logs`` does; None: of the newest run.
+
+    ``batch``: the log of the batch script. ``lines``: only so many last ones; ``rank``, ``grep``: only lines of a rank,
+    or that match. ``raw``: control characters too.
+
+    Raises:
+        RequestError: there is no such run, or ``grep`` is not a regular expression
+        RecordError: there is no log
+    """
     wanted = _filter(grep, rank)
     record = load_record(one_folder(Workspace(), run))
     path = record.paths.batch_log if batch else record.paths.log
@@ -124,7 +150,10 @@ def logs(
 
 
 def _no_log(record: RunRecord, path: Path) -> RecordError:
-    """Why there is none, as far as it is known now, and what to do."""
+    """The error that there is no log ``path``, with the run's state, for which the scheduler is asked.
+
+    It is returned, not raised.
+    """
     (record,) = refresh([record])
     run = record.paths.run_id
     detail = f", {record.detail}" if record.detail else ""
@@ -148,7 +177,11 @@ def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
 
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
-    """Asks at most every few seconds; says once why there is no log yet, and in the end how the run ended."""
+    """A function that says whether the run has ended.
+
+    It asks the scheduler at most every few seconds, else it says no. It tells in notices why there is no log ``path``
+    yet, and in the end how the run ended.
+    """
     asked = float("-inf")
 
     def ended() -> bool:

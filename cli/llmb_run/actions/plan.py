@@ -49,12 +49,10 @@ class Outlook:
         }
 
     def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
-        """Whether it fits, how long it takes and what that costs; its grounds, and which job it is.
+        """What a planned job will take, as text: whether it fits, how long it takes, what that costs.
 
-        Then what was asked for.
-
-        ``memory``: the parts of each pipeline stage. ``origin``: where each value comes from. ``ranks``: which ranks
-        are on which node.
+        Then its grounds and which job it is, and what is asked for. ``memory``: the parts of each pipeline stage.
+        ``origin``: where each value comes from. ``ranks``: which ranks are on which node.
         """
         parts = {"memory": self._memory, "time": self._time, "job": self._job}
         if memory:
@@ -70,7 +68,7 @@ class Outlook:
         return f"{text}more: --memory --sources --ranks --json\n"
 
     def _memory(self) -> Iterator[str]:
-        """Yields what the fullest rank needs, and how well that is known."""
+        """Yields one line: what the fullest rank needs of memory, and how well that is known."""
         memory = self.plan.preflight.memory
         yield "not estimated" if memory is None else memory_line(memory)
 
@@ -133,7 +131,10 @@ class Outlook:
 
 
 def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
-    """``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``: a letter for each part, and where the device ends."""
+    """The memory of a pipeline stage as a line: ``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``.
+
+    A letter stands for each part, a dot for the reserve, and the bar for where the device's memory ends.
+    """
     scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
     drawn, end = "", 0.0
     for letter, gib in [*((name[0].upper(), gib) for name, gib in stage.parts.items()), (".", memory.reserve)]:
@@ -152,7 +153,14 @@ def _range(values: list[int]) -> str:
 
 
 def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
-    """``llmb-run plan``."""
+    """Show what a job will take, as ``llmb-run plan`` does; ``settings`` are the job's options. Starts nothing.
+
+    A job that does not fit the memory is shown, too, with that error in the result. ``memory``, ``origin``, ``ranks``:
+    further parts.
+
+    Raises:
+        RequestError: it cannot be planned for another reason
+    """
     spec = one_job(dry_run=True, **settings)
     workspace, refused = Workspace(), None
     try:

@@ -35,7 +35,15 @@ def report(
     fabric: tuple[str, ...],
     **filters: Any,
 ) -> Result:
-    """``llmb-run report``."""
+    """Write a report on runs, as ``llmb-run report`` does: those that ``runs`` name, or all that match ``filters``.
+
+    ``html``, ``markdown``, ``junit``: files to write, or ``-`` for standard output, which has Markdown where none is
+    asked for. ``fabric``: files with measurements to add. The exit status is 1 where runs were chosen and one failed.
+
+    Raises:
+        RequestError: two forms go to standard output, there is no such run, or a file holds no measurement
+        RecordError: a file cannot be written
+    """
     asked = {"html": html, "markdown": markdown, "junit": junit}
     for form, file in asked.items():
         if file == "-":
@@ -79,7 +87,16 @@ def archive(
     overwrite: bool,
     **filters: Any,
 ) -> Result:
-    """``llmb-run archive``."""
+    """Pack runs into one file, as ``llmb-run archive`` does: those named, or the user's own that match ``filters``.
+
+    ``output``: the file; None: a name with the time, here. ``profiles``: those too; ``unmasked``: also what is not
+    text; ``overwrite``: the file may be there.
+
+    Raises:
+        RequestError: no run matches, or the file cannot be an archive
+        EnvironmentLacks: there is no zstd
+        RecordError: it cannot be written
+    """
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     check_archive(path, overwrite=overwrite)  # before the runs are measured
     workspace = Workspace()

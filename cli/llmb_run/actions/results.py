@@ -57,7 +57,15 @@ def results(
     alarm: bool,
     **filters: Any,
 ) -> Result:
-    """``llmb-run results``."""
+    """Say how fast runs are, as ``llmb-run results`` does: those named, or all that match ``filters``.
+
+    ``output``: ``table`` (also None), ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``,
+    ``history``, ``alarm``: another view. Outputs of nccl-tests may be named instead of runs. The exit status is 1 where
+    a run failed.
+
+    Raises:
+        RequestError: options exclude each other or are wrong, or there is no such run
+    """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
     output = output or "table"
@@ -95,7 +103,7 @@ def results(
 
 
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
-    """Every step of the runs in the form that is asked for."""
+    """Every step of the runs in the form ``output``; as a table it is CSV. ``status``: the exit status."""
 
     def csv() -> str:
         """The steps as CSV."""
@@ -109,7 +117,11 @@ def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
 
 
 def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
-    """Configurations by their speed. One that failed is an outcome, as long as another one has a time."""
+    """Configurations by their speed, in the form ``output``.
+
+    One that failed is an outcome, as long as another has a time. The exit status is 1 where a ranking has no time, and
+    no run that may yet have one.
+    """
     made = boards(found, workspace)
     # What has not ended may yet have a time.
     status = 0 if all(board.command or board.live for board in made) else 1
@@ -125,7 +137,14 @@ def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Res
 def _alarm(
     output: str, workspace: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
 ) -> Result:
-    """Nothing, or a line for each configuration that became slower: cron mails whatever is printed."""
+    """A line for each configuration that became slower, and still is.
+
+    Nothing where none did: cron mails whatever is printed. What measuring says on stderr is dropped. The exit status is
+    1 with a line, else 0.
+
+    Raises:
+        RequestError: there is no such run
+    """
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected(workspace, runs, filters, window)
         histories = history_lines(found, ALARM_RATE)
@@ -137,7 +156,10 @@ def _alarm(
 def _in_form(
     output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
 ) -> Result:
-    """What was measured as a table, CSV or JSON; ``--json`` prints the same data."""
+    """What was measured in the form ``output``, ``table``, ``csv`` or ``json``; ``--json`` prints the same data.
+
+    Only the function of the form that is printed is called.
+    """
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.said) + "\n"}
     return replace(result, text=texts[output])
@@ -166,7 +188,14 @@ def _view(
 
 
 def compare(first: str, second: str) -> Result:
-    """``llmb-run compare``."""
+    """Compare the runs that ``first`` and ``second`` name, words with commas between, as ``llmb-run compare`` does.
+
+    Two files with measurements of a fabric are compared as such. The exit status is 1 where no times are compared, 4
+    where that is because a side has not ended.
+
+    Raises:
+        RequestError: a word names no recorded run, or a run is on both sides
+    """
     if are_fabrics([first, second]):
         return compared(first, second)
     workspace = Workspace()
@@ -204,7 +233,7 @@ def compare(first: str, second: str) -> Result:
 
 
 def _answer(change: Change | None) -> str | None:
-    """``faster``, ``slower`` or ``open``, of the second side; None where no times are compared."""
+    """Whether the second side is ``faster`` or ``slower``, or that is ``open``; None where no times are compared."""
     if change is None:
         return None
     if not change.is_real:
@@ -222,6 +251,11 @@ class _Side:
     """
 
     def __init__(self, words: str, workspace: Workspace) -> None:
+        """The runs that ``words`` name, with commas between, measured now.
+
+        Raises:
+            RequestError: a word names no run, or none of them is a recorded one
+        """
         # Whoever names a run twice has not repeated it.
         folders = dict.fromkeys(one_folder(workspace, word) for word in words.split(",") if word)
         self.runs = [item for item in measure(folders, workspace) if item.record is not None]
@@ -242,7 +276,7 @@ class _Side:
         return {"run_ids": self.run_ids, "successful": len(self.times), **times}
 
     def row(self, name: str) -> list[str]:
-        """The side as a row of the table; ``name`` is A or B."""
+        """The side as a row of the table; ``name`` is A or B. Cells of what is not known are empty."""
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
         cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
@@ -255,7 +289,10 @@ _STALLS_SHOWN = 0.001
 
 
 def _stalls(one: _Side, other: _Side) -> str:
-    """How the steady steps compare, where stalls are in the times; empty where they are not."""
+    """A line on how the steady steps of both sides compare, with its newline before it.
+
+    Empty where stalls are too small to matter.
+    """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
     if max(abs(one.seconds / one.steady - 1), abs(other.seconds / other.steady - 1)) < _STALLS_SHOWN:
@@ -287,7 +324,10 @@ _TELLING = 3
 
 
 def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
-    """One sentence on B's step time against A's."""
+    """One sentence on B's step time against A's, or that no times are compared; it may have a line break in it.
+
+    ``first`` and ``second``: the step times of the runs of A and of B.
+    """
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"
     fewest = min(len(first), len(second))

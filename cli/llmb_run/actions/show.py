@@ -27,7 +27,14 @@ from llmb_run.terminal import clock, labelled, next_command, span
 
 
 def show(run: str | None, script: bool) -> Result:
-    """``llmb-run show``."""
+    """Show one run, as ``llmb-run show`` does; without ``run``, the newest. ``script``: its batch script instead.
+
+    The scheduler is asked for its state.
+
+    Raises:
+        RequestError: there is no such run
+        RecordError: its record or script cannot be read
+    """
     workspace = Workspace()
     record = load_record(one_folder(workspace, run))
     word = record.paths.run_id
@@ -58,7 +65,10 @@ def show(run: str | None, script: bool) -> Result:
 
 
 def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
-    """Everything known of a run for people: headings, each with the lines under it."""
+    """Everything known of a run for people, with a final newline: names, each with its lines.
+
+    What has none is left out. ``slow``: the rank for which the others waited; None: none stands out.
+    """
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
     layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
@@ -97,7 +107,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
 
 
 def _why(measured: MeasuredRun) -> list[str]:
-    """Lines on why the run failed; empty where it has not."""
+    """Lines on why the run failed, and what to do; empty where it has not."""
     if not measured.why:
         return []
     from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
@@ -106,7 +116,7 @@ def _why(measured: MeasuredRun) -> list[str]:
 
 
 def _state(seen: Observation) -> str:
-    """The run's state, since when, and what it waits for."""
+    """The run's state, since when, and of a run that waits what it waits for, as one line."""
     record = seen.record
     since = f"at {clock(record.state_time)}"
     if is_live(record.state):
@@ -141,7 +151,10 @@ def _steady(measured: MeasuredRun) -> str:
 
 
 def _memory(measured: MeasuredRun) -> str:
-    """The peak memory that was measured and the one that was predicted, of whichever there is; empty without both."""
+    """The peak of GPU memory that was measured and the one that was predicted, in GiB, of whichever there is.
+
+    On a CPU it is that of a rank. Empty without both.
+    """
     plan = measured.record.plan.preflight.memory if measured.record else None
     parts = []
     if measured.memory_gib is not None:

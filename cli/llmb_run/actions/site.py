@@ -22,7 +22,11 @@ from llmb_run.terminal import clock, table
 
 
 def list_baselines() -> Result:
-    """``llmb-run baseline list``."""
+    """What ``llmb-run baseline list`` shows: all baselines of the installation; a notice says where there is none.
+
+    Raises:
+        RequestError: there is no installation
+    """
     install = Workspace().require_install()
     found = baselines(install)
     if not found:
@@ -31,7 +35,13 @@ def list_baselines() -> Result:
 
 
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
-    """``llmb-run baseline set``."""
+    """Make runs this site's references, as ``llmb-run baseline set`` does: those named, or that match ``filters``.
+
+    A baseline of the same configuration and software is replaced. Remarks on the runs are printed as notices.
+
+    Raises:
+        RequestError: no run is named or matches, or one has no step time that counts
+    """
     workspace = Workspace()
     install = workspace.require_install()
     if not runs and not any(filters.values()):
@@ -53,7 +63,11 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 
 
 def remove_baseline(keys: tuple[str, ...]) -> Result:
-    """``llmb-run baseline remove``."""
+    """Remove the baselines with these keys from the installation, as ``llmb-run baseline remove`` does.
+
+    Raises:
+        RequestError: no baseline has one of the keys; nothing is removed then
+    """
     gone = remove_baselines(Workspace().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
@@ -88,17 +102,33 @@ def _shown(found: list[Baseline], install: Path) -> Result:
 
 
 def list_nodes() -> Result:
-    """``llmb-run exclude list``."""
+    """What ``llmb-run exclude list`` shows: the nodes that jobs of the installation are kept off now.
+
+    Raises:
+        RequestError: there is no installation
+    """
     return _nodes(exclusions(Workspace().require_install()))
 
 
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
-    """``llmb-run exclude add``."""
+    """Keep jobs off the nodes of a host list, as ``llmb-run exclude add`` does; shows all that are excluded then.
+
+    ``days``: for how long; None: until they are removed. A node on the list gets the new reason and end.
+
+    Raises:
+        RequestError: the host list cannot be read, there is no reason, or ``days`` is no such period
+    """
     return _nodes(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
 
 def remove_nodes(hosts: str) -> Result:
-    """``llmb-run exclude remove``."""
+    """Use the nodes of a host list again, as ``llmb-run exclude remove`` does.
+
+    What runs have shown of them is forgotten. Nodes that were not on the list are no error.
+
+    Raises:
+        RequestError: the host list cannot be read
+    """
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
         notice(f"none of {hosts} was on the list; earlier findings on them are cleared")
@@ -121,6 +151,11 @@ def _nodes(found: list[Exclusion]) -> Result:
 
 
 def rebuild_index() -> Result:
-    """``llmb-run rebuild``."""
+    """Build the index of runs again from their folders, as ``llmb-run rebuild`` does; shows how many runs there are.
+
+    Raises:
+        RequestError: there is no installation
+        RecordError: the index cannot be written
+    """
     count = rebuild(Workspace().require_install())
     return Result({"runs": count}, f"{counted(count, 'run')}\n")

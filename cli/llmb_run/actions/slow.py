@@ -19,7 +19,14 @@ from llmb_run.terminal import labelled
 
 
 def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
-    """Who kept the others waiting, and what each run has otherwise than the best of the same work here."""
+    """Why runs are slow, as ``llmb-run why --slow`` says it: who kept others waiting, what is unlike the best run.
+
+    Those that ``names`` name, or that match ``filters``; without either the newest with a step time. Runs whose record
+    cannot be read are left out.
+
+    Raises:
+        RequestError: a name is that of no run, or none of the newest runs has a step time
+    """
     found, text = [], ""
     if names or any(filters.values()):
         rows = select_rows(workspace, names, run_filter(workspace, **filters))

@@ -25,23 +25,36 @@ from llmb_run.terminal import next_command, say, table
 
 
 def single(**settings: Any) -> Result:
-    """``llmb-run single``."""
+    """Start one job, as ``llmb-run single`` does, and say what it came to if it was followed.
+
+    ``settings``: the options.
+
+    Raises:
+        LLMBError: it cannot be planned or started
+    """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs([one_job(**settings)], workspace, dry_run=how.dry_run)
     return with_figures(start("single", asked, workspace, how), workspace)
 
 
 def submit(**settings: Any) -> Result:
-    """``llmb-run submit``."""
+    """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; what became of each.
+
+    Raises:
+        LLMBError: one cannot be planned, or nothing could be started
+    """
     how, workspace = StartOptions.taken(settings), Workspace()
     return with_figures(start("submit", plan_options(workspace, how, **settings), workspace, how), workspace)
 
 
 def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result:
-    """Show what will run and what will not, and start the former, the first repeats of all before the second.
+    """Show which jobs of a sweep will run and which will not, and start the former; in a dry run nothing is started.
+
+    The first repeats of all combinations start before the second.
 
     Raises:
         RequestError: nothing of it can be planned
+        LLMBError: nothing could be started
     """
     planned, refused = asked.planned, asked.refused
     if not planned:
@@ -79,7 +92,7 @@ def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 
 
 def _table(planned: Sequence[PlannedJob]) -> str:
-    """A row for each combination: its values, its runs, and what is known of its memory and time."""
+    """The combinations of a sweep as a table: values, runs, and what is known of memory and step time."""
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
@@ -97,7 +110,10 @@ def _table(planned: Sequence[PlannedJob]) -> str:
 
 
 def _known(plan: JobPlan) -> list[str]:
-    """The cells of a planned job: GPUs, memory, step time, and from what the time is known."""
+    """The cells of a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
+
+    Empty: not known.
+    """
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
     doubt = "" if memory is None or memory.verdict == "fits" else f", {memory.verdict}"
@@ -105,7 +121,10 @@ def _known(plan: JobPlan) -> list[str]:
 
 
 def _reasons(refused: Sequence[Refused]) -> str:
-    """One line for each reason, with the combinations that it is of."""
+    """One line for each reason why combinations are refused, with the first of them, each with its newline.
+
+    Empty: none is.
+    """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
         together.setdefault(item.error.message, {})[item.spec.combination] = None
@@ -117,7 +136,12 @@ def _reasons(refused: Sequence[Refused]) -> str:
 
 
 def sweep(**settings: Any) -> Result:
-    """``llmb-run sweep``."""
+    """Start every combination of settings that can run, as ``llmb-run sweep`` does; ``settings``: the options.
+
+    Raises:
+        RequestError: nothing is varied, or nothing can be planned
+        LLMBError: nothing could be started
+    """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_options(workspace, how, **settings)
     if not (settings["vary"] or settings["zipped"] or any(spec.varied for spec in asked.specs)):
@@ -128,7 +152,14 @@ def sweep(**settings: Any) -> Result:
 
 
 def bulk(file: Path, **settings: Any) -> Result:
-    """``llmb-run bulk``."""
+    """Start the jobs of a task file, as ``llmb-run bulk`` does; those on record already are not started twice.
+
+    ``settings``: the options; ``again`` among them starts all anew.
+
+    Raises:
+        ConfigError: something in the file is wrong
+        LLMBError: a job cannot be planned, or nothing could be started
+    """
     how, workspace = StartOptions.taken(settings), Workspace()
     asked = plan_specs(read_tasks(file, workspace), workspace, dry_run=how.dry_run)
     return with_figures(start("bulk", asked, workspace, how, task_file=str(file.resolve())), workspace)

@@ -35,7 +35,10 @@ def _step(run: LiveRun) -> str | None:
 
 
 def _tflops(run: LiveRun) -> float | None:
-    """By the log; none where it would be printed as 0.0, as on a CPU."""
+    """TFLOPS per GPU of a run's last step, by its log.
+
+    None where there is none, or it would be printed as 0.0, as on a CPU.
+    """
     return run.progress.tflops if run.progress.tflops and run.progress.tflops >= LEAST_TFLOPS else None
 
 
@@ -57,7 +60,10 @@ _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "rema
 
 
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
-    """The columns of ``LIVE``, of which ``lines`` has headings and cells, that fit; the last of them may be cut."""
+    """The columns of ``LIVE`` that fit in ``width`` characters; the last of them, which has no heading, may be cut.
+
+    ``lines``: the headings, then the cells of each run. The least important columns are dropped first.
+    """
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     kept = list(zip(LIVE, widths, strict=True))
     for key in _DISPENSABLE:
@@ -68,7 +74,14 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 
 
 def watch(runs: tuple[str, ...]) -> Result:
-    """``llmb-run watch``."""
+    """Follow runs until none of them lives, as ``llmb-run watch`` does; without ``runs``, all that are live now.
+
+    On a terminal a screen that renews itself, else lines. The exit status is 1 where one of them failed.
+
+    Raises:
+        RequestError: there is no installation, or a word names no run
+        SchedulerError: none that has not ended will ever start as it is
+    """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
         notice("no run is live")
@@ -85,8 +98,13 @@ def watch(runs: tuple[str, ...]) -> Result:
 
 
 def _looks(followed: list[LiveRun]) -> Iterator[None]:
-    """Brings the runs up to date at every look, until none of them lives: their logs each time, their states less and
-    less often while nothing changes."""
+    """Yields whenever the runs have been brought up to date, about once a second, until none of them lives.
+
+    Their logs are read each time, the scheduler is asked less and less often while nothing changes.
+
+    Raises:
+        SchedulerError: none that has not ended will ever start as it is
+    """
     delay, due, error = FIRST_DELAY, time.monotonic() + FIRST_DELAY, None
     while True:
         if time.monotonic() >= due:
@@ -107,7 +125,10 @@ def _looks(followed: list[LiveRun]) -> Iterator[None]:
 
 
 def _on_terminal(followed: list[LiveRun]) -> None:
-    """On the terminal's other screen, so nothing is left of it; the last state remains as plain lines."""
+    """Show the runs on the terminal's other screen until none lives.
+
+    Nothing is left of that but a table of the last state.
+    """
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
@@ -118,7 +139,10 @@ def _on_terminal(followed: list[LiveRun]) -> None:
 
 
 def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
-    """What fits: the runs that live first, and as many columns as there is room for."""
+    """The screen of ``watch`` for a terminal of ``width`` by ``height`` characters: as many runs and columns as fit.
+
+    Runs that live come first.
+    """
     order = sorted(followed, key=lambda run: not run.live)
     room = max(1, height - 4)
     shown = order if len(order) <= room else order[: room - 1]
@@ -136,7 +160,7 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
 
 
 def _as_lines(followed: list[LiveRun]) -> None:
-    """Into a pipe or a file: a line when a state changes, and at every tenth step."""
+    """Print a line whenever the state of a run changes, and at every tenth step, until none lives."""
     told: dict[str, tuple[str, int]] = {}
     for _ in _looks(followed):
         for run in followed:

@@ -25,7 +25,10 @@ from llmb_run.terminal import labelled, table
 
 
 def cause_lines(found: Diagnosis) -> list[str]:
-    """What began it, the line that says so, and what to do; of an unknown cause its witnesses."""
+    """Lines on what a failure began with: the summary, the log line that says so, and ``-> `` with what to do.
+
+    Of an unknown cause the summary, and the suspect where there is one.
+    """
     cause = found.cause
     if cause is None:
         if found.suspect is None:
@@ -40,7 +43,10 @@ def cause_lines(found: Diagnosis) -> list[str]:
 
 
 def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
-    """Everything that was found on a failure: headings, each with the lines under it."""
+    """Everything found on a failure: the headings ``why``, ``keep out`` and ``besides``, each with its lines.
+
+    Only ``why`` is always there.
+    """
     cause = found.cause
     lines = [("why", cause_lines(found))]
     if cause is not None and cause.keep_out and cause.node:
@@ -52,7 +58,7 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
 
 
 def _witness(item: Symptom) -> str:
-    """One line on another complaint: its role, how many ranks and lines, where it stands, and its text."""
+    """One line on a complaint in a run's logs: its role, how many ranks and lines, where it stands, its text."""
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"
@@ -62,13 +68,20 @@ def _witness(item: Symptom) -> str:
 
 
 def _where(file: str, number: int | None) -> str:
-    """Where a line stands, ``log-x.out:12: ``, to be put before it; empty where that is not known."""
+    """Where a log line stands, ``log-x.out:12: ``, to be put before it; empty where the file is not known."""
     name = file.rpartition("/")[2]
     return f"{name}:{number}: " if name and number else f"{name}: " if name else ""
 
 
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
-    """``llmb-run why``."""
+    """Why runs failed, as ``llmb-run why`` says it; ``runs``: words that name runs, logs or folders of logs.
+
+    Without words, those that match ``filters``, as a summary; without either the newest run. ``slow``: why they are
+    slow instead.
+
+    Raises:
+        RequestError: a word names no run, or a folder holds no log
+    """
     if slow:
         from llmb_run.actions.slow import slow_runs
 
@@ -109,13 +122,19 @@ def _of_logs(path: Path) -> _Explained:
 
 
 def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
-    """The runs that are named or match the filters; the newest one where neither is given."""
+    """The runs that ``names`` name, or without names those that match the filters.
+
+    The newest one where neither is given.
+
+    Raises:
+        RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
+    """
     wanted = names or ([] if any(filters.values()) else [str(one_folder(workspace, None))])
     return select_rows(workspace, wanted, run_filter(workspace, **filters))
 
 
 def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
-    """Why each of the runs that are named or match failed."""
+    """The runs that are named or match, each with why it failed, None where it did not."""
     measured = measure(_chosen(workspace, names, filters), workspace)
     explain(measured)
     return [
@@ -146,7 +165,7 @@ def _each(found: Sequence[_Explained]) -> Result:
 
 
 def _summary(found: Sequence[_Explained]) -> Result:
-    """What the command shows of many runs: what they failed of, and where."""
+    """What the command shows of many runs: how many failed, of what and where, and what to do about that."""
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count([*badly.values()])
     failed = [why for why in badly.values() if not why.trained]

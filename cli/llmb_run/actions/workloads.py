@@ -65,7 +65,10 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
 
 
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
-    """Say how a job gets what is marked as not in its workload's image."""
+    """Print a notice on how a job gets what is marked as not in its workload's image.
+
+    ``data``: the workloads as JSON.
+    """
     releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
     with_image = {name: own for name, own in cluster.releases.items() if own.image is not None}
     here = [release for release in releases if named(with_image, release) is not None]
@@ -81,7 +84,7 @@ Listed: TypeAlias = tuple[Configuration, Row]
 
 
 def _functions_of(recipe: Recipe) -> list[Listed]:
-    """What there is in the catalogue of ``recipe``, each with the release that has it."""
+    """Every configuration in the catalogue of ``recipe``, which must have one, with its row and its release."""
     catalogue = recipe.catalogue
     assert catalogue is not None
     found = zip(catalogue.configurations(catalogue), catalogue.rows(), strict=True)
@@ -89,7 +92,7 @@ def _functions_of(recipe: Recipe) -> list[Listed]:
 
 
 def _not_in(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
-    """Those of ``more`` whose function is none of ``listed``; a small copy for CPUs is another one."""
+    """Those of ``more`` whose function is none of ``listed``; a small copy of a function for CPUs is another one."""
     names = {row.function for known, row in listed if known.gpu != "any"}
     return [(known, row) for known, row in more if row.function not in names]
 
@@ -108,7 +111,7 @@ class Listing:
 
     @classmethod
     def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
-        """The configurations of a workload, those of adopted images included."""
+        """What there is of a workload: its own configurations and those of images that the site has adopted."""
         recipe = entry.recipe
         rows = [row for row in recipe.rows for _ in row.dtypes]
         own = list(zip(recipe.configurations, rows, strict=True))
@@ -123,12 +126,16 @@ class Listing:
 
     @property
     def sizes(self) -> list[str]:
-        """In the order of the recipe, those that only adopted releases have last."""
+        """The model sizes in the order of the recipe; those that only adopted releases have come last."""
         return list(dict.fromkeys([*self.recipe.sizes, *(known.size for known, _ in self.rows)]))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
-    """A command that plans what is listed first: on ``wanted`` where given. The site's GPU type need not be said."""
+    """A line with the command that plans what is listed first.
+
+    Empty where the first workload has no configuration of its image. ``wanted``: the GPU type that was listed, None:
+    all; ``site``: the site's own, which need not be said.
+    """
     first = next((known for item in data[:1] for known in item["configurations"] if not known["release"]), None)
     if first is None:
         return ""
@@ -140,7 +147,10 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 
 
 def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
-    """Say on what other GPUs there are such sizes, else which sizes come near."""
+    """Raise RequestError for sizes that no workload has for ``gpu_type``, given as parts of their names, ``words``.
+
+    The remedy says for what other GPUs there are such sizes, else which sizes come near.
+    """
     known = [known for listing in listings for known, _ in listing.rows]
     message = f"no size holds {', '.join(words)}{f' for {gpu_type}' if gpu_type else ''}"
     types = {one.gpu for one in known if any(word in one.size for word in words)}
@@ -155,7 +165,10 @@ def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | 
 
 
 def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
-    """A workload as JSON values, with its configurations for a GPU type and for sizes with these words."""
+    """A workload as JSON values, with its configurations for ``gpu_type`` and for sizes that have one of ``words``.
+
+    ``gpu_type`` None: for all; ``words`` empty: of all sizes.
+    """
     recipe = listing.recipe
     return {
         "workload": recipe.workload,
@@ -169,7 +182,10 @@ def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], inst
 
 
 def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
-    """One per size, GPU type, dtype, variant and release, with all scales of its rows. ``words``: parts of sizes."""
+    """One entry, as JSON values, per size, GPU type, dtype, variant and release, with all scales of its rows.
+
+    ``gpu_type`` None: all types; ``words``: parts of sizes, empty: all sizes. Sorted by size, GPU type, dtype.
+    """
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     together: dict[Configuration, list[dict[str, Any]]] = {}
     seconds = _published(listing.recipe)
@@ -208,9 +224,9 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
 
 
 def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
-    """Step times by what selects a row, and the number of GPUs.
+    """Published step times in seconds, by size, GPU type, dtype, FP8 scaling, variant and number of GPUs.
 
-    Of the recipe's own container, else of the newest; of several results, the first.
+    Those measured in the recipe's own container, else in the newest; of several results, the first.
     """
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}
@@ -228,7 +244,10 @@ MANY = 60
 
 
 def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
-    """The rows of a workload's table; one line instead where it has many configurations and nobody asked for all."""
+    """The rows of a workload's table, nine cells each, from its JSON values.
+
+    One line instead where it has more than ``MANY`` configurations, unless ``all_of_it`` is wanted.
+    """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"
     if len(configurations) > MANY and not all_of_it:
@@ -261,6 +280,9 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
 
 
 def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
-    """The range of all published step times, ``9.86-10.2``; empty where none is published."""
+    """The range of all step times published for ``layouts``, in seconds: ``9.86-10.2``.
+
+    Empty where none is published.
+    """
     known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
     return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""

@@ -85,16 +85,19 @@ class Campaign:
         return self.folder / "result.json"
 
     def key(self, arm: int, attempt: int) -> str:
-        """The key of a run of the campaign; ``arm`` and ``attempt`` are numbers from 1."""
+        """The key of a run of the campaign, ``ab:3f2a9c1e:1.2``; ``arm`` and ``attempt`` are numbers from 1."""
         return f"{self.purpose}:{self.id}:{arm}.{attempt}"
 
     def numbers(self, key: str) -> tuple[int, int] | None:
-        """Arm and attempt of the run with this key; None where it is no run of this campaign."""
+        """Arm and attempt, from 1, of the run with this key; None where it is no run of this campaign."""
         found = re.fullmatch(rf"{re.escape(f'{self.purpose}:{self.id}:')}([0-9]{{1,6}})\.([0-9]{{1,6}})", key)
         return (int(found[1]), int(found[2])) if found else None
 
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
-        """The campaign's runs, by the numbers of arm and attempt: what lies on disk, whatever an index says.
+        """The records of the campaign's runs on disk, whatever an index says, by the numbers of arm and attempt.
+
+        ``plans``: those of all arms, which say in what folders to look. Which folders are not its own is kept for the
+        next look.
 
         Raises:
             RecordError: a record of ours cannot be read
@@ -128,10 +131,10 @@ class Campaign:
 
 
 def _read(file: Path, **known: type) -> dict[str, Any]:
-    """The content of a campaign's JSON file, whose fields have the ``known`` types.
+    """The content of a campaign's JSON file, which has a number ``schema`` and fields of the ``known`` types.
 
     Raises:
-        RecordError: it is not a campaign's
+        RecordError: it is not a campaign's, or cannot be read
     """
     value = read_json(file)
     kinds = {"schema": int, **known}
@@ -154,11 +157,20 @@ def answered(
     again: bool,
     is_over: Callable[[dict[str, Any]], bool],
 ) -> Result:
-    """A campaign, begun, continued, or looked up where one ``is_over``; ``show`` gets its result, with its folder.
+    """The result of a campaign as ``show`` makes it: begun or continued, or looked up where it is over already.
 
-    ``find`` carries it out, and may be called again after any crash. ``about``: see ``open_campaign``.
+    Args:
+        campaigns: the folder of all campaigns
+        purpose: the command
+        name: what the campaign's folder begins with
+        about: tells it from others of this name, see ``open_campaign``
+        find: carries it out, and returns the result, which is then written; may be called again after any crash
+        show: gets the result with the campaign's folder in ``folder``
+        again: begin a new campaign
+        is_over: whether nothing is left to do for a result that is there
 
     Raises:
+        Interrupted: by the user; the same command resumes it
         LLMBError: it cannot be begun or continued
     """
     with open_campaign(campaigns, purpose, name, about, again=again) as campaign:
@@ -185,13 +197,13 @@ def answered(
 
 @contextlib.contextmanager
 def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again: bool) -> Iterator[Campaign]:
-    """The campaign that goes on, or the first or, with ``again``, another one; locked meanwhile.
+    """The campaign of this name that goes on, or a new one, always with ``again``; locked while the context lasts.
 
-    ``about`` tells it from others of this name and purpose: the path of its file, or what was asked for.
+    Makes its folder. ``about`` tells it from others of this name: the path of its file, or what was asked for.
 
     Raises:
         EnvironmentLacks: another process is working on it
-        RecordError: its folder cannot be written
+        RecordError: its folder cannot be written, or its file not read
     """
     digest = hashlib.sha256(repr((os.getuid(), about)).encode()).hexdigest()[:8]
     home = campaigns / f"{name}-{digest}"
@@ -221,7 +233,11 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
 
 
 def _lock(descriptor: int) -> None:
-    """Lock the open lock file and write into it who has it; whoever has it is named where it is another process."""
+    """Lock the open lock file of a campaign, and write into it who has it.
+
+    Raises:
+        EnvironmentLacks: another process has it, which the message names
+    """
     if not try_lock(descriptor):
         who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
         raise EnvironmentLacks(
@@ -289,7 +305,10 @@ F = TypeVar("F", bound=Frozen)
 def frozen_now(
     campaign: Campaign, arms: Sequence[Arm], kind: type[F], each: Sequence[Mapping[str, Any]] = (), **more: Any
 ) -> F:
-    """What is true now. ``each``: what more ``kind`` keeps of every arm; ``more``: of the campaign."""
+    """What a campaign would begin with now: software, and each arm with its plan, recipe and image.
+
+    ``kind``: the class of the answer. ``each``: what more that keeps of every arm; ``more``: of the campaign.
+    """
     folder = training_code()
     origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
     manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
@@ -314,7 +333,10 @@ def frozen_now(
 
 
 def important(plan: dict[str, Any]) -> dict[str, Any]:
-    """Of a plan as plain values what must not change: all but predictions and warnings about the machine's state."""
+    """What of a plan, as plain values, must not change in a campaign: all but predictions and warnings.
+
+    Lists in place of tuples, as JSON gives it back.
+    """
     # As JSON gives it back: lists, not tuples.
     kept = {name: value for name, value in plan.items() if name != "preflight"}
     found: dict[str, Any] = json.loads(json.dumps(kept))
@@ -322,7 +344,7 @@ def important(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def began_with(campaign: Campaign, kind: type[F]) -> F | None:
-    """What it began with; None where it has not begun.
+    """What the campaign began with, by its file; None where it has not begun.
 
     Raises:
         RecordError: the file cannot be read
@@ -337,10 +359,11 @@ def began_with(campaign: Campaign, kind: type[F]) -> F | None:
 
 
 def begin_or_go_on(campaign: Campaign, now: F) -> F:
-    """What the campaign began with, which is now where it begins.
+    """What the campaign began with. Where it begins now that is ``now``, which is written into its folder.
 
     Raises:
         RequestError: something is not as it was then; all of that by name
+        RecordError: the file cannot be read
     """
     then = began_with(campaign, type(now))
     if then is None:
@@ -356,7 +379,10 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
 
 
 def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
-    """Where two mappings, such as plans, differ, a line each; what they hold in mappings has names of two words."""
+    """Yields a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
+
+    What they hold in mappings has names of two words; a value that is missing is ``none``.
+    """
     before, after = _flat(then), _flat(now)
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
@@ -364,7 +390,7 @@ def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested values as one mapping whose keys are the joined names."""
+    """``values`` with mappings in them replaced by their items, one level deep, by both keys with a blank between."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         found |= {f"{name} {key}": item for key, item in value.items()} if isinstance(value, dict) else {name: value}
@@ -372,7 +398,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _short(value: Any) -> str:
-    """A value for a message: twelve digits of a hash, 80 characters of other text."""
+    """A value for a message: twelve digits of a SHA-256, at most 80 characters of other text, ``none`` for None."""
     if value is None:
         return "none"
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)

@@ -45,7 +45,7 @@ _NODE_KINDS = frozenset({"ecc", "fewer-gpus", "adapter", "adapter-count", "fabri
 def attempt_of(
     item: MeasuredRun, record: RunRecord, *, timed: bool, strict: bool, trained_counts: bool = True
 ) -> SuiteAttempt:
-    """How a run that has ended did.
+    """How a run of a campaign ended: with a step time, by a fault that is not its own, or by a failure.
 
     Args:
         item: its figures
@@ -112,7 +112,7 @@ class Run:
 
 
 def refuse_slowed(plan: JobPlan, *, saving: bool = False) -> None:
-    """Raise RequestError where the job does something beside training that takes time; ``saving``: or saves."""
+    """Raise RequestError where a job of ``plan`` is profiled, traced or, with ``saving``, saves checkpoints."""
     if plan.profile is not None or plan.nccl_trace or (saving and plan.checkpoint.enabled):
         what = "profiled, traced or saved" if saving else "profiled or traced"
         raise RequestError(f"a job that is {what} is slower and proves nothing", remedy="leave that out")
@@ -185,7 +185,9 @@ class Conduct:
         self._bad: Sequence[BadNode] = ()
 
     def to_the_end(self) -> Runs:
-        """Start what the strategy wants until nothing is left to start and no run is live; all runs.
+        """Start what the strategy wants until nothing is left to start and no run is live; returns all runs, by arm.
+
+        Runs that the strategy does not want any more are cancelled. Waits for hours or days.
 
         Raises:
             LLMBError: runs cannot be submitted, or the scheduler does not answer. What there is stays on record.
@@ -228,7 +230,10 @@ class Conduct:
         return runs
 
     def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
-        """A run on record, with its figures once it has ended; they are read once."""
+        """A run on record, with its figures once it has ended; these are read once, and kept.
+
+        What its end shows of bad nodes is kept, too.
+        """
         if (run := Run(number, record)).live:
             return run
         if record.paths.run_id not in self._known:
@@ -241,7 +246,11 @@ class Conduct:
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
-        """Adopt the jobs of submissions that were interrupted, or submit these runs again; then submit what is due."""
+        """Adopt the jobs of submissions that were interrupted, or submit these runs again; then submit what is due.
+
+        Raises:
+            LLMBError: one was refused; the message says how many of them were
+        """
         results: list[RunRecord | LLMBError] = []
         for record in unsettled:
             self._say(f"{record.paths.run_id}: its submission was interrupted: looking for its job")
@@ -260,7 +269,10 @@ class Conduct:
             raise error
 
     def _leave_out(self) -> None:
-        """Keep the runs that begin from now on off the nodes that runs of the campaign have shown bad."""
+        """Keep the runs that begin from now on off the nodes that runs of the campaign have shown bad.
+
+        Tells of new ones.
+        """
         before = {item.node for item in self._bad}
         self._bad = nodes_to_leave_out(self._shown, self._workspace.require_install())
         for item in self._bad:
@@ -268,7 +280,11 @@ class Conduct:
                 self._say(as_notice(item))
 
     def _submit(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
-        """Submit what is due, blocks of runs as one job where possible; returns a record or an error for each run."""
+        """Submit what is due, blocks of runs as one job where possible.
+
+        Returns a record or an error for each submitted run. Where runs cannot share an allocation, only the first run
+        of a block is submitted; the others wait for its end.
+        """
         results = self._each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
         for item in due:
@@ -324,7 +340,10 @@ class Conduct:
 
 
 def held(record: RunRecord) -> tuple[float, float]:
-    """When an ended run began (Unix time), and for how many GPU-hours it held its nodes."""
+    """When an ended run began, as Unix time, and for how many GPU-hours it held its nodes.
+
+    0 hours where it was cancelled before its turn.
+    """
     events, plan = read_events(record.paths.events), record.plan
     began = events.started or record.started
     ended = events.ended or record.state_time

@@ -75,7 +75,7 @@ def outcome(standing: ComparisonProgress, changes: Mapping[str, str | None]) -> 
 
 
 def _as_dict(found: Comparison) -> dict[str, Any]:
-    """A comparison as JSON values, in percent."""
+    """The statistics of a comparison for ``result.json``: B's time against A's in per cent, minus where B is faster."""
     percent = {
         name: 100 * math.expm1(getattr(found, name)) for name in ("difference", "low", "high", "stalls", "drift")
     }
@@ -89,7 +89,11 @@ def _as_dict(found: Comparison) -> dict[str, Any]:
 
 
 def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
-    """A block of runs as JSON values; ``good``: it counts."""
+    """A block of runs for ``result.json``: number, order, nodes and run ids.
+
+    ``lost`` are runs on record that do not count. ``good``: whether the block counts for the answer; of one that does
+    not, every run is lost.
+    """
     runs = [run.record for run in block.runs if run is not None]
     counted = [run.record for run in block.counted if run is not None] if good else []
     return {
@@ -104,7 +108,7 @@ def _block_as_dict(block: RunBlock, *, good: bool) -> dict[str, Any]:
 
 
 def status_of(result: Mapping[str, Any]) -> int:
-    """0: answered; 1: a side failed, or the work is not equal; 4: open."""
+    """The exit status for the ``result`` of a comparison: 0 answered, 1 a side failed or unequal work, 4 open."""
     if result["answer"] == "failed":
         return 1
     if result["answer"] == "open":
@@ -113,7 +117,10 @@ def status_of(result: Mapping[str, Any]) -> int:
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The result for people: the answer first, then what it rests on."""
+    """The ``result`` of a comparison for people, as ``outcome`` makes it: the answer first, then what it rests on.
+
+    The text ends with a newline.
+    """
     lines = [f"A  {result['a'][3:-1]}", f"B  {result['b'][3:-1]}", "", _answer(result), *_work(result)]
     if found := result["difference"]:
         blocks = [block for block in result["blocks"] if block["counts"]]
@@ -162,7 +169,10 @@ def _answer(result: Mapping[str, Any]) -> str:
 
 
 def _work(result: Mapping[str, Any]) -> list[str]:
-    """A line on whether both sides did the same work, by their settings and losses; empty without a comparison."""
+    """A line on whether both sides of a comparison did the same work, by their settings and losses.
+
+    Empty: there is no comparison. At most one line.
+    """
     if result["difference"] is None:
         return []
     if names := result["unequal_work"]:
@@ -189,7 +199,9 @@ def ab(
 ) -> Result:
     """Begin, continue or show a comparison of ``base`` and the same with ``changes`` (none: with itself).
 
-    A change to None leaves to the recipe what ``base`` sets.
+    A change to None leaves to the recipe what ``base`` sets. ``again``: begin a new comparison beside one that is over.
+    ``folder``: where campaigns are kept; else ``campaigns`` of the installation. ``dry_run``: only show the plans of
+    both sides.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
@@ -208,7 +220,10 @@ def ab(
     about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
-        """Conduct the comparison to its end; returns the result as JSON values."""
+        """Conduct the comparison to its end, which submits jobs and waits for them.
+
+        Returns the content of ``result.json``.
+        """
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
             check(plan)
         say_doubts(arm.plan for arm in arms)
@@ -230,7 +245,9 @@ def ab(
 
 
 def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
-    """The two sides as arms of a campaign.
+    """The two sides of a comparison, A and B in this order, as arms of a campaign.
+
+    Says in a notice where there are no changes, so that both sides are the same.
 
     Raises:
         RequestError: the changes leave side A as it is
@@ -250,7 +267,10 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
 
 
 def refuse_untimed(plan: JobPlan, title: str) -> None:
-    """Raise RequestError where a run of the plan says nothing of its speed."""
+    """Raise RequestError where a run of ``plan`` would say nothing of its speed; ``title`` names it in the message.
+
+    That is where it is profiled or traced, or ends before the last step that is measured.
+    """
     refuse_slowed(plan)
     if plan.trained_steps < plan.measurement.last:
         raise RequestError(
@@ -260,7 +280,7 @@ def refuse_untimed(plan: JobPlan, title: str) -> None:
 
 
 def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
-    """What asks for the job of a run again, as it would be planned today."""
+    """The request for the same job as that of the run of ``record``, to be planned as it would be today."""
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
     said = {
@@ -282,7 +302,10 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
-    """In what a run would be another one today, before it is the base of anything."""
+    """Print a notice for each thing in which ``planned``, a run's job as planned today, is not as the run was.
+
+    Nothing is printed where the two are alike.
+    """
     then = important(msgspec.to_builtins(record.plan))
     now = important(msgspec.to_builtins(planned))
     for line in unlike(then, now):

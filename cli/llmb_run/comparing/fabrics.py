@@ -20,14 +20,20 @@ HOW = "llmb-run health --fabric --json > FILE writes such a file"
 
 
 def are_fabrics(words: list[str]) -> bool:
-    """Whether all of these are such files; a run's log is another."""
+    """Whether every word names a file with a measurement of a fabric, by its name or first bytes.
+
+    False for one that does not. Such files are ``*.json`` and outputs of nccl-tests. Whether one really holds a
+    measurement, ``read_fabric`` finds out.
+    """
     if not all(Path(word).is_file() for word in words):
         return False
     return all(Path(word).suffix == ".json" or are_nccl_tests([word]) for word in words)
 
 
 def compared(first: str, second: str) -> Result:
-    """The second file against the first one. Exit status 1 where it is slower, or they have nothing in common.
+    """The fabric measurement in the file ``second`` against that in ``first``, as data and as text.
+
+    The exit status is 1 where the second is slower, or they have nothing in common, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -51,10 +57,10 @@ def compared(first: str, second: str) -> Result:
 
 
 def read_fabric(file: Path) -> FabricMeasurement:
-    """The measurement in a file.
+    """The measurement of a fabric in a file: JSON, or the output of nccl-tests; of several the first.
 
     Raises:
-        RequestError: the file cannot be read
+        RequestError: the file cannot be read, or is output of nccl-tests that does not say which GPUs were measured
         RecordError: it holds none
     """
     if are_nccl_tests([str(file)]):
@@ -84,7 +90,13 @@ def recorded(file: Path) -> list[Any]:
 
 
 def _of_nccl_tests(file: Path) -> FabricMeasurement:
-    """The sizes of the first test; the largest is that of the whole."""
+    """The first test in an output of nccl-tests as a fabric measurement; its largest size is that of the whole.
+
+    Says in a notice that there are further tests, or that this one is not good.
+
+    Raises:
+        RequestError: the file cannot be read, or does not say which GPUs were measured
+    """
     tests = read_nccl_tests(file)
     if len(tests) > 1:
         notice(f"{file} holds {len(tests)} tests, of which the first is compared")

@@ -62,7 +62,11 @@ class Other:
 
 
 def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun | None, MeasuredRun | None]:
-    """The run, and the fastest of the same work on as many GPUs of the kind; None where that is the run itself."""
+    """The run of ``record`` as measured, and this site's fastest run of the same work on as many GPUs of the kind.
+
+    The first is None where the run has left nothing to measure; the second where no run has a step time, or the fastest
+    is the run itself. Looked for among the newest ``MOST`` runs.
+    """
     plan = record.plan
     wanted = RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), gpus=(plan.gpus,), limit=MOST)
     records, _ = load_rows(select_rows(workspace, [], wanted))
@@ -76,7 +80,11 @@ def _own_and_best(record: RunRecord, workspace: Workspace) -> tuple[MeasuredRun 
 
 
 def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> Other | None:
-    """This site's ``best`` run as the other side; None where the two cannot be compared."""
+    """This site's ``best`` run as the other side of a comparison with the run ``own``; stalls do not count.
+
+    ``today``: the job of ``own``, planned as it would be now; None: it cannot be planned. The answer is None where one
+    of the two runs has no step time that counts, or ``best`` no record.
+    """
     if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
@@ -93,8 +101,11 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
 
 
 def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> Other | None:
-    """The job that was published for the run's size, GPUs, scale and dtype, in the software of that result if LLMB can
-    plan it there."""
+    """The job of the published result for the run's size, GPUs, scale and dtype, as the other side of a comparison.
+
+    It is planned in the software of that result if LLMB can plan it there. None: nothing was published for such a job,
+    it cannot be planned, or the run has no step time that counts.
+    """
     recipe = here.entry.recipe
     kept = {name: value for name, value in here.spec.environment.items() if name.startswith("SBATCH_")}
     if recipe.measured_as(here.plan.variant).vboost:
@@ -124,7 +135,10 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
 
 
 def _image_of(reference: Reference, recipe: Recipe) -> str | None:
-    """The image that ``reference`` was measured in; None where that was no Megatron-Bridge."""
+    """The container image that the published result of ``reference`` was measured in.
+
+    None: not with Megatron-Bridge.
+    """
     assert reference.result is not None
     document = recipe.document(reference.result)
     release = reference.result.container or document.container
@@ -139,7 +153,10 @@ def _planned_or_none(spec: JobSpec, workspace: Workspace) -> PlannedJob | None:
 
 
 def _fact_of(name: str) -> str:
-    """What the facts of a run call a setting of its job; empty for what is none."""
+    """The name that the facts of a run have for the setting ``name`` of its job.
+
+    Empty for what is no such fact: the workload, and options that are not compared, such as the size.
+    """
     if name in COLUMNS.values() or name in NAMED:
         return name
     if name == "workload" or name in FIELDS.values():
@@ -149,7 +166,10 @@ def _fact_of(name: str) -> str:
 
 
 def _taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
-    """``spec``, which says of ``names`` what ``other`` says, or nothing where that does."""
+    """``spec`` with the settings of the facts ``names`` taken from ``other``.
+
+    Those that ``other`` does not set are dropped.
+    """
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
     return replace(spec, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
 
@@ -220,7 +240,12 @@ class Gap(msgspec.Struct, frozen=True):
 
 
 def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
-    """What the run of ``record`` has otherwise than this site's best; where it is that, than what was published."""
+    """What the run of ``record`` has otherwise than this site's best run of the same work, and what that is worth.
+
+    Where it is the best run itself, than what was published. A run without a step time that counts has ``unfit``, and
+    nothing is compared. Differences are sorted by what they are worth in time, what saves the most first; an unknown
+    worth counts as none.
+    """
     own, best = _own_and_best(record, workspace)
     if own is None:
         return Gap("", unfit="it left no log")
@@ -252,7 +277,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published(own: MeasuredRun) -> str:
-    """How the run compares with its reference, in words; empty without a verdict."""
+    """How a run's step time compares with its reference, in words: ``+4.0% against ...``; empty without a verdict."""
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
@@ -299,20 +324,26 @@ class _Sides:
         return found
 
     def _says_otherwise(self, fact: str) -> bool:
-        """Whether the requests of the two runs give a fact different values."""
+        """Whether the requests for the two jobs give ``fact`` different values.
+
+        One that does not set it counts as different.
+        """
         assert self._here is not None
         here = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
         there = {_fact_of(name): value for name, value in self._there.settings.items()}
         return here.get(fact) != there.get(fact)
 
     def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
-        """The run's job with the values of ``names`` from the other side, planned or refused."""
+        """The run's own job, planned with the other side's values of the facts ``names``, or why that is refused."""
         assert self._here is not None
         (found,) = plan_each([_taken(self._here.spec, self._there, names)], self._workspace)
         return found
 
     def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
-        """What changes together: an image with its engine, and columns that are not legal one by one."""
+        """The facts ``names``, divided into those that can only be changed together; most are alone.
+
+        An image goes with its engine, and so do columns that are not legal one by one.
+        """
         software = tuple(name for name in names if name in ("image", "engine"))
         every = tuple(name for name in names if name in COLUMNS.values())
         columns = tuple(name for name in every if isinstance(self._planned([name]), Refused))
@@ -322,8 +353,10 @@ class _Sides:
         return [group for group in (software, columns, *alone) if group]
 
     def _difference(self, apart: Mapping[str, tuple[str, str]]) -> GapDifference:
-        """One difference, with the command that measures it and what it is worth in published results, as far as
-        known.
+        """The facts ``apart``, each with the run's value and the other side's, as one difference.
+
+        With the command of ``ab`` that measures it and what it is worth in published results, as far as known; where no
+        command can, with why.
         """
         before = ", ".join(pair[0] for pair in apart.values())
         after = ", ".join(pair[1] for pair in apart.values())
@@ -340,7 +373,7 @@ class _Sides:
             return msgspec.structs.replace(found, worth=worth, why=error.message)
 
     def _test(self, apart: Mapping[str, tuple[str, str]]) -> str:
-        """The command of ``ab`` for it.
+        """The command ``llmb-run ab ...`` that measures what the facts ``apart`` are worth; side A is the run's job.
 
         Raises:
             RequestError: ``ab`` cannot be told a name or a value
@@ -361,8 +394,9 @@ class _Sides:
 
 
 def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """Yields the facts in which two runs differ, with both values; what nodes did not tell is unknown, and no
-    difference.
+    """Yields each fact in which two runs differ, with both values; ``-`` where a run has none.
+
+    What a run's nodes did not tell is unknown, and no difference; facts that are another in each run are left out.
     """
     for name in dict.fromkeys([*one, *other]):
         here, there = one.get(name, "-"), other.get(name, "-")
@@ -373,7 +407,7 @@ def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[
 
 
 def _kind(name: str) -> DifferenceKind:
-    """What a fact is about: software, nodes, a setting, or how the job was launched."""
+    """What the fact ``name`` of a run is about: software, nodes, a setting of its job, or how that was launched."""
     if name in _SOFTWARE:
         return "software"
     if name in EVIDENCE:
@@ -383,7 +417,10 @@ def _kind(name: str) -> DifferenceKind:
 
 
 def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
-    """The gap for people: headings, each with the lines under it."""
+    """A gap for people: the headings ``published``, ``best`` and ``differs``, each with the lines under it.
+
+    A heading of which there is nothing to say is left out, but for ``best``.
+    """
     found = [("published", [gap.published])] if gap.published else []
     if gap.unfit:
         found.append(("best", [f"not compared: this run has no step time that counts ({gap.unfit})"]))

@@ -31,20 +31,26 @@ class Rule:
     budget: float | None = None
 
     def met(self, found: Comparison | None) -> bool:
-        """Whether the comparison has its answer."""
+        """Whether ``found`` answers which side is faster, to this rule's resolution.
+
+        False for None and while it is open.
+        """
         return found is not None and found.answer(self.resolution) != "open"
 
     def is_that_of(self, result: Mapping[str, Any]) -> bool:
-        """Whether a campaign that is over followed it. Release 0.2 kept more of a rule than it has now."""
+        """Whether this is the rule in the ``result`` of a campaign that is over, which may have more of a rule."""
         kept = result["rule"]
         return all(kept[name] == value for name, value in asdict(self).items())
 
 
 def rule_of(resolution: str, pairs: int, budget: float | None) -> Rule:
-    """The rule that ``options.until_clear`` asks for: ``1%``, ``0.5 %`` or ``1``, and so on.
+    """The rule for when to stop a comparison, from the values of the options of ``options.until_clear``.
+
+    ``resolution`` is in per cent: ``1%``, ``0.5 %`` or ``1``; ``pairs`` is the most pairs of runs, two to a block;
+    ``budget`` is in GPU-hours, None: without end.
 
     Raises:
-        RequestError: the resolution is no positive number of per cent
+        RequestError: the resolution is no number of per cent between 0 and 100
     """
     try:
         value = float(resolution.strip().removesuffix("%"))
@@ -65,17 +71,17 @@ class RunBlock:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is to come, and nothing of it is to be cancelled."""
+        """Whether every run of the block has ended, or will not be started because the block is lost."""
         return all((run is None and self.lost) or (run is not None and run.attempt is not None) for run in self.runs)
 
     @property
     def waits(self) -> bool:
-        """Whether one of its runs has a job, and has not ended."""
+        """Whether one of the block's runs has a job, and has not ended."""
         return any(run is not None and run.live and not run.unsettled for run in self.runs)
 
     @property
     def lost(self) -> bool:
-        """Whether too few of its runs can have a step time in one allocation, whatever is to come."""
+        """Whether too few of the block's runs can have a step time in one allocation, whatever is to come."""
         together = sum(run is not None for run in self.counted)
         if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
             return together + self._open < ENOUGH
@@ -88,7 +94,11 @@ class RunBlock:
 
     @cached_property
     def counted(self) -> tuple[Run | None, ...]:
-        """Its runs with a step time in the allocation that most of these share; one by one, they are all alike."""
+        """The block's runs that count, each at its place, None at the places of the others.
+
+        Those count that have a step time in the allocation that most of these share; runs submitted one by one count as
+        sharing one.
+        """
         timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
         where = Counter(_allocation(run) for run in timed if run is not None)
         most = max(where, key=lambda allocation: where[allocation], default="")
@@ -96,13 +106,20 @@ class RunBlock:
 
     @property
     def nodes(self) -> str:
-        """Where its runs were, as a host list; empty before one has ended."""
+        """The nodes on which the block's runs were, as a host list, by a run that counts where there is one.
+
+        Empty: not known.
+        """
         ended = [run for run in (*self.counted, *self.runs) if run is not None and run.attempt is not None]
         jobs = [run.record.manifest.get("job", {}) for run in ended]
         return next((str(job["nodes"]) for job in jobs if job.get("nodes")), "")
 
     def due(self, *, wanted: bool) -> Iterator[Due]:
-        """Its runs without a job, in their order; cancelled where nothing would come of them, or not ``wanted``."""
+        """Yields what is to be done for the block's runs without a job, in their order.
+
+        They are to be started, on the nodes of the others where these are known; or, where the block is lost or not
+        ``wanted``, cancelled, which is yielded only for runs on record that were not submitted.
+        """
         for (arm, attempt), run in zip(arms_and_attempts(self.number, self.letters), self.runs, strict=True):
             if not wanted or self.lost:
                 if run is not None and run.record.state == NOT_SUBMITTED:
@@ -111,20 +128,26 @@ class RunBlock:
                 yield Due(arm, attempt, block=self.number, nodes=self.nodes, why=f", block {self.number}")
 
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
-        """The block as the statistics take it: the order, and each run's step time."""
+        """The block as the statistics take it: the order of its runs, and the step time of each, None if it is lost."""
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
         times = (whole_time(run.measured.timing) if run and run.measured else None for run in self.counted)
         return paired.Block(self.letters, tuple(times), work)
 
 
 def _allocation(run: Run) -> str:
-    """With its nodes: a job that was queued again may have others."""
+    """Which allocation a run had: the id of its job, and the job's nodes, which are others if it was queued again.
+
+    Empty for a run that was submitted by itself.
+    """
     nodes = run.record.manifest.get("job", {}).get("nodes", "")
     return f"{run.record.job_id} {nodes}" if run.record.submission.in_series else ""
 
 
 def arms_and_attempts(number: int, letters: str) -> list[tuple[int, int]]:
-    """Arm and attempt of each run of a block, in their order."""
+    """The arm (1 is side A, 2 is B) and attempt of each run of block ``number``, in their order; both count from 1.
+
+    ``letters``: the order of the sides, such as ``ABBA``. Each side has two attempts in a block.
+    """
     found, seen = [], {"A": 2 * number - 2, "B": 2 * number - 2}
     for letter in letters:
         seen[letter] += 1
@@ -146,7 +169,10 @@ class ComparisonProgress:
 
     @cached_property
     def failure(self) -> str:
-        """Why a side cannot be timed; empty where it can."""
+        """Why a side of the comparison cannot be timed: ``B failed: ...``, by the first of its runs that failed.
+
+        Empty: both can.
+        """
         for block in self.blocks:
             for letter, run in zip(block.letters, block.runs, strict=True):
                 if run is not None and run.attempt is not None and run.attempt.failure:
@@ -155,7 +181,7 @@ class ComparisonProgress:
 
     @cached_property
     def good(self) -> list[RunBlock]:
-        """The blocks that have ended and count."""
+        """The blocks that have ended and count for the answer."""
         return [block for block in self.blocks if block.ended and not block.lost]
 
     @cached_property
@@ -165,7 +191,7 @@ class ComparisonProgress:
 
     @cached_property
     def comparison(self) -> Comparison | None:
-        """What the last look has found; None before the first."""
+        """What the last look at the good blocks has found; None before the first look, or where they are too few."""
         seen = self.good[: look(len(self.good), self.rule.most)]
         return _compared(tuple(block.timed(self.arms) for block in seen))
 
@@ -175,19 +201,26 @@ class ComparisonProgress:
         return self.comparison.answer(self.rule.resolution) if self.comparison else "open"
 
     def lacks(self, more: Sequence[RunBlock]) -> bool:
-        """Whether another block is to be begun beside ``more``, for the next look or to make up for a lost one."""
+        """Whether one more block is to be begun beside ``more``, which are about to be.
+
+        It is for the next look, or makes up for a lost one. False where a side failed, the answer is known, or a limit
+        is reached.
+        """
         if self.failure or self.rule.met(self.comparison) or self.stopped:
             return False
         return len(self.blocks) + len(more) - len(self.broken) < self._next
 
     @property
     def _next(self) -> int:
-        """The number of good blocks at the next look; 0 where there is none."""
+        """The number of good blocks at which the comparison is looked at next; 0 where there is no further look."""
         return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:
-        """Why no more blocks are begun, though the rule is not met; empty where they are."""
+        """Why no more blocks are begun, though there is no answer yet: faults, pairs or budget.
+
+        Empty where more are, or none is needed.
+        """
         if self.rule.met(self.comparison):
             return ""
         if len(self.broken) > BROKEN:
@@ -215,7 +248,11 @@ class InTurns:
     rule: Rule
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """All blocks until the next look; and what has no job yet of those that were begun."""
+        """The runs to start now: all blocks until the next look, and what has no job yet of blocks that were begun.
+
+        Where a side has failed, begun blocks are given up instead: runs without a job are to be cancelled. Empty:
+        nothing.
+        """
         standing = self.standing(arms, runs)
         open_ = [block for block in standing.blocks if not (block.ended or block.waits)]
         new: list[RunBlock] = []
@@ -227,13 +264,13 @@ class InTurns:
         return found
 
     def standing(self, arms: Sequence[Arm], runs: Runs) -> ComparisonProgress:
-        """Where the comparison stands, by the runs on record."""
+        """Where the comparison stands, by the runs on record: ``runs`` are those of every arm, by its number."""
         known = {(arm, run.number): run for arm, run in with_arms(runs)}
         last = (max((number for _, number in known), default=0) + 1) // 2
         blocks = [self._block(number, known) for number in range(1, last + 1)]
         return ComparisonProgress(arms, blocks, self.rule)
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
-        """The block with a number, from 1, with those of its runs that are on record."""
+        """The block with a ``number``, from 1; of its runs those in ``known``, by arm and attempt, None for others."""
         letters = order(number, self.seed)
         return RunBlock(number, letters, tuple(known.get(key) for key in arms_and_attempts(number, letters)))

@@ -96,8 +96,10 @@ class Deciding(NamedTuple):
 
 
 def worst_first(groups: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The positions of ``groups``, the worst verdict first, and among equal ones what is furthest beyond its
-    reference."""
+    """The positions of ``groups``, configurations as JSON, the worst verdict first.
+
+    Among equal ones what is furthest beyond its reference comes first, and what was compared with other software last.
+    """
 
     def order(at: int) -> tuple[int, bool, float]:
         """A sort key: how badly the configuration at a position stands."""
@@ -114,7 +116,15 @@ def conclude(
     deciding: Deciding | None,
     sweeps: Sequence[Board] = (),
 ) -> Answer:
-    """The answer of configurations (``GROUP`` as JSON); ``deciding`` is the worst of them; None: there are none."""
+    """The answer of a report for its first screen: pass, fail, open or the fastest, and what to do.
+
+    Args:
+        groups: the configurations, as JSON by ``GROUP``
+        counts: of all runs
+        hosts: what ran on which nodes, and which of them are slow
+        deciding: the worst configuration; None: there are none
+        sweeps: rankings; the largest one is the answer where nothing has a verdict
+    """
     slow = [line for line in hosts if line.slower is not None]
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
     also = _also(counts, slow, deciding)
@@ -139,7 +149,10 @@ def conclude(
 
 
 def of_campaign(campaign: Mapping[str, Any]) -> Answer:
-    """The answer of an acceptance campaign, by ``for_report``: its own verdict, and the worst workload's speed."""
+    """The answer of an acceptance campaign for a report: its own verdict, and the speed of its worst workload.
+
+    ``campaign`` is as ``for_report`` makes it.
+    """
     words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
     timed = [item for item in campaign["workloads"] if item["performance"] is not None]
     worst = min(timed, key=lambda item: item["performance"] - (item["required"] or 0), default=None)
@@ -153,7 +166,7 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
 
 
 def of_tuning(tuning: Mapping[str, Any]) -> Answer:
-    """The answer of a tuning for the page's first screen: its conclusion, and the winner's command."""
+    """The answer of a tuning for a report's first screen: its conclusion, and the winner's command if there is one."""
     text = plain(tuning["conclusion"])
     found: bool = tuning["found"]
     return Answer(
@@ -165,8 +178,10 @@ def of_tuning(tuning: Mapping[str, Any]) -> Answer:
 
 
 def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) -> str:
-    """The configuration for people: ``llama3.1 70b mbridge fp8 on 64 H100``; with its software where several have that
-    name."""
+    """A configuration's name for people: ``llama3.1 70b mbridge fp8 on 64 H100``.
+
+    Where several of ``others`` (itself among them) have that name, its whole title with its software.
+    """
     name = _short(group["title"])
     same = [other for other in others if _short(other["title"]) == name]
     return f"{plain(group['title'])} with {group['software']}" if len(same) > 1 else name
@@ -179,7 +194,7 @@ def _short(title: str) -> str:
 
 
 def plain(text: str) -> str:
-    """``text`` without parentheses: what stands in them is set off by commas."""
+    """``text`` without parentheses: what stands in them is set off by a comma before it."""
     innermost = re.compile(r" ?\(([^()]*)\)")
     while innermost.search(text):
         text = innermost.sub(r", \1", text)
@@ -187,9 +202,7 @@ def plain(text: str) -> str:
 
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
-    """The name of each node without the domain that all share: ``rack07-node03`` of
-    ``rack07-node03.cluster.example``.
-    """
+    """The name to show for each node, by its whole name: without the domain where that is unique."""
     firsts = Counter(line.host.partition(".")[0] for line in hosts)
     return {line.host: first if firsts[first := line.host.partition(".")[0]] == 1 else line.host for line in hosts}
 
@@ -221,7 +234,15 @@ def _sentence(
     slow: Sequence[HostLine],
     counts: Counts,
 ) -> str:
-    """The sentence on the configuration that decides: its speed beside the reference, or why there is none."""
+    """The sentence on the configuration that decides: its speed beside the reference, or why there is none.
+
+    Args:
+        kind: how it stands, as one of ``WORST_FIRST``
+        groups: all configurations, so that its name tells it from the others
+        deciding: that configuration
+        slow: the slow nodes
+        counts: of all runs, for the cause of a failure
+    """
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
         return f"{name} {_without_difference(kind, group, counts)}."
@@ -239,7 +260,10 @@ def _sentence(
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
-    """What is said of a configuration that was compared with nothing, after its name."""
+    """What is said of a configuration that was compared with nothing, after its name: ``has failed: out of memory``.
+
+    ``kind``: how it stands, as one of ``WORST_FIRST``.
+    """
     said, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
         return f"{said}: {counts.causes[0]}"
@@ -258,7 +282,10 @@ def _held_against(group: Mapping[str, Any]) -> str:
 
 
 def _figures(group: Mapping[str, Any]) -> tuple[str, str]:
-    """The step time that the verdict is of, stalls included, and the reference's."""
+    """The step time that the verdict is of, stalls included, and the reference's with its source; ``5.74 s a step``.
+
+    Each is empty where there is none.
+    """
     if group["difference"] is None:
         return (f"{_seconds(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
     reference = group["reference"]
@@ -279,7 +306,10 @@ def _names(slow: Sequence[HostLine]) -> list[str]:
 
 
 def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
-    """What to do, and the command. A slow node outranks all else: whatever it slows down proves nothing."""
+    """What to do, in a sentence, and the command for it; each is empty where there is none.
+
+    A slow node that is not excluded yet outranks all else: whatever it slows down proves nothing.
+    """
     within = [line for line in slow if line.host not in deciding.excluded]
     if within:
         return _take_out(hosts, within)
@@ -289,7 +319,7 @@ def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequen
 
 
 def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
-    """What to do about slow nodes: a sentence with the reason, and the command."""
+    """What to do about slow nodes, at least one: a sentence with the reason, and the command that excludes them."""
     known = short_names(hosts)
     names = [known[line.host] for line in slow]
     first = slow[0]
@@ -345,7 +375,7 @@ def _of_sweep(board: Board) -> Answer:
 
 
 def _fastest(board: Board) -> str:
-    """Of configurations by speed: the first, and how far it is ahead."""
+    """The sentence on a ranking: which configuration is the first, and how far it is ahead, or how many tie with it."""
     first, *others = board.configurations
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
     of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"

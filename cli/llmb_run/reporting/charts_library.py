@@ -17,7 +17,10 @@ from llmb_common.base.notices import notice
 
 @cache
 def charts_library() -> str:
-    """The script, for an element of a page; empty, after a notice why, where it cannot be had."""
+    """The script that draws charts, for an element of a page.
+
+    Made or fetched where it is not there, and kept for this process. Empty, after a notice why, where it cannot be had.
+    """
     kept = Path(sys.prefix) / "vega.js"
     if not kept.is_file():
         try:
@@ -34,7 +37,10 @@ def charts_library() -> str:
 
 
 def _fetch(program: Path) -> None:
-    """Have the installer fetch it, which says on standard error what it does."""
+    """Have the installer ``program`` fetch what draws charts, which says on standard error what it does.
+
+    Waits for it. Does nothing where there is no such program; a failure is ignored.
+    """
     if os.access(program, os.X_OK):
         notice("fetching what draws charts, once: a download of 34 MB")
         subprocess.run([str(program), "charts"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)

@@ -44,7 +44,10 @@ class Differing(msgspec.Struct, frozen=True):
 
 
 def differing(seen: Sequence[SeenRun]) -> list[Differing]:
-    """One for each title with runs that differ, in the order of the first runs."""
+    """In what the runs of each title differ, in the order of the first runs.
+
+    Titles whose runs are alike are left out.
+    """
     together: dict[str, list[SeenRun]] = {}
     for run in seen:
         together.setdefault(run.title, []).append(run)
@@ -53,7 +56,10 @@ def differing(seen: Sequence[SeenRun]) -> list[Differing]:
 
 
 def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
-    """The facts in which the runs differ, each with its values."""
+    """The facts in which ``runs`` differ, each with its values; what a run's nodes did not tell is no difference.
+
+    Empty: they are alike.
+    """
     alike: dict[int, list[int]] = {}
     """Positions of the runs that share their facts."""
     for position, run in enumerate(runs):
@@ -72,7 +78,10 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
 
 
 def _fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
-    """A fact with its commonest values; ``by_value`` has the positions of the runs with each."""
+    """The fact ``name`` with its commonest values, and the first runs that have each.
+
+    ``by_value``: for each value, lists of positions in ``runs``.
+    """
     counts = {value: sum(map(len, positions)) for value, positions in by_value.items()}
     ordered = sorted(by_value, key=lambda value: -counts[value])
     values = []

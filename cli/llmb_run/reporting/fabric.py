@@ -54,7 +54,7 @@ class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def fabric_part(fabric: Fabric) -> FabricPart:
-    """What a report says of a measurement."""
+    """What a report says of one measurement of the fabric; no more groups than ``MOST_DRAWN``, the slowest."""
     verdict = fabric.verdict
     groups = sorted(verdict.groups, key=lambda group: group.busbw_gbps or 0.0)
     limits = [measure.limit for measure in verdict.measures if measure.name == "groups"]
@@ -72,6 +72,7 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 
 
 def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
+    """Lines on the first findings of a measurement but for those that its answer names, then what to do about them."""
     shown = verdict.findings[:_MOST_FINDINGS]
     said = [f"{finding.level}: {finding.what}" for finding in shown if finding.what not in verdict.answer]
     said += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
@@ -79,6 +80,7 @@ def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
 
 
 def _group(group: GroupSpeed) -> FabricGroup:
+    """A group of nodes as a report has it."""
     return FabricGroup(
         nodes=nodes_text(group.nodes),
         busbw_gbps=group.busbw_gbps,
@@ -90,6 +92,7 @@ def _group(group: GroupSpeed) -> FabricGroup:
 
 
 def _kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
+    """How a group of nodes did, in a word; ``no figure``: its measurement gave none."""
     if group.busbw_gbps is None:
         return "no figure"
     if group.slow is None:
@@ -98,14 +101,16 @@ def _kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judge
 
 
 def left_out(part: FabricPart, shown: int) -> str:
-    """What a list or a drawing of so many groups leaves out; empty: nothing."""
+    """What a list or a drawing of ``shown`` groups of nodes leaves out, and the command that has it; empty: nothing."""
     if part.count <= shown:
         return ""
     return f"{shown:,} of {part.count:,} groups, the slowest. The others: llmb-run health --fabric --json"
 
 
 def read_fabrics(file: Path) -> tuple[Fabric, ...]:
-    """The measurements in a file, with their verdicts: what ``health --fabric --json`` printed, or a campaign's.
+    """The fabric measurements in a file, with their verdicts; at least one.
+
+    Such files are what ``health --fabric --json`` printed, and a campaign's ``health.json``.
 
     Raises:
         RequestError: the file cannot be read, or holds none

@@ -51,8 +51,10 @@ _SCRIPTS = tuple(
 
 
 def page(report: Report) -> str:
-    """The report as one HTML page, complete with data, styles and scripts; where what draws charts cannot be had, their
-    places say what they would show."""
+    """The report as the text of one HTML page, complete with data, styles and scripts.
+
+    Where what draws charts cannot be had, their places say what they would show.
+    """
     # In a function of their own: the library, minified, has taken most short names of the page.
     own = "\n".join(_resource(name) for name in _SCRIPTS)
     scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
@@ -77,7 +79,10 @@ def page(report: Report) -> str:
 
 
 def _for_page(report: Report) -> dict[str, Any]:
-    """Nodes once, in ``nodes``, and by their numbers in the runs: many runs have many, with long names."""
+    """The report as JSON values for the page: nodes once, in ``nodes``, and by their numbers in the runs.
+
+    Many runs have many nodes, with long names.
+    """
     data: dict[str, Any] = msgspec.to_builtins(report)
     numbers: dict[str, int] = {}
     for run in data["runs"]:
@@ -86,12 +91,15 @@ def _for_page(report: Report) -> dict[str, Any]:
 
 
 def _resource(name: str) -> str:
-    """The content of a file of the page."""
+    """The text of the file ``name`` of the page."""
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
 
 def markdown(report: Report) -> str:
-    """The answer, and what there is of verdicts, runs, scaling, changes over time, nodes, differences."""
+    """The report as Markdown: the answer, verdicts, runs, scaling, changes over time, nodes, differences.
+
+    What there is nothing of is left out.
+    """
     return "\n".join(_lines(report)) + "\n"
 
 
@@ -124,7 +132,7 @@ def _lines(report: Report) -> Iterator[str]:
 
 
 def _fabric(part: FabricPart) -> Iterator[str]:
-    """The verdict of a measurement, what was found, what was measured, and the slowest groups."""
+    """Yields the lines of Markdown on a measurement of the fabric: verdict, findings, figures, slowest groups."""
     yield from (f"## Fabric: {part.level}", "")
     yield from (f"* {_escaped(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
     yield ""
@@ -163,7 +171,7 @@ def _answer(answer: Answer) -> Iterator[str]:
 
 
 def _code(command: str) -> str:
-    """As code, which nothing acts on; the longest run of backticks in it is one shorter than those around it."""
+    """``command`` as code in Markdown, on which nothing acts, whatever backticks are in it; empty where it is."""
     if not command:
         return ""
     fence = "`" * (1 + max(map(len, re.findall("`+", command)), default=0))
@@ -220,13 +228,14 @@ def _differences(report: Report) -> Iterator[str]:
 
 
 def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Iterator[str]:
-    """A heading and a table; ``note``: what is left out of it."""
+    """Yields a heading and a table in Markdown; ``note``, above the table, says what is left out of it."""
     yield from (f"## {_escaped(title)}", "")
     yield from (_escaped(note), "") if note else ()
     yield from _table(heads, rows)
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """Yields the lines of a table in Markdown, cells escaped and ``heads`` as they are, then an empty line."""
     yield from (_row(heads), _row(["---"] * len(heads)))
     yield from (_row([_escaped(cell) for cell in row]) for row in rows)
     yield ""
@@ -253,7 +262,7 @@ class _Case(NamedTuple):
 
 
 def junit(report: Report) -> str:
-    """The report as JUnit XML: one suite, with a case for each verdict and each run that did not succeed."""
+    """The report as JUnit XML text: one suite, with a case for each verdict and each run that did not succeed."""
     suite = ElementTree.Element("testsuite", name=_text(report.title))
     cases = [*_cases(report)]
     kinds = Counter(case.kind for case in cases)

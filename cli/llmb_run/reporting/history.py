@@ -15,7 +15,10 @@ _MOST_RUNS = 1500
 
 
 def shown_histories(histories: Sequence[History]) -> list[History]:
-    """Of those of two runs or more the ones with most runs, each with as many as there is room for, in their order."""
+    """Those of ``histories`` that a report draws, in their order, each with as many runs as there is room for.
+
+    They are those of two runs or more, the ``MOST_HISTORIES`` with most runs.
+    """
     several = [item for item in histories if len(item.moments) > 1]
     longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]
     kept = {item.key for item in longest}
@@ -24,7 +27,10 @@ def shown_histories(histories: Sequence[History]) -> list[History]:
 
 
 def _thinned(history: History, most: int) -> tuple[DatedRun, ...]:
-    """Of each stretch the fastest and the slowest run, the first and the last of all, and where a level began."""
+    """The runs of a history to draw, about ``most``: all, or of each stretch the fastest and the slowest.
+
+    The first and the last of all stay, and those where a level began.
+    """
     moments = history.moments
     if len(moments) <= most:
         return moments

@@ -83,7 +83,10 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 
 
 def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
-    """What is known of a node by the runs that it had."""
+    """What is known of the node ``host`` by ``runs``, all that it had, at least one.
+
+    Whether it is slow is not said here.
+    """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
     problems = [found for run in runs if (found := _problems(host, run))]
     return HostLine(
@@ -98,7 +101,7 @@ def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
 
 
 def _problems(host: str, run: SeenRun) -> list[str]:
-    """Texts of those that name the node, or none of the run's."""
+    """The problems of ``run`` that name the node ``host``, or none of the run's nodes."""
     named = [(text, {word.strip(".") for word in re.findall(r"[\w.-]+", text)}) for text in run.problems]
     return [text for text, words in named if host in words or words.isdisjoint(run.hosts)]
 
@@ -158,8 +161,10 @@ class _Repeats:
         return hosts, self._ratio(worst) - 1
 
     def _ratio(self, host: str) -> float:
-        """The mean step time of the repeats with the node over that of those without it, of configurations that have
-        both; 0 where none has."""
+        """The mean step time of the repeats with the node over that of those without it.
+
+        Only of configurations that have both. 0 where no configuration has both; 1.1 is a tenth slower with it.
+        """
         inside = self._inside(host)
         if not inside:
             return 0.0
@@ -170,13 +175,16 @@ class _Repeats:
         return (mine.seconds / mine.runs) / (seconds / runs)
 
     def _inside(self, host: str) -> list[_Repeat]:
-        """The repeats on a node whose group also ran without it."""
+        """The repeats on the node ``host`` whose configuration also ran without it."""
         counts = Counter(repeat.group for repeat in self.on_host[host])
         both = {group for group, count in counts.items() if count < self._totals[group].runs}
         return [repeat for repeat in self.on_host[host] if repeat.group in both]
 
     def _sureness(self, host: str) -> float:
-        """How far beyond "no difference" the ratio lies, in half widths of its interval; 0 where that is unknown."""
+        """How sure it is that the node is slow: how far beyond 1 its ratio is, in half widths of the interval.
+
+        0 where the node is not slower, or by too little to matter.
+        """
         if self._ratio(host) < _WORTH:
             return 0.0
         with_it = self._inside(host)

@@ -143,7 +143,10 @@ class _Choice:
         self._names = {_name(run) for run in self.runs}
 
     def _runs(self) -> list[MeasuredRun]:
-        """One of each configuration after the other until there are enough; in their own order."""
+        """The runs to show: the newest of each configuration, then the next ones, until there are ``MOST_RUNS``.
+
+        They are in the order in which they were given. Logs without a record count as one configuration.
+        """
         logs = [run for run in self.found if run.row is None]
         members = [*(item.members for item in self.groups), logs]
         newest = [sorted(some, key=lambda run: -run.created) for some in members]
@@ -153,12 +156,12 @@ class _Choice:
         return [run for run in self.found if id(run) in shown]
 
     def shown_groups(self) -> tuple[dict[str, Any], ...]:
-        """As JSON, the worst first, with the ids of the runs that are shown."""
+        """The configurations to show as JSON, the worst first, each with the ids of its runs that are shown."""
         listed = (self.every[at] for at in self.order[:MOST_GROUPS])
         return tuple({**item, "run_ids": self.named(item["run_ids"])} for item in listed)
 
     def named(self, run_ids: Sequence[str]) -> list[str]:
-        """Those of the run ids that the report shows."""
+        """Those of the run ids that the report shows, in their order."""
         return [name for name in run_ids if name in self._names]
 
     def deciding(self, seen: Sequence[SeenRun], hosts: Sequence[HostLine], workspace: Workspace) -> Deciding | None:
@@ -173,14 +176,18 @@ class _Choice:
         return Deciding(self.every[at], todo, step.command, _without(self.made[at], seen, hosts), excluded)
 
     def _called(self, of: Group | None) -> str:
-        """A configuration in a sentence; where there is one, it needs no name."""
+        """What to call the configuration ``of`` in a sentence; ``it`` where there is only one, or None is given."""
         if of is None or len(self.made) == 1:
             return "it"
         return named(self.every[self.made.index(of)], self.every)
 
 
 def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB report") -> Report:
-    """The report on measured runs, in their order; gives up what the runs hold in memory."""
+    """The report on measured runs, which may be none: everything that it says, in the order of the runs.
+
+    Gives up what the runs hold in memory and can read again. No fabrics, campaign or tuning are in it: callers add
+    them.
+    """
     seen = look_at(found)
     choice = _Choice(found)
     counts = _counts(found, seen)
@@ -224,7 +231,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
 
 
 def _forget(found: Sequence[MeasuredRun]) -> None:
-    """Let each run give up what it can read again."""
+    """Let each run give up what it holds in memory and can read again."""
     for run in found:
         run.forget()
 
@@ -235,7 +242,10 @@ def _name(run: MeasuredRun) -> str:
 
 
 def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
-    """Yields what the report has of each run that is shown."""
+    """Yields what the report has of each run that is shown, with fewer steps the more runs there are.
+
+    The run gives up its memory.
+    """
     most = MOST_POINTS // max(1, len(shown))
     for item in shown:
         result = {name: value for name, value in as_dict(item).items() if name != "why"}
@@ -251,9 +261,9 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
 
 
 def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
-    """How many of the runs ``found`` failed, are live or gave no result, and the most common causes of failure.
+    """How many of the runs ``found`` failed, are live or gave no result, and the commonest causes of failure.
 
-    Causes come from ``seen``, what is known of the runs beside their logs.
+    The causes are from ``seen``, what is known of those that LLMB recorded.
     """
     causes = Counter(run.cause for run in seen if run.cause and run.run.failed)
     became = Counter(run.outcome for run in found if run.status.state == "Incomplete")
@@ -268,8 +278,10 @@ def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
 
 
 def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
-    """Its mean step time in seconds over the runs without slow nodes, stalls included; None where those are none or
-    all."""
+    """The mean step time of a group in seconds over its runs without slow nodes, stalls included.
+
+    None where no run or every run is without one.
+    """
     slow = {line.host for line in hosts if line.slower is not None}
     members = {id(run) for run in worst.members}
     good = [run for run in seen if id(run.run) in members and run.run.good]
@@ -278,12 +290,15 @@ def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -
 
 
 def _varied(board: Board) -> bool:
-    """Whether the configurations of a ranking differ in more than what recipes document."""
+    """Whether the configurations of a ranking are a sweep: they differ in more than recipes document.
+
+    A job in two containers is none.
+    """
     return not {*board.names} <= _DOCUMENTED
 
 
 def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, Any]]:
-    """As ``results --rank`` has them, the fastest of each, with the ids of the runs that are shown."""
+    """The first rankings as ``results --rank --json`` has them, the fastest of each, with ids of shown runs only."""
     few = [replace(board, configurations=board.configurations[:_MOST_OF_SWEEP]) for board in boards[:_MOST_SWEEPS]]
     shown = ranking_as_dict(few)
     for board in shown:
@@ -299,18 +314,21 @@ def _histories(seen: Sequence[SeenRun]) -> list[History]:
 
 
 def _course(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
-    """The sentences on the histories that are drawn."""
+    """The sentences on changes of level in the histories that are ``drawn``, by all runs in ``every``."""
     keys = {item.key for item in drawn}
     return tuple(history_view([item for item in every if item.key in keys]).conclusions)
 
 
 def _moments(found: Sequence[History]) -> int:
-    """The number of runs in some histories."""
+    """The number of runs in all the histories together."""
     return sum(len(item.moments) for item in found)
 
 
 def _left_out(**counts: tuple[int, int]) -> dict[str, str]:
-    """By the section: how many of how many are shown, and where the rest is."""
+    """What a report leaves out, by the section: how many of how many are shown, and the command that has the rest.
+
+    ``counts``: shown and all, for each section; one that shows all is left out of the answer.
+    """
     found = {}
     for section, (shown, all_of_them) in counts.items():
         if shown < all_of_them:

@@ -57,13 +57,13 @@ class SeenRun:
 
     @property
     def steady(self) -> StepTime | None:
-        """Its step time without stalls: what is slow in each step. None: it has none to compare."""
+        """The run's step time without stalls: what is slow in each step; None: it has none to compare."""
         good = self.run.good
         return replace(good, stalls=(), steps=_ENDLESS) if good else None
 
     @property
     def observed(self) -> Observed | None:
-        """Its place in the history of its configuration; None where it has no step time to compare."""
+        """The run's place in the history of its configuration; None where it has no step time to compare."""
         run, good = self.run, self.run.good
         if good is None:
             return None
@@ -90,7 +90,10 @@ class _Words:
 
 
 def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
-    """What is kept of those of ``found`` that LLMB recorded, in their order."""
+    """What a report keeps of those of ``found`` that LLMB recorded, in their order.
+
+    Each run then gives up what it holds in memory and can read again.
+    """
     words = _Words()
     seen = []
     for start in range(0, len(found), _AT_ONCE):
@@ -105,7 +108,10 @@ def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
 
 
 def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
-    """What the report keeps of a run once its record is given up."""
+    """What the report keeps of a run once its ``record`` is given up.
+
+    ``words`` holds what it has in common with others.
+    """
     scheduler, account = record.plan.scheduler, item.account
     item.memory_gib  # noqa: B018 (while its record is at hand)
     return SeenRun(
@@ -129,7 +135,10 @@ def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
 
 
 def _cause(item: MeasuredRun) -> str:
-    """In the words that it shares with other failures of its kind: without rank and node."""
+    """Why a run failed, in the words that it shares with other failures of the kind: without rank and node.
+
+    Empty where it did not.
+    """
     if item.why is None:
         return ""
     return printable(item.why.cause.what if item.why.cause else item.why.short)

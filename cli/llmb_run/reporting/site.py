@@ -14,7 +14,10 @@ _MOST = 4
 
 
 def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[str, str], ...]:
-    """Cluster, GPUs, software, dates, who: what is known of each, with its name."""
+    """Cluster, GPUs, software, dates and people of a report's runs: pairs of a name and a text, safe to print.
+
+    What nothing is known of is left out.
+    """
     days = sorted({time.strftime("%Y-%m-%d", time.gmtime(run.run.created)) for run in seen})
     lines = (
         ("Cluster", _cluster(seen, workspace)),
@@ -35,7 +38,10 @@ def _cluster(seen: Sequence[SeenRun], workspace: Workspace) -> str:
 
 
 def _gpus(seen: Sequence[SeenRun]) -> str:
-    """The GPUs that the runs had, by their nodes' own account, else as planned."""
+    """The GPUs that the runs had, ``4 nodes with 8 H100``, by their nodes' own account, else as planned.
+
+    Empty without runs.
+    """
     nodes: dict[str, set[str]] = {}
     planned: list[str] = []
     for run in seen:
@@ -64,7 +70,10 @@ def _software(seen: Sequence[SeenRun]) -> str:
 
 
 def listed(values: Iterable[str], between: str = ", ") -> str:
-    """Each value once, the first of them by name: ``a, b, c, d, 3 more``."""
+    """Each of the values once, as they come, at most ``_MOST`` of them: ``a, b, c, d, 3 more``.
+
+    Empty texts are left out.
+    """
     names = list(dict.fromkeys(value for value in values if value))
     more = [f"{len(names) - _MOST} more"] if len(names) > _MOST else []
     return between.join([*names[:_MOST], *more])

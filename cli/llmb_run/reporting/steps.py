@@ -29,7 +29,7 @@ class StepColumns(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def steps_of(timing: RunTiming, most: int) -> StepColumns:
-    """At most about ``most`` steps of a run for the page, with the quantiles of all steady ones."""
+    """The steps of a run for the page, about ``most`` at most, with the quantiles of all steps after warm-up."""
     items = thin(timing.iterations, most)
     steady = sorted(item.seconds for item in after_warm_up(timing))
     return StepColumns(
@@ -42,7 +42,10 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
 
 
 def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
-    """``items``, or of each stretch of equal length its fastest and slowest step and its highest loss, in order."""
+    """About ``most`` of the steps ``items``, in order: all if they are no more, else the extremes of each stretch.
+
+    Those are its fastest and slowest step and its highest loss, beside the first and the last step of all.
+    """
     items = list(items)  # else each look at one asks the file
     if len(items) <= most:
         return items
@@ -55,12 +58,15 @@ def thin(items: Sequence[Iteration], most: int) -> list[Iteration]:
 
 
 def stretches(count: int, number: int) -> list[range]:
-    """The positions of ``count`` items divided into ``number`` stretches as equal as can be."""
+    """The positions of ``count`` items, from 0, divided into ``number`` stretches, as equal as can be."""
     return [range(count * at // number, count * (at + 1) // number) for at in range(number)]
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """A quantile of sorted values, interpolated linearly; there must be at least one."""
+    """A quantile of the values ``ordered``, which rise and are at least one; interpolated linearly.
+
+    ``share``: 0 is the smallest value, 0.5 the median, 1 the largest.
+    """
     at = share * (len(ordered) - 1)
     below = math.floor(at)
     above = min(below + 1, len(ordered) - 1)
@@ -68,7 +74,7 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def _finite(value: float | None) -> float | None:
-    """A value with few digits; None for one that is missing or no number."""
+    """A value with as many digits as the page shows; None for one that is missing, infinite or no number."""
     return _short(value) if value is not None and math.isfinite(value) else None
 
 

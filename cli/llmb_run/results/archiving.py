@@ -58,7 +58,10 @@ class Archive:
 
 
 def check_archive(path: Path, *, overwrite: bool) -> None:
-    """Raise RequestError where no archive could be written to ``path``: its name, its folder, or what is there."""
+    """Raise RequestError where no archive could be written to ``path``: its name, its folder, or what is there.
+
+    ``overwrite``: a file that is there may be replaced. Writes nothing, and does not look at permissions.
+    """
     if not path.name.endswith((".tar.zst", ".tar.gz")):
         raise RequestError(f"{path.name}: an archive is .tar.zst or .tar.gz", remedy="--output runs.tar.zst")
     if path.exists() and not overwrite:
@@ -144,12 +147,18 @@ class _Packer:
         self.add_bytes("SHA256SUMS", os.fsencode(sums))
 
     def add_bytes(self, name: str, content: bytes) -> None:
-        """Pack a file with this content, in which the caller has masked what is secret."""
+        """Pack a file ``name`` with this content, in which the caller has masked what is secret.
+
+        Its time is that of the newest so far.
+        """
         digest = hashlib.sha256(content).hexdigest()
         self._add(name, io.BytesIO(content), len(content), self._archive.newest, 0o644, digest)
 
     def _add_file(self, path: Path, name: str, *, is_code: bool) -> None:
-        """Pack a file with its secrets masked; one that is not text is left out unless that is asked for."""
+        """Pack a file as ``name``, with its secrets masked, and note where some were; times and permissions stay.
+
+        One that is not text is left out, and noted, unless it ``is_code`` or ``unmasked`` archives are asked for.
+        """
         # A copy first: a log may grow while it is read, and tar must know the size before the content.
         with tempfile.TemporaryFile() as copy, path.open("rb") as source:
             text = not (_UNREADABLE & set(path.suffixes)) and b"\0" not in source.read(_LOOK)
@@ -173,7 +182,7 @@ class _Packer:
             self._archive.masked.append(f"{self._top}/{name}")
 
     def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
-        """Write one file into the archive, and keep its hash."""
+        """Write one file into the archive below its top folder, and note its SHA-256 ``digest``."""
         info = tarfile.TarInfo(f"{self._top}/{name}")
         info.size, info.mtime, info.mode = size, mtime, mode
         self._tar.addfile(info, content)
@@ -189,7 +198,12 @@ def _sum_line(digest: str, name: str) -> str:
 
 @contextmanager
 def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A writable stream that compresses into ``target``; raises OSError when zstd failed."""
+    """A writable stream that compresses into ``target``, by gzip or zstd as the name of ``path`` says.
+
+    Raises:
+        EnvironmentLacks: the program zstd is not on PATH
+        OSError: zstd failed, known when the stream is closed
+    """
     if path.name.endswith(".tar.gz"):
         with gzip.GzipFile("", fileobj=target, mode="wb", mtime=0) as stream:
             yield cast(IO[bytes], stream)
@@ -214,7 +228,10 @@ def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
 
 
 def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
-    """The regular files of a run folder, by name. Links are left out: they may lead anywhere."""
+    """Yields the regular files below a run folder, by name; no checkpoints, and profiles only if asked for.
+
+    Links are left out: they may lead anywhere.
+    """
     for path in sorted(folder.iterdir()):
         if path.name in _LEFT_OUT or (path.name == _PROFILES and not profiles):
             continue
@@ -226,7 +243,10 @@ def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
 
 
 def _is_planned_code(folder: Path) -> bool:
-    """Whether ``code.zip`` is the training code that the record names: LLMB's own source, which holds no secret."""
+    """Whether ``code.zip`` in a run's folder is the training code that its record names, which holds no secret.
+
+    False where one of the two cannot be read.
+    """
     try:
         return hash_of_packed(read_plain(folder / _CODE)) == load_record(folder).manifest.get("code_sha256")
     except (OSError, RecordError):
@@ -239,16 +259,20 @@ class Mask:
     _ASSIGNED = re.compile(rb"\b([A-Za-z][A-Za-z0-9_]*)(=['\"]?)([^\s'\";,]{8,})")
 
     def __init__(self, secrets: Sequence[str]) -> None:
+        """Keep the values to mask: of environment variables with a secret's name, and ``secrets``.
+
+        Values of fewer than 8 characters are left alone: they would mask ordinary words.
+        """
         # A short value would mask ordinary words.
         around = [value for name, value in os.environ.items() if is_secret_name(name)]
         self._known = sorted({os.fsencode(value) for value in (*around, *secrets) if len(value) >= 8}, key=len)[::-1]
 
     def text(self, content: bytes) -> bytes:
-        """``content`` with the secrets of every line masked."""
+        """``content`` with every secret in it replaced by ``****``, line by line; line ends stay."""
         return b"".join(self(line) for line in content.splitlines(keepends=True))
 
     def value(self, plain: Any) -> Any:
-        """Plain values, as JSON has them, with every text in them masked."""
+        """Plain values, as JSON has them, with every text in them masked; keys stay, and a tuple becomes a list."""
         if isinstance(plain, str):
             return self(plain.encode(errors="surrogateescape")).decode(errors="surrogateescape")
         if isinstance(plain, dict):
@@ -256,6 +280,7 @@ class Mask:
         return [self.value(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
     def __call__(self, block: bytes) -> bytes:
+        """``block``, such as a line, with every secret in it replaced by ``****``."""
         for value in self._known:
             block = block.replace(value, _MASK)
         block = SECRET_SHAPES.sub(_MASK, block)
@@ -263,13 +288,16 @@ class Mask:
 
 
 def _without_value(found: re.Match[bytes]) -> bytes:
-    """A match of ``NAME=value`` with the value masked where the name is a secret's."""
+    """The text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's."""
     name, sign, value = found.groups()
     return name + sign + (_MASK if is_secret_name(name.decode()) else value)
 
 
 def stored_secrets(install: Path) -> list[str]:
-    """The token and the key that the installer keeps in the installation, where they are ours to read."""
+    """The tokens and keys that the installer keeps in an installation, sorted, as far as they are ours to read.
+
+    Empty where there are none. The last word of each line of those files counts as one.
+    """
     found = set()
     for name in ("hf_token", "enroot/.credentials"):
         with contextlib.suppress(OSError):

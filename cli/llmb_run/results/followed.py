@@ -21,9 +21,13 @@ from llmb_run.terminal import next_command
 
 
 def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
-    """``started`` with what its runs came to, where all of them were followed to their end; else unchanged.
+    """``started`` with what its runs came to in its text, where all were followed to their end; else unchanged.
 
-    ``ranked``: several as a ranking, not each configuration for itself.
+    Unchanged too for a dry run, and where no job was started. ``ranked``: several runs as a ranking, not each
+    configuration for itself. A single run also brings another hint.
+
+    Raises:
+        RecordError: the record of one of the runs cannot be read
     """
     if callable(started.data):  # a dry run
         return started

@@ -76,24 +76,30 @@ class Group:
 
     @property
     def shown_seconds(self) -> float | None:
-        """Mean step time, stalls included: the one that is compared; without a reference of what each run shows."""
+        """The configuration's mean step time in seconds, stalls included: the one that is compared.
+
+        None where no run has one. Without a comparison, the mean of what its judged runs show.
+        """
         if self.runs and self.verdict and self.verdict.reference and self.verdict.decision:
             return self.verdict.reference.seconds * self.verdict.decision.ratio
         return mean_step_seconds(self.runs)
 
     @property
     def mean(self) -> float | None:
-        """The mean step time in seconds; None where no run has one."""
+        """The mean of the judged runs' steady step times in seconds; None where no run has one."""
         return statistics.fmean(self.seconds) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation between the runs as a share of their mean; None below two runs."""
+        """Standard deviation between the judged runs' step times as a share of their mean; None below two runs."""
         return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
 
 
 def group(found: Sequence[MeasuredRun]) -> list[Group]:
-    """Groups in the order of their first runs; logs without a record are in none."""
+    """The runs in groups of one configuration and image, each judged together, in the order of their first runs.
+
+    Logs without a record are in none.
+    """
     together: dict[str, list[MeasuredRun]] = {}
     for item in found:
         if item.row is not None:
@@ -102,7 +108,10 @@ def group(found: Sequence[MeasuredRun]) -> list[Group]:
 
 
 def _group(members: Sequence[MeasuredRun]) -> Group:
-    """Of all but the first run, what the index has of them is enough."""
+    """The runs ``members``, at least one and all of one configuration, as a group with its verdict.
+
+    Of all but the first run, what the index has of them is enough.
+    """
     first = members[0]
     plan = recorded(first).plan
     good = sorted((item for item in members if item.good is not None), key=lambda item: item.created)
@@ -140,7 +149,7 @@ def _group(members: Sequence[MeasuredRun]) -> Group:
 
 
 def _times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
-    """The step times of the runs that have one that counts."""
+    """The step times of the runs that have one that counts, in their order; the others are left out."""
     return [run.good for run in runs if run.good is not None]
 
 
@@ -156,7 +165,7 @@ def recorded(run: MeasuredRun) -> RunRecord:
 
 
 def _preference(run: MeasuredRun) -> int:
-    """Whose reference is the group's: a baseline's before a published one's, before a reason why there is none."""
+    """The sort key by which a run's reference becomes its group's: a baseline before what was published, none last."""
     if run.reference is None:
         return 2
     return 0 if run.reference.kind == "baseline" else 1
@@ -214,7 +223,7 @@ GROUP: tuple[Column[Group], ...] = (
 
 
 def group_view(groups: Sequence[Group]) -> View[Group]:
-    """The table of ``results --group``: a row for each configuration."""
+    """The table of ``results --group``: a row for each configuration, in the order of ``groups``."""
     return View("groups", [as_dict(GROUP, item) for item in groups], GROUP, groups)
 
 
@@ -242,7 +251,7 @@ class RankedConfiguration:
 
     @property
     def seconds(self) -> float | None:
-        """Mean step time of its runs, as people are shown it; None where there is none."""
+        """Mean step time of its successful runs in seconds, as people are shown it; None where there is none."""
         return mean_step_seconds(run for run in self.group.members if run.good)
 
 
@@ -287,13 +296,16 @@ class Board:
 
 
 def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
-    """One for each model with its sequence length, in the order of the first runs."""
+    """A ranking for each model with its sequence length, in the order of the first runs; empty: no run has a record.
+
+    Finds out first why those of the runs that failed did.
+    """
     explain(found)
     return boards_of(group(found), workspace)
 
 
 def boards_of(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
-    """A ranking for each kind of work among the groups."""
+    """A ranking for each kind of work among the groups, in the order of the first group of each."""
     return [_board(items, workspace) for items in of_the_same_work(groups)]
 
 
@@ -308,7 +320,10 @@ def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
 
 
 def _board(items: Sequence[Group], workspace: Workspace) -> Board:
-    """The ranking of groups that do the same work; those without a step time stand last."""
+    """The ranking of groups that do the same work, at least one, the fastest first.
+
+    Those without a step time stand last.
+    """
     from llmb_run.starting.command_line import command_for  # of no other table
 
     plans = [_record(item).plan for item in items]
@@ -343,7 +358,11 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
 
 
 def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
-    """With figures of all its runs: a verdict looks after fixed numbers of them, an order is of all. None: no time."""
+    """A group as a contender of a ranking, with figures of all its timed runs.
+
+    None where none has a step time that counts. A verdict looks after fixed numbers of runs, but an order is of all.
+    ``values``: in what it differs from the others.
+    """
     good = {run.run_id: run.good for run in item.members if run.good}
     if not good:
         return None
@@ -360,7 +379,7 @@ def _record(item: Group) -> RunRecord:
 
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:
-    """Why none of the runs has a time: ``out of memory``; each reason once."""
+    """Why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
     found = dict.fromkeys(
         "not ended" if run.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
         for run in members
@@ -369,7 +388,10 @@ def _outcome(members: Iterable[MeasuredRun]) -> str:
 
 
 def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
-    """A figure of groups, of ranked configurations; tables have the interval in words, and another step time."""
+    """A column of groups as one of ranked configurations.
+
+    Tables have the interval in words, and no ``step_seconds``: they have a step time of their own.
+    """
     forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
     text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
     return replace(figure, value=at("group", figure.value), forms=forms, text=text)  # type: ignore[return-value]
@@ -391,7 +413,7 @@ def _memory(entry: RankedConfiguration) -> float | None:
 
 
 def _failed(entry: RankedConfiguration) -> str | None:
-    """Of those without a time why; of others what became of runs that have none."""
+    """Why a ranked configuration, or some of its runs, has no step time; None where all its runs have one."""
     others = [run for run in entry.group.members if run.good is None]
     if entry.place is None or not others:
         return entry.outcome or None
@@ -399,7 +421,10 @@ def _failed(entry: RankedConfiguration) -> str | None:
 
 
 def ranking_text(found: Sequence[Board], width: int) -> str:
-    """The rankings, one for each model: the fastest first, then a table that fits ``width``."""
+    """The rankings as text, each with its fastest configuration, a table for ``width`` characters, and a command.
+
+    The rule of ranking comes last. Without any ranking, a sentence that says so. The text ends with a newline.
+    """
     parts = []
     for board in found:
         lines = wrapped(f"{board.title}: {_fastest(board)}", width)
@@ -416,7 +441,10 @@ _LEAST_OUTCOME = 12
 
 
 def _fastest(board: Board) -> str:
-    """Which configuration is the fastest, by how much, and over which iterations where not over the documented ones."""
+    """A ranking in a sentence: how many configurations there are, the fastest one, its step time, and ties.
+
+    With the iterations that were measured where these are not the documented ones.
+    """
     many = counted(len(board.configurations), "configuration")
     placed = [item for item in board.configurations if item.place is not None]
     if not placed:
@@ -433,7 +461,7 @@ def _fastest(board: Board) -> str:
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:
-    """The rankings as JSON values, in seconds and shares."""
+    """The rankings as JSON values, in their order: times in seconds, differences and spreads as shares."""
     return [
         {
             "title": board.title,

@@ -40,12 +40,15 @@ class Line:
 
     @cached_property
     def slow_node(self) -> SlowNode | None:
-        """The node that slows down some of its runs; None where none is known to."""
+        """The node, or nodes of which one is meant, that slows down some of the line's runs.
+
+        None where none is known to.
+        """
         dated = sorted(self.runs, key=lambda run: run.created)
         return culprit([run.good for run in dated if run.good])
 
     def why_slow(self, node: str) -> str:
-        """Why its runs with a node are slow, by what the newest of them recorded."""
+        """Why the line's runs with ``node`` are slow, in a few words, by what they recorded; else by how much."""
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
         texts = [text for run in newest for text in run.problems]
@@ -54,12 +57,15 @@ class Line:
 
     @property
     def seconds(self) -> float | None:
-        """Mean step time: of a configuration the one that is compared; of a log what it shows."""
+        """Mean step time in seconds: of a configuration the one that is compared, of a log what it shows.
+
+        None: it has none.
+        """
         return self.group.shown_seconds if self.group else mean_step_seconds(self.runs)
 
     @property
     def difference(self) -> float | None:
-        """Step time over the reference's, less 1; None where there is none."""
+        """The configuration's step time over its reference's, less 1; None where nothing was compared."""
         return self.group.verdict.difference if self.group and self.group.verdict else None
 
     @property
@@ -70,13 +76,13 @@ class Line:
 
     @property
     def word(self) -> str:
-        """How the configuration stands, in capitals."""
+        """How the configuration stands, as one of ``WORST_FIRST`` in capitals."""
         word = self.group.word if self.group else word_of(None, self.outcomes, judged=0, in_reference=0)
         return word.upper()
 
     @property
     def count(self) -> str:
-        """How many runs it has, and what became of those that have no step time."""
+        """How many runs it has, and what became of those without a step time, unless ``word`` does: ``5, 1 failed``."""
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
         told = "".join(f", {number} {what}" for number, what in others if number)
         return f"{len(self.runs)}{told}"
@@ -88,15 +94,23 @@ def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
 
 
 def lines_of(found: Sequence[MeasuredRun], groups: Sequence[Group], names: Sequence[str]) -> list[Line]:
-    """A line for each configuration, which have ``names``, and for each log that LLMB did not make; what matters most
-    comes first."""
+    """A line for each configuration, what matters most first, then one for each log that LLMB did not make.
+
+    Args:
+        found: all runs, among which the logs are
+        groups: the configurations
+        names: what to call them, one for each group
+    """
     known = [Line(name, item.members, item) for name, item in zip(names, groups, strict=True)]
     logs = [Line(printable(run.timing.files.name), [run]) for run in found if run.row is None]
     return [*sorted(known, key=_urgency), *logs]
 
 
 def names_of(groups: Sequence[Group]) -> list[str]:
-    """What each configuration is called: model, dtype, GPUs, and in what it differs from others of that name."""
+    """What each configuration is called: recipe, size, dtype, GPUs, and in what it differs from others of that name.
+
+    Names are in the order of ``groups``.
+    """
     plans = [recorded(item.members[0]).plan for item in groups]
     bases = [f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}" for plan in plans]
     if len(set(bases)) == 1 < len(bases):
@@ -120,7 +134,7 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
 
 def _told_apart_by(names: Sequence[str], words: Sequence[str]) -> list[str]:
-    """``names``, with the word behind each that others share, where their words differ."""
+    """``names``, with its word added to each name that several have with different words."""
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
         of_name.setdefault(name, set()).add(word)

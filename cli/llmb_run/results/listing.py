@@ -44,12 +44,15 @@ class Step(NamedTuple):
 
     @property
     def command(self) -> str:
-        """The command line, to be pasted."""
+        """The command line, ``llmb-run ...``, quoted so that it can be pasted into a shell."""
         return f"llmb-run {shlex.join(self.words)}"
 
 
 def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
-    """The most urgent step of all groups, of the first of them where several are."""
+    """What to do next about the runs: the most urgent step of all groups; of equally urgent ones the first.
+
+    Without groups, to list what can be run.
+    """
     return _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
 
 
@@ -59,7 +62,10 @@ def _install(found: Sequence[MeasuredRun]) -> Path | None:
 
 
 def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
-    """A slow node before all else: whatever waits for an answer would be measured with it."""
+    """The most urgent step; to exclude a slow node before all else, as further runs would be measured with it.
+
+    Without groups, to list what can be run. ``summary`` is that of the same runs.
+    """
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
             reason = slowed[0].why_slow(nodes[0])
@@ -77,7 +83,7 @@ _RANK = ("results", "--rank")
 
 
 def _named(runs: Sequence[MeasuredRun]) -> list[str]:
-    """Runs by the names of the sweeps that they are of, or by their ids."""
+    """Runs as words of a command: the names of the sweeps or other rounds that they are of, or else their ids."""
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
     return names if all(map(round_named, names)) else _ids(runs)
@@ -135,7 +141,10 @@ def _more(item: Group, verdict: Verdict) -> Step:
 
 
 def _make_reference(item: Group, why: str) -> Step:
-    """A baseline of the runs, where these are enough; where they are one, runs that are compared with it."""
+    """The step that makes a baseline of a group's runs, or, where these are too few, runs more of them.
+
+    ``why``: the reason, for people. Where the runs are the baseline already, to run more that are compared with it.
+    """
     known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
     if all(run.run_id in known for run in item.runs):
         return _repeat(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
@@ -147,14 +156,17 @@ def _make_reference(item: Group, why: str) -> Step:
 
 
 def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
-    """To run a configuration ``count`` times more, with ``spread`` on other days."""
+    """The step to run the newest of a group's runs ``count`` times more.
+
+    ``spread``: on other days, where there is a queue.
+    """
     newest = item.runs[-1]
     days = ("--spread", str(count)) if spread and recorded(newest).plan.scheduler is not None else ()
     return Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why, "Run {} again.")
 
 
 def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
-    """The ids of the first few runs."""
+    """The ids of the first runs, at most ``_MOST_IDS``."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
 
@@ -179,7 +191,10 @@ class Parts:
 
 
 def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
-    """The conclusion, a line for each configuration, the weightiest notes, what else is asked for, the next step."""
+    """What plain ``results`` prints: conclusion, a line for each configuration, weightiest notes, next step.
+
+    Between these, the tables that ``parts`` ask for. The text ends with a newline.
+    """
     groups = group(found)
     shown = list(found)
     if parts.most is not None and len(found) > parts.most:
@@ -208,13 +223,13 @@ def _with_reason(step: Step, width: int) -> str:
 
 
 def _options_left(parts: Parts, notes: int) -> str:
-    """The options that show what is not on the screen, as one line."""
+    """The options that show what is not on the screen, as one line; ``notes``: how many notes there are."""
     asked = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
     return "  ".join([*(option for option, given in asked.items() if not given), "--json", "--format csv"])
 
 
 def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
-    """The table of step times as the documents' parsers print it, one for each analysis."""
+    """The tables of step times as the documents' parsers print them, one for each way and window of measuring."""
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
         analyses.setdefault((item.style.heading, str(item.timing.window)), []).append(item)
@@ -226,7 +241,7 @@ def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """All runs as JSON, with the verdicts over them and the next step."""
+    """What ``results --json`` has: all runs, the groups with the verdicts over them, and the next step."""
     groups = group(found)
     step = next_step(found, groups)
     return {
@@ -237,7 +252,10 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 
 
 def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
-    """A line for each run: its step time, its difference from the reference, what became of it, what differs."""
+    """The table of single runs: step time, difference from the reference, what became of each, what differs.
+
+    ``found`` are the runs to list, at least one, and ``summary`` is that of all.
+    """
     explain(found)
     in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
     differing, jobs = what_differs(found, summary.groups), summary.jobs
@@ -285,7 +303,10 @@ _DISPENSABLE = (
 
 
 def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict[int, str]:
-    """What of each run, by its ``id()``, is not as in most others of its group: of the facts that ``compare`` knows."""
+    """In what each run differs from most others of its group, by the run's ``id()``: ``driver 580.95; on n12``.
+
+    Of the facts that ``compare`` knows. Empty text: in nothing; a run that is alone in its group is left out.
+    """
     wanted = {id(item) for item in listed}
     found: dict[int, str] = {}
     for item in groups:
@@ -296,7 +317,10 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
 
 
 def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
-    """For each run, what is known of it and is not so in most others, as text; empty where nothing is."""
+    """For each run, the facts that are not so in most others, as text, the first few.
+
+    Empty text where there are none. ``known``: the facts of each run of a group, by any key, which the answer has too.
+    """
     names = dict.fromkeys(name for of_run in known.values() for name in of_run if name != "hosts")
     usual = {name: _usual(name, list(known.values())) for name in names}
     hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}
@@ -319,7 +343,10 @@ def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 
 
 def _usual(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
-    """What more runs have than any other value; None where there is no such value."""
+    """The value of the fact ``name`` that more runs have than any other value; None where two are equally common.
+
+    Runs whose nodes did not tell it do not count.
+    """
     told = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
     (value, count), *others = Counter(of_run.get(name, "-") for of_run in told).most_common(2)
     return None if others and others[0][1] == count else value

@@ -24,7 +24,7 @@ _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
 
 
 def are_nccl_tests(words: Sequence[str]) -> bool:
-    """Whether these words name outputs of nccl-tests, and nothing else.
+    """Whether these words name files with outputs of nccl-tests, and nothing else; False where none does.
 
     Raises:
         RequestError: some do, and others do not
@@ -47,12 +47,16 @@ def _is_one(file: Path) -> bool:
 
 
 def _text(file: Path, most: int) -> str:
-    """The first ``most`` bytes of a file as text."""
+    """At most the first ``most`` bytes of a file as text; what is not UTF-8 becomes a replacement character.
+
+    Raises:
+        OSError: the file cannot be read
+    """
     return read_some(file, most).decode(errors="replace")
 
 
 def read_nccl_tests(file: Path) -> list[NcclTest]:
-    """The tests whose output a file is.
+    """The tests whose output a file is, in order; empty where it holds none.
 
     Raises:
         RequestError: it cannot be read
@@ -64,7 +68,9 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
 
 
 def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str], int]:
-    """What the files say, as data, table and CSV, and the exit status: 1 if a test is not good.
+    """What output files of nccl-tests say: functions that make the data, the table and the CSV; the exit status.
+
+    The status is 1 if a test is not good, or there is none, else 0.
 
     Raises:
         RequestError: a file cannot be read
@@ -79,7 +85,7 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
 
 
 def answer(test: NcclTest) -> str:
-    """The line to print first of an output of nccl-tests: whether it is good, and its largest bandwidth."""
+    """The first line on an output of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and its largest bandwidth."""
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
     told = f"{what} on {where}"
@@ -108,7 +114,10 @@ def _wrong(test: NcclTest) -> str:
 
 
 def _as_text(word: str, test: NcclTest) -> str:
-    """What is printed of one output of nccl-tests; ``word`` names its file."""
+    """What is printed of one output of nccl-tests: the answer, problems, figures, and what others published.
+
+    ``word`` names its file.
+    """
     lines = [f"{printable(word)}: {answer(test)}"]
     lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
     told = [printable(test.gpu), f"NCCL {printable(test.library)}" if test.library else ""]
@@ -125,7 +134,10 @@ def _as_text(word: str, test: NcclTest) -> str:
 
 
 def _cells(column: Column | None) -> list[str]:
-    """The cells of a column of results: time, bus bandwidth, wrong values; empty ones without a column."""
+    """A column of results as three texts: time in microseconds, bus bandwidth in GB/s, wrong values.
+
+    Empty ones for None.
+    """
     if column is None:
         return ["", "", ""]
     wrong = "not counted" if column.wrong is None else f"{column.wrong:g}"
@@ -141,7 +153,7 @@ def _size(count: int) -> str:
 
 
 def _published(test: NcclTest) -> Sequence[PublishedBandwidth]:
-    """What others have published of the same GPUs on as many nodes."""
+    """What others have published of the same GPUs on as many nodes, the fastest first; empty where nothing was."""
     return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
 
 
@@ -172,7 +184,7 @@ def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
 
 
 def _csv_rows(word: str, test: NcclTest, item: SizeResult) -> Iterator[list[object]]:
-    """Yields the CSV rows of one size."""
+    """Yields the CSV rows of one size under the heads ``_CSV``: out of place, then in place, if measured."""
     for in_place, column in ((False, item.out_of_place), (True, item.in_place)):
         if column is not None:
             figures = [column.seconds, column.algbw_gbps, column.busbw_gbps, column.wrong]

@@ -26,9 +26,13 @@ _SLOW_NODE, _NOT_TRAINING, _FAILURE, _NODE, _SHORT, _REMARK, _VERDICT, _RUN, _RE
 def notes_on(
     lines: Sequence[Line], looked_at: Sequence[MeasuredRun], found: Sequence[MeasuredRun], excluded: frozenset[str]
 ) -> list[Note]:
-    """Everything to know of ``found``, the weightiest first; each text once.
+    """Everything to know of the runs ``found``, as notes: the weightiest first, each text once; empty: nothing.
 
-    ``lines`` are their configurations. Logs and records are read of the runs ``looked_at``. ``excluded`` are nodes.
+    Args:
+        lines: the configurations of the runs
+        looked_at: the runs of which logs and records are read
+        found: all runs; what their references are is noted, too
+        excluded: nodes that jobs are kept off already, of which less is made
     """
     explain(looked_at)
     known = {id(run) for run in looked_at}
@@ -49,7 +53,7 @@ def notes_on(
 
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
-    """Sentences that a reader must know of runs that were judged together, with the configuration's title."""
+    """Sentences that a reader must know of runs that were judged together, each with the configuration's title."""
     return [f"{item.title}: {text}" for item in items for text in _remarks(item)]
 
 
@@ -59,13 +63,16 @@ def _remarks(item: Group) -> Sequence[str]:
 
 
 def _other_remarks(line: Line, group: Group) -> list[str]:
-    """Of its runs together, but for what the note on its slow node says."""
+    """The remarks on the runs of ``group`` together, without those that name the slow node of its ``line``."""
     told = line.slow_node.nodes if line.slow_node else ()
     return [text for text in _remarks(group) if not names_one(text, told)]
 
 
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
-    """The node that slows down some of its runs, with what these recorded of it."""
+    """Yields the note on the node that slows down runs of a configuration, with what ``runs`` recorded of it.
+
+    Nothing where no node is known to. A node among ``excluded`` makes a note of less weight.
+    """
     node = line.slow_node
     if node is None:
         return
@@ -81,7 +88,10 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
 
 
 def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable[Note]:
-    """Of the runs without a step time: how many, and why. ``known``: the ``id()`` of the runs that are looked at."""
+    """Yields a note for each outcome and reason of runs without a step time: how many runs, of what, and why.
+
+    ``known``: the ``id()`` of the runs that are looked at; others are left out.
+    """
     together: dict[tuple[Outcome, str], list[tuple[Line, MeasuredRun]]] = {}
     for line in lines:
         for run in line.runs:
@@ -106,14 +116,18 @@ _WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "
 
 
 def _why(run: MeasuredRun) -> str:
-    """Why a run has no result that counts, in words."""
+    """Why a run has no result that counts, in words: of one that failed the short diagnosis; empty where it has one."""
     if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
     return run.unfit
 
 
 def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable[Note]:
-    """What single runs say of their steps, their logs and their nodes, but for the nodes that are ``told`` of."""
+    """Yields notes on what single runs say of their steps, their logs and their nodes.
+
+    Equal problems of nodes are one note. Problems that name one of the nodes ``told`` are left out: there is a note on
+    these already.
+    """
     problems: dict[str, list[str]] = {}
     for run in runs:
         name = run.run_id or printable(run.timing.files.name)

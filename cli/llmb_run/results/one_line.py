@@ -8,7 +8,10 @@ from llmb_run.columns import seconds_of
 
 
 def result_line(measured: MeasuredRun) -> str:
-    """Step time, tokens per second, MFU and verdict; of a run without figures what became of it and the reason."""
+    """A run's result in a line: step time in seconds, tokens per second, MFU where known, and the verdict.
+
+    Of a run without figures what became of it, and the reason where there is one.
+    """
     values, seconds = measured.figures, measured.step_seconds
     if values is None or seconds is None:
         why = measured.timing.status.message

@@ -22,12 +22,15 @@ from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, formatted, less_
 
 
 def _text(value: object) -> str | None:
-    """Text that a log or a file says; None for an empty one."""
+    """Text that a log or a file says, made safe to print; None for an empty one or None."""
     return printable(str(value)) if value else None
 
 
 def _texts(path: str) -> Callable[[Any], list[str]]:
-    """A column's value: the texts at ``path``, safe to print; empty where there are none."""
+    """A function of a row that returns the texts at the dotted ``path``, safe to print.
+
+    An empty list where there are none.
+    """
     value = at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
 
@@ -37,7 +40,10 @@ LEAST_TFLOPS = 0.05
 
 
 def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun], str]:
-    """The cell, where it is not 0.0: what a CPU does is not counted in TFLOPS."""
+    """A function of a run that returns the cell ``text`` makes, empty where TFLOPS are below ``LEAST_TFLOPS``.
+
+    That is so on CPUs, whose work is not counted in TFLOPS.
+    """
 
     def worth_it(run: MeasuredRun) -> str:
         """The cell's text; empty for TFLOPS so small that they say nothing."""
@@ -48,7 +54,10 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
 
 
 def _days(run: MeasuredRun) -> str:
-    """Days to train; of a smoke test, whose model nobody trains, nothing."""
+    """The cell of the days to train on 1T tokens.
+
+    Empty without figures, and for a smoke test, whose model nobody trains.
+    """
     smoke = run.record is not None and run.record.plan.model_size == "smoke"
     return "" if smoke or run.figures is None else formatted(run.figures.days_1t, ".2f")
 
@@ -59,7 +68,10 @@ def _percent(share: float) -> float:
 
 
 def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str]:
-    """The cell of a figure; of a log that LLMB did not make, what the log itself says over the window."""
+    """A function of a run that returns the cell of its figure at ``path``, by ``spec``; empty where there is none.
+
+    Of a log that LLMB did not make, the value at ``of_log``: what the log itself says over the window.
+    """
     own, said = at(path), at(of_log)
     return lambda run: formatted(own(run) if run.record else said(run), spec)
 
@@ -217,7 +229,10 @@ def _published(result: PublishedResult) -> dict[str, Any]:
 
 
 def _predicted_memory(run: MeasuredRun) -> float | None:
-    """Beside a measured peak only: a table of runs on CPUs needs no such column."""
+    """What the plan predicted for a run's peak of GPU memory, in GiB.
+
+    None where it did not, or no peak was measured. A table of runs on CPUs needs no such column.
+    """
     return run.record.plan.preflight.memory_gib if run.record and run.memory_gib else None
 
 
@@ -278,12 +293,15 @@ RUN: tuple[Column[MeasuredRun], ...] = (
 
 
 def as_dict(run: MeasuredRun) -> dict[str, Any]:
-    """The run as JSON: times in seconds whatever the table's unit, figures None where they do not exist."""
+    """The run for JSON, by the keys of ``RUN_KEYS`` and ``RUN``: times in seconds whatever tables show.
+
+    None: no such figure. Of a log that LLMB did not make there is no more than the keys of ``RUN``.
+    """
     return {**(run_as_json(row_of(run.record)) if run.record else {}), **columns.as_dict(RUN, run)}
 
 
 def as_dicts(runs: Sequence[MeasuredRun]) -> list[dict[str, Any]]:
-    """The runs as JSON values, with why each that failed did so."""
+    """The runs for JSON, as ``as_dict`` makes them; why those that failed did is found out for all at once."""
     explain(runs)
     return [as_dict(run) for run in runs]
 
@@ -308,18 +326,21 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
-    """Every step of all the runs, in their order."""
+    """Every step in the logs of all the runs, run by run, those outside the measured window too."""
     return (MeasuredStep(run, step) for run in runs for step in run.timing.iterations)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:
-    """What a reader must know of a run, from what ``as_dict`` has of it: its log, its steps, problems of its nodes."""
+    """What a reader must know of a run, by what ``as_dict`` has: of its log, its steps, problems of its nodes.
+
+    Empty: nothing.
+    """
     problems = [finding["text"] for finding in found["findings"] if finding["severity"] == "problem"]
     return [*found["notices"], *found["remarks"], *problems]
 
 
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
-    """Print the remarks and problems of measured runs as notices."""
+    """Print a notice for each remark on a measured run and each problem of its nodes, after the run's name."""
     for run in runs:
         for text in (*run.remarks, *run.problems):
             notice(f"{printable(run.timing.files.name)}: {printable(text)}")

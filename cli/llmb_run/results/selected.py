@@ -19,10 +19,16 @@ from llmb_run.selecting import none_matches, run_filter, select_rows
 def selected(
     workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
 ) -> list[MeasuredRun]:
-    """The runs that ``runs`` name, or without any all that match the options; at least one.
+    """The measured runs that ``runs`` name, or without any all that match ``filters``; at least one.
+
+    Args:
+        workspace: whose installation has the runs
+        runs: paths of folders or logs, run ids, names or job ids
+        filters: arguments of ``selecting.run_filter``
+        window: the iterations to measure; None: those of each run's document
 
     Raises:
-        RequestError: there is none
+        RequestError: there is none, a word names none or several, or a filter is not what it should be
     """
     wanted: list[Path | RunRow] = [Path(word) for word in runs if Path(word).exists()]
     names = [word for word in runs if not Path(word).exists()]

@@ -22,12 +22,18 @@ _LONGEST_VALUE = 40
 
 
 def scaling_lines(found: Iterable[MeasuredRun], workspace: Workspace) -> list[ScalingLine]:
-    """The scaling lines of the successful runs among ``found``."""
+    """How step times follow the number of GPUs, by the successful runs among ``found``: a line for each kind of job.
+
+    Empty where no kind of job ran at two numbers of GPUs. Logs that LLMB did not make are left out.
+    """
     return scaling_of(((item.record.plan, item) for item in found if item.record), workspace)
 
 
 def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace) -> list[ScalingLine]:
-    """The scaling lines of runs whose plans are at hand."""
+    """As ``scaling_lines``, of runs whose plans are at hand: pairs of a plan and the run.
+
+    Empty: no kind ran at two scales.
+    """
     scaled = []
     for plan, item in runs:
         if item.good and item.judge.recipe(item):
@@ -37,14 +43,20 @@ def scaling_of(runs: Iterable[tuple[JobPlan, MeasuredRun]], workspace: Workspace
 
 
 def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> list[History]:
-    """Of the successful runs; ``rate`` is how often there may be a change of level where there is none."""
+    """The history of each configuration, by the successful runs that LLMB recorded; empty where there are none.
+
+    ``rate``: how often a history without a change of level may be said to have one, as a share.
+    """
     past = next((item.past for item in found), PastRuns())
     runs = (observed(item.record, item.good) for item in found if item.record and item.good)
     return histories(runs, rate, past.scatter)
 
 
 def shift_text(shift: Shift) -> str:
-    """``slower by 4.1 ± 0.6% since 12 November 2026: driver 580.82 to 580.95``."""
+    """A change of level in words: ``slower by 4.1 ± 0.6% since 12 November 2026: driver 580.82 to 580.95``.
+
+    With the days between which it came, where these are not one, and what changed on record then.
+    """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {50 * (shift.high - shift.low):.1f}%"
     dates = [_date(when) for when in (shift.since, shift.earliest, shift.latest)]
@@ -55,7 +67,7 @@ def shift_text(shift: Shift) -> str:
 
 
 def _short(value: str) -> str:
-    """A value for a table, cut where it is long."""
+    """A value, safe to print, for a table; one longer than ``_LONGEST_VALUE`` is cut, and ends in ``...``."""
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
 
@@ -69,7 +81,7 @@ class Scale:
 
 
 def _interval(row: Scale) -> str:
-    """The bounds of the efficiency in percent; empty for the smallest scale."""
+    """The bounds of the efficiency in percent, ``97.1 to 99.0``; empty where it has none, as of the smallest scale."""
     low, high = row.point.efficiency_low, row.point.efficiency_high
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -147,7 +159,7 @@ class HistoryRow:
 
     @property
     def ratio(self) -> float:
-        """The step time over that of the oldest run."""
+        """The run's step time over that of the oldest run of the configuration: 1.02 is 2 % slower."""
         return self.moment.seconds / self.line.moments[0].seconds
 
 
@@ -186,8 +198,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
 
 
 def history_view(lines: Sequence[History]) -> View[HistoryRow]:
-    """The table of ``results --history``: a row for each run, the oldest first, and a sentence on each change of
-    level.
+    """The table of ``results --history``: a row for each run, configuration by configuration, the oldest run first.
+
+    Its conclusions are a sentence on each change of level, or that there is none, or too few days to tell.
     """
     rows, said = [], []
     for line in lines:

@@ -13,10 +13,10 @@ from llmb_run.results.groups import Group, group, of_the_same_work
 
 
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
-    """``found``; of work of which every run was too short to be measured, the runs measured over the second half of the
-    steps that all of them have.
+    """``found`` in the same order; too short runs are measured anew where no run of the same work was long enough.
 
-    Short runs beside others that were measured stay as they are: they are tries, and would change what is ranked.
+    They are measured over the second half of the steps that all of them have. Short runs beside others that were
+    measured stay as they are: they are tries, and would change what is ranked.
     """
     again: dict[str, MeasuredRun] = {}
     for together in of_the_same_work(group(found)):
@@ -29,7 +29,10 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
 
 
 def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
-    """The runs that were too short, where no other has a step time."""
+    """The runs of ``groups`` that were too short to be measured.
+
+    Empty where one was long enough, or none is too short.
+    """
     runs = [run for item in groups for run in item.members]
     if any(run.outcome in ("measured", "not training") for run in runs):
         return []

@@ -28,19 +28,22 @@ _LONGEST_NAME = 48
 
 
 def _interval(line: Line) -> str:
-    """Half the interval of the step time: ``1.9 %``; empty where there is none."""
+    """Half the interval of a configuration's step time: ``1.9 %``, or ``TOO_FEW``; empty where there is none."""
     said = half_interval(line.group.interval if line.group else None)
     return f"{said} %" if said and said != TOO_FEW else said
 
 
 def _difference(line: Line) -> str:
-    """The step time against the reference, with its sign: ``+1.9 %``; empty where nothing was compared."""
+    """A configuration's step time against its reference's, with the sign: ``+1.9 %``.
+
+    Empty where nothing was compared.
+    """
     share = line.difference
     return "" if share is None else f"{columns.formatted(share, '+.1%')} %"
 
 
 def _reference(line: Line) -> str:
-    """The reference's step time as text; empty where nothing was compared."""
+    """The step time of a configuration's reference in seconds, as text; empty where nothing was compared."""
     verdict = line.group.verdict if line.group else None
     return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
 
@@ -80,12 +83,16 @@ class Summary:
 
     @cached_property
     def names(self) -> list[str]:
-        """The whole names of the configurations, in their order."""
+        """The whole names of the configurations, in the order of ``groups``."""
         return names_of(self.groups)
 
     @cached_property
     def shared(self) -> str:
-        """What all configurations share: it is said once, and lines and notes have the rest of the name."""
+        """What the names of all configurations begin with.
+
+        The summary says it once, and has the rest of the name in lines and notes. Empty: nothing is shared, there is
+        one configuration, or logs are among the runs that LLMB did not make.
+        """
         return "" if any(run.row is None for run in self.found) else shared_by(self.names)
 
     @cached_property
@@ -95,12 +102,18 @@ class Summary:
 
     @property
     def jobs(self) -> dict[int, str]:
-        """What each run is a run of, by its ``id()``; not of logs that LLMB did not make, which have their name."""
+        """The name of each run's configuration, by the run's ``id()``.
+
+        Logs that LLMB did not make are left out: they have a name of their own.
+        """
         return {id(run): line.name for line in self.lines if line.group for run in line.runs}
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
-        """The configurations that each slow node slows down, without nodes that are excluded already."""
+        """The configurations that each slow node, or one of several nodes, slows down; by the names of the nodes.
+
+        Nodes that are excluded already are left out. Empty: no node is known to be slow.
+        """
         together: dict[tuple[str, ...], list[Line]] = {}
         for line in self.lines:
             if line.slow_node and not set(line.slow_node.nodes) <= self.excluded:
@@ -109,11 +122,14 @@ class Summary:
 
     @cached_property
     def notes(self) -> list[Note]:
-        """Everything to know of the configurations, the weightiest first, each text once."""
+        """Everything to know of the configurations, the weightiest first, each text once.
+
+        The first use reads logs and records.
+        """
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
     def conclusion(self) -> str:
-        """The first line: how many configurations and runs there are, and how they stand."""
+        """The summary's first line, without a newline: how many configurations and runs there are, how they stand."""
         words = Counter(line.word for line in self.lines)
         if len(self.lines) == 1:
             begin = f"{self.lines[0].name}, {counted(len(self.found), 'run')}"
@@ -140,7 +156,11 @@ class Summary:
         return f"{begin}: {', '.join(said)}"
 
     def text(self, *, everything: bool, all_notes: bool, below: Sequence[str]) -> str:
-        """The summary, with a final newline. ``below``: the lines that end the screen, which count, too."""
+        """The summary with a final newline: the conclusion, a line for each configuration, and the weightiest notes.
+
+        ``everything``: all configurations, not only the first few. ``all_notes``: all notes, else as many as the screen
+        has room for. ``below``: the lines that will end the screen, for which room is left.
+        """
         conclusion = wrapped(self.conclusion(), self.width)
         shown = self.lines
         if not everything and len(shown) > _MOST_ROWS:
@@ -162,7 +182,10 @@ class Summary:
 
 
 def excluded_of(install: Path | None) -> frozenset[str]:
-    """Nodes that jobs of an installation avoid; none where that cannot be read."""
+    """The names of the nodes that jobs of an installation avoid now.
+
+    None without an installation or where the list is unreadable.
+    """
     if install is None:
         return frozenset()
     try:

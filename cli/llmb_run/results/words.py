@@ -45,16 +45,25 @@ WORST_FIRST = (
 
 
 def standing(word: str, difference: float | None, *, indication: bool) -> tuple[int, bool, float]:
-    """What configurations are sorted by, the worst first: the word, and among equal ones what is furthest beyond its
-    reference, an ``indication`` last."""
+    """The sort key of a configuration that stands as ``word``, one of ``WORST_FIRST``: the worst sorts first.
+
+    Among equal words an ``indication`` comes last, and what is further beyond its reference first; ``difference`` is
+    the step time over the reference's, less 1, None where nothing was compared.
+
+    Raises:
+        ValueError: ``word`` is none of ``WORST_FIRST``
+    """
     return WORST_FIRST.index(word), indication, -(difference or 0.0)
 
 
 def word_of(verdict: Verdict | None, outcomes: Counter[Outcome], judged: int, in_reference: int) -> str:
-    """One of ``WORST_FIRST``: the verdict, or else what became of the runs.
+    """How a configuration stands, as one of ``WORST_FIRST``: the verdict, or else what became of the runs.
 
-    ``outcomes`` counts all runs; ``judged`` are those that the verdict is of, ``in_reference`` those that the reference
-    is made of.
+    Args:
+        verdict: of its runs; None: there is none
+        outcomes: how many of all its runs came to what
+        judged: the number of runs that the verdict is of
+        in_reference: the number of runs that the reference is made of
     """
     if not judged and not in_reference:
         known = [outcome for outcome in WITHOUT_A_TIME if outcomes[outcome]]

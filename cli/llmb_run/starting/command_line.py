@@ -31,10 +31,12 @@ VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 
 
 def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, str]:
-    """``--env NAME=VALUE`` options, or what messages call ``option``.
+    """The variables of a job that ``--env NAME=VALUE`` options set, by name; a value may be empty.
+
+    ``option``: what messages call the option.
 
     Raises:
-        RequestError: it is anything else, or a secret
+        RequestError: one is anything else, is set twice, is a secret, or cannot be set for a job
     """
     result: dict[str, str] = {}
     for name, value in pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
@@ -47,7 +49,7 @@ def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, st
 
 
 def check_job_variable(name: str, value: str, where: str) -> None:
-    """Refuse a variable that cannot be passed to a job.
+    """Raise RequestError for a variable that cannot be passed to a job; ``where`` is what messages call its place.
 
     Raises:
         RequestError: it is not a name, is a secret, has a line break, or is the script's own
@@ -65,10 +67,10 @@ def check_job_variable(name: str, value: str, where: str) -> None:
 
 
 def columns_of(values: Sequence[str]) -> dict[str, str]:
-    """``--set COLUMN=VALUE`` options, by the plan's names (tp, pp, gbs, ...).
+    """The values that ``--set COLUMN=VALUE`` options give, by the plan's names of columns (tp, pp, gbs, ...).
 
     Raises:
-        RequestError: there is no such column, or no value
+        RequestError: there is no such column, no value, or another value for the same column
     """
     known = [variable.lower() for variable in COLUMNS]
     result: dict[str, str] = {}
@@ -87,7 +89,7 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
 
 
 def as_said(value: object) -> str:
-    """The value of a column, or of a setting that is set, as options take it."""
+    """The value of a column, or of a setting that is set, as options take it: ``NA`` for None, ``true``, ``[a,b]``."""
     if value is None:
         return "NA"
     if isinstance(value, bool):
@@ -98,18 +100,26 @@ def as_said(value: object) -> str:
 
 
 def setting_said(value: object) -> str:
-    """The value of a setting of the framework, as ``--megatron`` takes it."""
+    """The value of a setting of the framework, as ``--megatron`` takes it: ``none`` for None, else as ``as_said``."""
     return "none" if value is None else as_said(value)
 
 
 def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
-    """Raises RequestError where ``name`` has been given already."""
+    """Raise RequestError where the Slurm option ``name`` is among ``given``.
+
+    ``option`` is what messages call its place.
+    """
     if name in given:
         raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
 
 def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
-    """What ``said`` gives, and the options with a name (nodelist, exclude, ...), as ``Ask.slurm``.
+    """The options for Slurm (``nodelist=n1,n2``), each with our option that gave it, for ``JobSpec.slurm``.
+
+    Args:
+        values: those that ``said`` gave
+        said: what messages call the option of ``values``
+        named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given
 
     Raises:
         RequestError: one is not an option for Slurm, or given twice
@@ -142,12 +152,15 @@ VARIABLE_OF = {**SWITCHES, "fp8_recipe": "FP8_RECIPE", "moe_routing": "MOE_ROUTI
 
 
 def command_for(plan: JobPlan, recipe: Recipe) -> str:
-    """``llmb-run single -w ... --set tp=2``: the same configuration, with the recipe's own number of steps."""
+    """The command that asks for a plan's configuration, ``llmb-run single -w ... --set tp=2``, quoted for a shell.
+
+    It has the recipe's own number of steps, whatever the plan has.
+    """
     return f"llmb-run single {shlex.join(_words(plan, recipe))}"
 
 
 def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
-    """Yields the options of ``llmb-run`` that make a plan."""
+    """Yields the words behind ``llmb-run single`` that ask for the configuration of ``plan``."""
     yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
     if plan.engine != recipe.engine:
@@ -173,7 +186,10 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
 
 
 def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
-    """The caller's variables, and those of ``launch.sh`` that decide the speed and have no option."""
+    """The variables that a command for ``plan`` has to set with ``--env``: the caller's, and some of ``launch.sh``.
+
+    Of those it has the ones that decide the speed, have no option, and are not as the recipe has them.
+    """
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
     found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.measured_as(plan.variant).fp8_recipe:

@@ -43,6 +43,9 @@ def plan_options(
 ) -> Asked:
     """Every job that the options of ``options.planned_jobs`` ask for, planned or refused.
 
+    The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further dimensions.
+    ``settings`` are those of ``job_spec``.
+
     Raises:
         RequestError: an option has a wrong value, or nothing can be planned here
     """
@@ -120,14 +123,15 @@ def combined(
 
 
 def check_apart(repeats: int, apart: bool) -> None:
-    """Raise RequestError where one run is to keep from the nodes of others."""
+    """Raise RequestError where repeats are to run on different nodes (``apart``), and there is one run."""
     if apart and repeats == 1:
         raise RequestError("--spread-nodes needs several repeats", remedy="--repeats N, or leave it out")
 
 
 def spread_over(plan: JobPlan, repeats: int, days: int, record: RunRecord) -> list[JobPlan]:
-    """``plan`` for each repeat of the run of ``record``, on so many days on which that did not run: from today on, or
-    from tomorrow.
+    """``plan`` once for each of ``repeats`` more runs, to begin on ``days`` days, as evenly as can be.
+
+    The first day is today; or tomorrow, where the run of ``record`` was today's.
 
     Raises:
         RequestError: its jobs start at once
@@ -148,15 +152,14 @@ def _require_queue(kind: ClusterType) -> None:
 
 
 def _is_all(scales: Sequence[str]) -> bool:
-    """Whether the scales ask for all that the recipe documents."""
+    """Whether the scales ask for all that the recipe documents, by the word ``all`` in any case."""
     return any(scale.lower() == "all" for scale in scales)
 
 
 def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
-    """Refuse scales that are no numbers, or that are asked for in two ways.
+    """Raise RequestError for scales that are neither ``all`` nor numbers of GPUs, or that are asked for in two ways.
 
-    Raises:
-        RequestError: they are
+    ``bounded``: whether bounds are given, too.
     """
     every = _is_all(scales)
     if bounded and scales and not (every and len(scales) == 1):
@@ -176,7 +179,11 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 
 
 def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict[str, Sequence[str]]:
-    """``given`` with workloads by their names, where none of its sizes and dtypes is a slip."""
+    """``given`` with workloads by their whole names, after a look at all names of workloads, sizes and dtypes.
+
+    Raises:
+        RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
+    """
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
     names = given.get("workload") or [base.workload]
@@ -200,7 +207,11 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
 def _scales(
     spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
-    """The scales of one combination. One that cannot be planned keeps its own: planning says why, or leaves it out."""
+    """The numbers of GPUs, as texts, for one combination: those given, or the documented ones within the bounds.
+
+    Where no documented ones are known, or nothing is asked, the scale that ``spec`` has, None where it has none:
+    planning says what is wrong. Empty: none is within the bounds.
+    """
     if scales and not _is_all(scales):
         return [*scales]
     found: list[int] = []
@@ -213,7 +224,11 @@ def _scales(
 
 
 def _given(spec: JobSpec, workspace: Workspace) -> PlanningInput:
-    """What there is to plan ``spec`` with, at any scale: the recipe has the functions of its release."""
+    """What there is to plan ``spec`` with, whatever its scale: recipe, functions, cluster, request, machine.
+
+    Raises:
+        RequestError: there is no such workload, or the request is wrong
+    """
     recipe = workspace.workload(spec.workload).recipe
     request = read_request(variables_for(spec.having({"scale": None}), workspace), names_for(spec))
     machine = look_at_machine(workspace.cluster, request)

@@ -52,17 +52,23 @@ class JobSpec:
 
     @property
     def options(self) -> dict[str, str]:
-        """The variables of ``launch.sh`` that options of their own and columns set, which win over all others."""
+        """The variables of ``launch.sh`` that this job's options and columns set, by name.
+
+        These win over all others.
+        """
         return {VARIABLES_OF[name]: value for name, value in self.settings.items() if name in VARIABLES_OF}
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables that are no settings of their own: other variables of ``launch.sh``, and those of the job."""
+        """The variables that have no option or column: others of ``launch.sh``, and those of the job; by name."""
         known = {*VARIABLES_OF, "workload"}
         return {name: text for name, text in self.settings.items() if name not in known and not is_setting(name)}
 
     def digest(self, *more: object) -> str:
-        """The same for equal jobs, wherever they are asked for, and for equal ``more``."""
+        """16 hexadecimal digits, the same for equal jobs, wherever they are asked for, and equal ``more``.
+
+        Whether it is a dry run, and in how many days it begins, does not count.
+        """
         said = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
         return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
@@ -77,12 +83,12 @@ class JobSpec:
 
     @property
     def combination(self) -> str:
-        """What varies in a sweep, with this job's values: ``tp=2 mbs=1``."""
+        """What varies in a sweep, with this job's values: ``tp=2 mbs=1``; empty where nothing varies."""
         return " ".join(f"{name}={value}" for name, value in self.varied.items())
 
 
 def one_job(*, workload: str, size: str | None, dtype: str | None, scale: str | None, **settings: Any) -> JobSpec:
-    """The job that ``options.one_job`` and ``options.job_settings`` describe.
+    """The request for one job that ``options.one_job`` and ``options.job_settings`` describe.
 
     Raises:
         RequestError: a value is not what it should be, or a list
@@ -109,7 +115,9 @@ def job_spec(
     dry_run: bool = False,
     **fields: str | bool | None,
 ) -> JobSpec:
-    """The options of ``options.job_settings``, and what else is said of a job; without a workload, of none yet.
+    """The request that the options of ``options.job_settings`` and the ``fields`` with an option of their own make.
+
+    Empty fields say nothing. Without a workload it is a request for none yet, to be completed by ``having``.
 
     Raises:
         RequestError: a value is not what it should be
@@ -157,7 +165,7 @@ class Asked:
 
 
 def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
-    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, then the options.
+    """The variables of ``launch.sh`` that request ``spec``: the caller's environment, changed by what options say.
 
     Raises:
         RequestError: an option and a variable of the job set the same
@@ -180,11 +188,9 @@ _SLURM_VARIABLES = {"account": "SBATCH_ACCOUNT", "partition": "SBATCH_PARTITION"
 
 
 def _refuse_said_twice(spec: JobSpec) -> None:
-    """Refuse a variable that is set for this job (``--env``) beside an option that sets it. One that is only exported
-    gives way to the option.
+    """Raise RequestError for the first variable that is set for this job (``--env``) beside an option that sets it.
 
-    Raises:
-        RequestError: the first such variable
+    One that is only exported gives way to the option.
     """
     env = "env:" if spec.where else "--env"
     given = spec.environment
@@ -209,7 +215,7 @@ def _refuse_said_twice(spec: JobSpec) -> None:
 
 
 def _options_by_variable(spec: JobSpec) -> dict[str, str]:
-    """The variables that options of ``spec`` set, and each option as it was given."""
+    """The variables of ``launch.sh`` that options of ``spec`` set, each with the option as given: ``--set tp=2``."""
     found = {}
     for name, value in spec.options.items():
         option = VARIABLES[name].option
@@ -222,7 +228,7 @@ def _options_by_variable(spec: JobSpec) -> dict[str, str]:
 
 
 def names_for(spec: JobSpec) -> FieldNames:
-    """What messages call the fields: the options given, the variables set, and options for what nobody has said."""
+    """What messages about ``spec`` call its fields: options given, variables set, options where nothing is said."""
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
     variables, said = {**os.environ, **spec.environment}, spec.options
@@ -230,7 +236,9 @@ def names_for(spec: JobSpec) -> FieldNames:
 
 
 def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
-    """Plan one job.
+    """Plan one job, and say in notices what planning chose.
+
+    In a dry run without GPUs, the GPU type that is chosen for the first job is kept in ``workspace`` for the next ones.
 
     Raises:
         LLMBError: it cannot be planned; the message names options
@@ -261,10 +269,13 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
 
 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
-    """What becomes of every spec, in their order. Repeats that follow each other have one plan.
+    """Yields what becomes of every spec, in their order: its plan, or why it is refused.
+
+    Repeats that follow each other have one plan, the same object.
 
     Raises:
         RequestError: none of them can be planned here, whatever they ask for
+        LLMBError: planning one failed otherwise than by its request
     """
     assert workspace.install  # without one nothing can be planned: say so once
     refuse_one_folder_for_many(specs)
@@ -281,7 +292,7 @@ def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[Planne
 
 
 def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
-    """Raise RequestError where ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
+    """Raise RequestError where the variable ``LLMB_WORKLOAD`` names one folder for the runs of several workloads."""
     workloads = {spec.workload for spec in specs}
     if os.environ.get("LLMB_WORKLOAD") and len(workloads) > 1:
         raise RequestError(
@@ -291,7 +302,10 @@ def refuse_one_folder_for_many(specs: Sequence[JobSpec]) -> None:
 
 
 def say_warnings(planned: Sequence[PlannedJob]) -> None:
-    """What planning chose or doubts; jobs name themselves where it is not of all of them."""
+    """Print a notice for each warning of the plans, once.
+
+    It begins with the jobs' names where it is not one of all of them.
+    """
     warned: dict[str, dict[str, None]] = {}
     for item in planned:
         for warning in item.plan.preflight.warnings:

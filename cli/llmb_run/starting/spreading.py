@@ -17,7 +17,9 @@ from llmb_common.submission.jobs import JobToSubmit
 
 
 def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
-    """``jobs``, each of several repeats kept from the nodes of the others; where there are too few, from some.
+    """``jobs`` in the same order, each of several repeats excluding nodes that are left to the others.
+
+    Says so in a notice where repeats share nodes.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded
@@ -36,7 +38,11 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
 
 
 def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]]:
-    """For each repeat the nodes that it avoids: all but its own share of ``nodes``, or as many as can be spared."""
+    """For each of ``repeats`` jobs, the nodes that it avoids: all but its own share of ``nodes``.
+
+    Where a share has fewer nodes than a job ``needed``, as many as can be spared; says so in a notice. Empty lists:
+    none can.
+    """
     share = len(nodes) // repeats
     own = [nodes[number * share : (number + 1) * share] for number in range(repeats)]
     if share >= needed:
@@ -50,10 +56,11 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
 
 
 def _usable(job: JobToSubmit) -> list[str]:
-    """The nodes that the job may get, without those that are out of order now.
+    """The nodes that the scheduler may give the job, without excluded ones and those out of service now.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded
+        SchedulerError: the scheduler does not say which there are
     """
     told = job.plan.scheduler
     if told is None:

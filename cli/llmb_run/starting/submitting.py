@@ -63,7 +63,10 @@ class StartOptions:
 
     @classmethod
     def taken(cls, settings: dict[str, Any]) -> StartOptions:
-        """Those among the arguments of a command, which are taken out of ``settings``."""
+        """The options among a command's arguments ``settings``, which are removed from there.
+
+        Those not there have defaults.
+        """
         return cls(**{known.name: settings.pop(known.name) for known in fields(cls) if known.name in settings})
 
 
@@ -72,9 +75,9 @@ _TOLD = ("workload", "size", "dtype", "scale", "tp", "pp", "cp", "ep", "vp", "mb
 
 
 def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
-    """A dry run: the batch script of one job as launch.sh prints it, a table of several, or all plans as JSON.
+    """What a dry run shows: the batch script of one job, a table of several, or all plans as JSON.
 
-    ``chain``: jobs in a row that each of them stands for.
+    Prints notices on the plans. ``planned`` is not empty; ``chain``: jobs in a row that each of them stands for.
 
     Raises:
         RequestError: they cannot be chained
@@ -110,7 +113,10 @@ def _script(plan: JobPlan) -> str:
 
 
 def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
-    """A row for each plan, with what differs in it and is not told of every job. ``chain``: jobs of each run."""
+    """The plans as a table, with a final newline: a row for each, with the dimensions that vary.
+
+    ``chain``: jobs of each run; above 1 the table counts jobs, else runs.
+    """
     right = ("jobs" if chain > 1 else "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps")
     runs = Counter(id(item.plan) for item in planned)
     names = itertools.chain.from_iterable(item.spec.varied for item in planned)
@@ -127,15 +133,15 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
-    """What may go wrong with jobs that are about to be submitted."""
+    """Print a notice for each thing that may go wrong with jobs that are about to be submitted."""
     for doubt in doubts(plans):
         notice(doubt)
 
 
 def announce(record: RunRecord, differing: str = "") -> None:
-    """A run that is followed to its end: say before it begins what it is, and where it can be watched from elsewhere.
+    """Print run id and log of a run that starts at once and is followed, on stderr; of a queued one nothing.
 
-    ``differing``: what tells it from the other runs of the command.
+    ``differing``: what tells it from the other runs of the command; empty: nothing does.
     """
     if not record.plan.traits.queued:
         words = (record.paths.run_id, differing, str(record.paths.log))
@@ -143,10 +149,13 @@ def announce(record: RunRecord, differing: str = "") -> None:
 
 
 def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str] = ()) -> Result:
-    """One line per job that was started and per reason why others were not, and the next step; the exit status is the
-    worst one.
+    """What a command says of its submissions: a line for each run, why others were not started, the next step.
 
-    ``known`` are the keys of submissions that had come to something before: their jobs were not started now.
+    Args:
+        results: the title of each job, with its record or the error that refused it
+        known: keys of submissions that had come to something before: their jobs were not started now
+
+    The exit status is the worst of the errors, 0 without one.
     """
     failed = [(title, item) for title, item in results if isinstance(item, LLMBError)]
     started = [item for _, item in results if isinstance(item, RunRecord)]
@@ -172,7 +181,7 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
 
 
 def _line(record: RunRecord, *, old: bool) -> str:
-    """What is printed of a run that was started, or that was there already (``old``)."""
+    """The lines printed of a run that was started, or was there already (``old``), with a final newline."""
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
         return f"{record.paths.run_id}  {did} batch job {record.job_id}  {record.paths.name}\n"
@@ -181,7 +190,7 @@ def _line(record: RunRecord, *, old: bool) -> str:
 
 
 def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
-    """What became of a submission, a run or an error, as JSON values."""
+    """What became of the job ``title``, a record or an error, as JSON values; ``error`` is None for a run."""
     if isinstance(item, LLMBError):
         return {"job": title, "error": item.as_dict()}
     extras = None if is_live(item.state) else extras_of(item).as_dict()
@@ -190,6 +199,9 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
 
 def start(command: str, asked: Asked, workspace: Workspace, options: StartOptions, *, task_file: str = "") -> Result:
     """Start all jobs that are asked for, or show what a dry run would start.
+
+    ``command`` is the name of the one that is carried out; ``task_file``: the file that asks for the jobs, empty: none
+    does.
 
     Raises:
         LLMBError: one cannot be planned, or nothing could be started; one of several that could not is reported
@@ -205,10 +217,11 @@ def start(command: str, asked: Asked, workspace: Workspace, options: StartOption
 
 
 def skip_refused(asked: Asked, options: StartOptions) -> list[str]:
-    """Why jobs cannot be planned, where ``--skip-unsupported`` leaves them out.
+    """Why jobs cannot be planned, a line each, where ``--skip-unsupported`` leaves them out; empty: all can be.
 
     Raises:
-        RequestError: it does not, or no job is left; the job's own error where there is one job
+        RequestError: it is not given, or no job is left
+        LLMBError: the job's own error, where there is one job
     """
     if asked.refused and len(asked.specs) == 1:
         only = asked.refused[0]
@@ -224,10 +237,9 @@ def skip_refused(asked: Asked, options: StartOptions) -> list[str]:
 
 
 def check_followed(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
-    """In a dry run, what there would be to wait for.
+    """Raise RequestError where a dry run's jobs are to wait for a run or job (``--after``) that does not exist.
 
-    Raises:
-        RequestError: there is no such job
+    Without an installation nothing is looked up.
     """
     if options.after and workspace.install.is_dir():
         jobs_to_follow(planned[0].plan, options.after)
@@ -242,7 +254,15 @@ def start_planned(
     task_file: str = "",
     swept: Sequence[JobSpec] = (),
 ) -> Result:
-    """Start jobs that are planned. ``swept``: all that a sweep asks for, of which these are what can run.
+    """Start jobs that are planned; before that, say what is doubtful of them, and look at nodes if asked to.
+
+    Args:
+        command: the name of the command that is carried out
+        planned: the jobs, at least one
+        workspace: whose installation they run in
+        options: how they are started
+        task_file: the file that asks for them; empty: none does
+        swept: all that a sweep asks for, of which ``planned`` are those that can run
 
     Raises:
         LLMBError: nothing could be started
@@ -269,7 +289,11 @@ def start_planned(
 
 
 def start_one(job: JobToSubmit) -> Result:
-    """Start a job by itself; where there is no queue, follow it to its end."""
+    """Start a job by itself; where there is no queue, follow it to its end.
+
+    Raises:
+        LLMBError: it was refused, or nobody knows whether the job exists
+    """
     record = submit(job.plan, job.recipe_folder, job.options, on_record=announce)
     return report_started([(record.plan.experiment_name, record)])
 
@@ -283,12 +307,22 @@ def start_round(
     names: Sequence[str] = (),
     lasting: str = "",
 ) -> Result:
-    """Start ``jobs`` together. The same command goes on with a round that was interrupted.
+    """Start ``jobs`` together, and say what became of each.
+
+    The same command goes on with a round that was interrupted. Waits while another process works on the same round. The
+    state of the round is kept in a file.
 
     Args:
+        command: the name of the command
+        jobs: at least one
+        workspace: whose installation they run in
+        options: how they are started
         digest: tells the command from others; made of the jobs where it is not given
         names: what tells the jobs of the round from each other, whichever of them can run; else their numbers do
         lasting: what their keys begin with, if they stay on record for ever, as those of a task file
+
+    Raises:
+        LLMBError: nothing could be started
     """
     digest = digest or digest_of(jobs, command, options.chain, options.apart)
     with open_round(jobs, digest, again=options.again, say=notice) as this:
@@ -328,7 +362,7 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
-    """Each with how often it was there before and now: ``a.1``, ``b.1``, ``a.2``."""
+    """Each name with how often it has been in the list up to there: ``a.1``, ``b.1``, ``a.2``."""
     seen, found = Counter[str](), []
     for name in names:
         seen[name] += 1
@@ -339,7 +373,10 @@ def _numbered(names: Sequence[str]) -> list[str]:
 def _as_they_are_now(
     results: Sequence[tuple[str, RunRecord | LLMBError]], known: Collection[str]
 ) -> list[tuple[str, RunRecord | LLMBError]]:
-    """Without a queue, a run that was on record before may have ended with the command that followed it."""
+    """``results`` with the present state of runs that were on record before and have no queue.
+
+    Such a run may have ended together with the command that followed it. ``known``: keys of what was on record before.
+    """
     records = [item for _, item in results if isinstance(item, RunRecord)]
     doubtful = [item for item in records if item.submission.key in known and not item.plan.traits.queued]
     now = {record.paths.run_id: record for record in refresh(doubtful)}
@@ -349,7 +386,10 @@ def _as_they_are_now(
 
 
 def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tuple[str, RunRecord | LLMBError]]:
-    """Submit all jobs, as chains where asked for; returns a title with a record or an error for each."""
+    """Submit all jobs, as chains where ``options`` ask for them; returns each title with its record or its error.
+
+    A chain gives as many entries as it has links.
+    """
     if options.chain == 1:
         what = dict(zip(map(id, jobs), apart(job.plan for job in jobs), strict=True))
         started = submit_many(jobs, lambda job, record: announce(record, what[id(job)]))
@@ -371,12 +411,13 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
 
 
 def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bool = False) -> list[Health]:
-    """Before jobs are submitted: look at the nodes that they may get, and keep them away from those that fail; what
-    they were found to be. ``fabric``: also under load.
+    """Look at the nodes that jobs may get, before these are submitted, and exclude those that fail; what was found.
+
+    Puts nodes that fail on the list of excluded ones, and says so in notices. ``fabric``: the nodes are also looked at
+    under load. One result for each set of nodes that ``plans`` ask for.
 
     Raises:
-        CheckFailed: a node that a job asks for fails, or none is left; or all nodes together give no figure, or less
-            than the site expects
+        CheckFailed: a node that a job asks for fails, or none is left; or the fabric as a whole fails
         LLMBError: none can be asked
     """
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
@@ -420,6 +461,9 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bo
 
 
 def counted_by(states: Mapping[str, str]) -> str:
-    """How many nodes are in each state, without reasons: ``3 allocated, 1 drained``."""
+    """How many nodes are in each state, the commonest first: ``3 allocated, 1 drained``; empty without nodes.
+
+    ``states``: by node; a reason in brackets behind a state does not count.
+    """
     words = Counter(state.partition(" (")[0] for state in states.values())
     return ", ".join(f"{count} {word}" for word, count in words.most_common())

@@ -29,7 +29,10 @@ Dimensions = Mapping[str, Sequence[str]]
 
 
 def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
-    """What was planned, and what was not. A combination that is the same job as one before it is refused, too."""
+    """The jobs that were planned, and those that are refused, each in their order.
+
+    A combination that is the same job as another one before it is refused, too; repeats of one combination are not.
+    """
     planned, refused = list[PlannedJob](), list[Refused]()
     known: dict[str, PlannedJob] = {}
     for outcome in outcomes:
@@ -78,7 +81,7 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
 
 
 def _once(name: str, values: Sequence[str]) -> Sequence[str]:
-    """The values of a dimension, of which there must be some, each once.
+    """``values`` of the dimension ``name`` as they are, if there are some and no two are equal.
 
     Raises:
         RequestError: there are none, or one stands twice
@@ -95,7 +98,7 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     """The combinations of dimensions whose values change together: the first of each, the second of each, and so on.
 
     Raises:
-        RequestError: they do not have equally many values
+        RequestError: they are fewer than two, have not equally many values, or two combinations are equal
     """
     counts = {name: len(values) for name, values in group.items()}
     if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
@@ -112,7 +115,8 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
 def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     """``spec`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
 
-    None: the recipe has the choice.
+    None: the recipe has the choice. What is changed counts as varied: it is in ``varied`` of the answer, ``-`` for
+    None.
 
     Raises:
         RequestError: a dimension cannot have that value
@@ -127,7 +131,9 @@ def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
 
 
 def dimension(text: str) -> str:
-    """The dimension that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``.
+    """The dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``, ``NCCL_ALGO``.
+
+    Any other word in capitals is a variable of the job.
 
     Raises:
         RequestError: it is none
@@ -154,10 +160,12 @@ def dimension(text: str) -> str:
 
 
 def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
-    """``tp=1,2`` and the like as ``option`` gives them. A value in quotes or brackets may hold commas.
+    """The dimensions and their values in words such as ``tp=1,2``, as ``option`` gives them.
+
+    A value in quotes or brackets may hold commas.
 
     Raises:
-        RequestError: one is not NAME=VALUE,VALUE, or no dimension
+        RequestError: one is not NAME=VALUE,VALUE, no dimension, or given twice, or a value is empty
     """
     found: dict[str, list[str]] = {}
     one = option == "--change"  # of one job; the others name several
@@ -176,7 +184,9 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
 
 
 def values_of(text: str, where: str) -> list[str]:
-    """The values of ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``.
+    """The values in ``1,2``, ``"COLL,NET",ALL`` or ``[core_attn,mlp],[mlp]``; ``""`` is an empty one.
+
+    ``where`` is what messages call the place of ``text``.
 
     Raises:
         RequestError: one is empty, and not said to be by ``""``
@@ -188,10 +198,10 @@ def values_of(text: str, where: str) -> list[str]:
 
 
 def one_value(value: str) -> str:
-    """The text that ``values_of`` reads as this single value.
+    """The text that ``values_of`` reads as this single value: the value, or the value in quotes.
 
     Raises:
-        RequestError: there is none
+        RequestError: there is no such text, because of its commas and quotes
     """
     for text in (value, f'"{value}"'):
         if text and [_without_quotes(part) for part in _parts(text)] == [value]:
@@ -200,7 +210,10 @@ def one_value(value: str) -> str:
 
 
 def _parts(text: str) -> list[str]:
-    """``text`` split at its commas, but for those in quotes or brackets."""
+    """``text`` split at its commas, but for those in quotes or brackets.
+
+    Parts have no blanks around them, and may be empty.
+    """
     parts = [""]
     depth = 0
     quoted = False
@@ -215,5 +228,5 @@ def _parts(text: str) -> list[str]:
 
 
 def _without_quotes(part: str) -> str:
-    """A part without the quotes around it."""
+    """``part`` without the double quotes around it; as it is where it has none on both sides."""
     return part[1:-1] if len(part) > 1 and part[0] == part[-1] == '"' else part

@@ -71,7 +71,9 @@ MAX_REPEATS = 10000
 
 
 def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
-    """The specs of a file in this form.
+    """The jobs that a task file of the short form asks for, in its order; empty where it has no tasks.
+
+    ``where``: the file's name, for messages.
 
     Raises:
         ConfigError: something in it is wrong; with ``where`` and the line
@@ -98,12 +100,18 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
 
 
 def _strip(line: str) -> str:
-    """A line without its comment and the blanks around it."""
+    """A line of a task file without its comment and the blanks around it; empty: there is nothing else in it."""
     return line.split("#", 1)[0].strip()
 
 
 def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
-    """``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself."""
+    """The workload and size that a header of the short form names, as a request without anything else.
+
+    ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself.
+
+    Raises:
+        ConfigError: there is no such workload or size; with ``at``, its file and line
+    """
     with located(at):
         if size is None:
             workloads = [entry.recipe.workload for entry in workspace.catalog]
@@ -121,10 +129,12 @@ def _unquoted(part: str) -> list[str]:
 
 
 def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
-    """The jobs of one line of NVIDIA's simple task list, ``(fp8, [128, 256], 3)``; ``at`` is its place.
+    """The jobs of one task line of the short form, ``(fp8, [128, 256], 3)``.
+
+    ``base`` has the header's workload and size.
 
     Raises:
-        ConfigError: it is not a task
+        ConfigError: it is not a task, or asks for something wrong; with ``at``, its file and line
     """
     # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
@@ -212,10 +222,12 @@ class TaskFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
-    """What a task file or a suite holds, and where each value is.
+    """What the YAML ``text`` of a task file or a suite holds, and a function that tells where each value is.
+
+    The function takes a path such as ``$.tasks[3]`` and returns file and line.
 
     Raises:
-        ConfigError: something in it is wrong, or empty; with ``where`` and the line
+        ConfigError: something in it is wrong, or empty; with ``where``, the file's name, and the line
     """
     data, lines = load_text(text, where)
 
@@ -230,7 +242,10 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
 
 
 def _empty(value: Any, path: str) -> Iterator[str]:
-    """Where a key has nothing for a value. A variable may be empty, and an option of Slurm be a flag."""
+    """Yields the paths below ``path`` at which ``value`` has nothing: None, a blank text, an empty list or mapping.
+
+    Not within ``env`` and ``slurm``: a variable may be empty, and an option of Slurm be a flag.
+    """
     if value is None or value in ([], {}) or (isinstance(value, str) and not value.strip()):
         yield path
     elif isinstance(value, list):
@@ -243,7 +258,9 @@ def _empty(value: Any, path: str) -> Iterator[str]:
 
 
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
-    """Every job of the task at ``path`` of its file.
+    """Every job of one task of a YAML task file.
+
+    ``path`` (``$.tasks[3]``) and ``at`` tell where it stands, for messages.
 
     Raises:
         ConfigError: something in it is wrong; with file and line
@@ -290,12 +307,18 @@ def _words(value: Any) -> list[str]:
 
 
 def _fits(spec: JobSpec, when: SettingValues) -> bool:
-    """Whether a job has one of the wanted values in every dimension of ``when``."""
+    """Whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
+
+    Raises:
+        RequestError: a name in ``when`` is no dimension
+    """
     return all(spec.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
 
 
 def _said(settings: TaskSettings) -> dict[str, list[str]]:
-    """The values that settings of a file give, by name, as text.
+    """The values that ``settings`` of a task file give to dimensions, as lists of texts, by name.
+
+    What is not said is left out.
 
     Raises:
         RequestError: a name or a value is not valid
@@ -314,7 +337,11 @@ def _said(settings: TaskSettings) -> dict[str, list[str]]:
 
 
 def _with(spec: JobSpec, settings: TaskSettings) -> JobSpec:
-    """``spec`` changed by what the settings say besides dimensions."""
+    """``spec`` changed by what ``settings`` of a task file say besides dimensions: switches, limits, for Slurm.
+
+    Raises:
+        RequestError: one is not an option for Slurm
+    """
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
     said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
     slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")
@@ -322,10 +349,10 @@ def _with(spec: JobSpec, settings: TaskSettings) -> JobSpec:
 
 
 def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
-    """Every job of the file, in its order.
+    """Every job that a task file of either form asks for, in its order; at least one.
 
     Raises:
-        ConfigError: something in it is wrong; with file and line
+        ConfigError: something in it is wrong, or there is no task; with file and line
         RequestError: there is no installation
     """
     text = read_text(path)

@@ -70,7 +70,11 @@ def _ended(state: TuningState, *, found: bool) -> str:
 
 
 def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
-    """By which share the leader is faster, by whole runs, with the bounds of the comparison's interval."""
+    """By which share of its step time the leader is faster than the base, by whole runs, with the bounds of that.
+
+    Keys ``gain``, ``gain_low``, ``gain_high``; all None where there is no comparison yet. 0.02: a step of the base
+    takes 2 % longer.
+    """
     found = proof.comparison if proof is not None else None
     if found is None:
         return {"gain": None, "gain_low": None, "gain_high": None}
@@ -82,13 +86,17 @@ def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
 
 
 def _whole_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
-    """The whole runs of the leader that have a step time, and did the work."""
+    """The whole runs of the configuration at position ``leader`` that have a step time and did the base's work."""
     number = leader + 1
     return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
 
 
 def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
-    """Every configuration that was tried: who leads first, the base behind those that were faster, who is out last."""
+    """A row for every configuration that was tried, as JSON values: the leader first, those that are out last.
+
+    The base stands behind those that were faster. ``ratio``: step time over the base's by the trials, None where not
+    known.
+    """
     search = state.search
     faster = [*takewhile(lambda at: search.ratios[at] < 1, search.order)]
     ranked = [*faster, 0, *search.order[len(faster) :]]
@@ -112,18 +120,25 @@ def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> 
 
 
 def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
-    """Why a candidate was given up, with the failure of its last run."""
+    """Why the candidate at position ``at`` was given up, in words, with the failure of its last run.
+
+    ``why`` is what the search says.
+    """
     last = why_not(at + 1, _failures(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
 
 def _failures(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
-    """Runs of a configuration that have ended without a step time that counts."""
+    """Runs of the configuration at position ``at`` (0: the base) that have ended without a step time that counts."""
     return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
 
 def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
-    """Who is out, and was faster than who is chosen; and who crashed before it had a step time. The fastest first."""
+    """A row for each candidate that is out though faster than the chosen one, or that crashed without any time.
+
+    The fastest first; rows have title, why, ratio and the run id of the last failure. Those that did other work are
+    left out.
+    """
     search = state.search
     chosen = search.ratios.get(search.leader, 1.0)
     rows = []
@@ -138,7 +153,7 @@ def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, An
 
 
 def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
-    """A row for every run, in the order in which they started."""
+    """A row for every run of the tuning that has ended, in the order in which they started, as JSON values."""
     rows = []
     for number, run in in_order(runs):
         ended = outcome_of(number, run, runs)
@@ -158,7 +173,10 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
 
 
 def _conclusion(result: dict[str, Any], why_base: str) -> str:
-    """The sentence that says what the tuning found, and what it spent."""
+    """The sentence that says what the tuning found and spent.
+
+    ``why_base``: why the base failed, empty where it did not.
+    """
     spent = f"{result['spent_hours']:.3g} GPU-hours, budget {hours_said(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
     if result["ended"] == "base failed":
@@ -227,7 +245,10 @@ ARM: tuple[Column[dict[str, Any]], ...] = (
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """The result for people: a table of the candidates, the conclusion, and the winner's command."""
+    """The result of a tuning for people: a table of the candidates, the conclusion, and the winner's command.
+
+    With a line for each fast candidate that crashed, and the baseline where one was set.
+    """
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
     lines += [_crash_said(row) for row in result.get("crashed", [])]
     if result["found"]:

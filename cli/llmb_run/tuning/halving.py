@@ -66,7 +66,7 @@ class Standing:
 
     @property
     def leader(self) -> int:
-        """The best candidate where it is faster than the base in their common rounds; else the base, 0."""
+        """The number of the best candidate if it is faster than the base in their common rounds; else 0, the base."""
         if not self.order or self.ratios[self.order[0]] >= 1:
             return 0
         return self.order[0]
@@ -78,9 +78,9 @@ def _short_times(runs: Sequence[Trial]) -> list[float]:
 
 
 def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
-    """Where the search stands after ``runs``: of the base and of each candidate, in the order of their starts.
+    """Where the search stands after ``runs``: trials of the base, then of each candidate, as they started.
 
-    ``seed`` decides the order within the rounds.
+    ``seed`` decides the order within the rounds. Reads and changes nothing.
     """
     times = [_short_times(known) for known in runs]
     why_out = {at: _why_out(known) for at, known in enumerate(runs) if at}
@@ -111,12 +111,12 @@ def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
 
 
 def kept_of(count: int) -> int:
-    """How many of so many go on: the half, and never less than two."""
+    """How many of ``count`` candidates go on to the next round: half of them, and not less than two."""
     return max(math.ceil(count / 2), min(count, 2))
 
 
 def trials_of(candidates: int) -> int:
-    """The trials of a search among so many candidates where none fails, the base's among them."""
+    """How many trials a search among ``candidates`` takes where none fails, the base's among them."""
     total = number = 0
     while True:
         number += 1
@@ -127,9 +127,9 @@ def trials_of(candidates: int) -> int:
 
 
 def _in_turn(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
-    """The order of a round: drawn by chance, and turned round in every second one.
+    """Those ``due`` in round ``number`` in the order in which to run them; only the base at the very first.
 
-    The very first run is the base's, and those that are tried again come last.
+    The order is drawn by chance, from ``seed``, and turned round in every second round; those tried again come last.
     """
     if 0 in due and number == 1:
         return [0]
@@ -153,16 +153,17 @@ def _why_out(known: Sequence[Trial]) -> str:
 
 
 def _base_fails(known: Sequence[Trial]) -> bool:
-    """Whether the base does not run: more crashes than runs, and one more, since a single crash says nothing."""
+    """Whether the base does not run: two crashes more than timed runs, or out of memory and never timed."""
     failed = [trial.outcome for trial in known if trial.outcome in ("failed", "out of memory")]
     timed = sum(trial.outcome == "timed" for trial in known)
     return len(failed) > timed + 1 or ("out of memory" in failed and not timed)
 
 
 def _ratios(times: Sequence[Sequence[float]]) -> dict[int, float]:
-    """The step time of each candidate over that of the first, over the trials that both have; by position.
+    """The step time of each configuration over the base's, over as many trials as both have.
 
-    ``times``: logarithms, for each candidate in the order of trials. A candidate without a time is left out.
+    Its keys are positions, 0 being the base. ``times``: logarithms of step times, for each configuration in the order
+    of its trials. Without a time it is left out.
     """
     ratios: dict[int, float] = {}
     for at, own in enumerate(times):

@@ -15,7 +15,10 @@ _MEMORY = frozenset({"cuda-memory", "nccl-memory", "host-memory"})
 
 
 def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
-    """How a run of the arm ``number`` ended. Whoever does other work than the base is out, however fast."""
+    """How a run of the arm ``number`` (1: the base) that has ended did so, as one of ``Outcome``.
+
+    Whoever does other work than the base is out, however fast: ``other work``. ``runs``: those of every arm.
+    """
     if run.attempt is not None and run.attempt.time is not None:
         return "other work" if number != 1 and other_work(run, runs[1]) else "timed"
     if run.attempt is not None and run.attempt.fault:
@@ -26,7 +29,7 @@ def outcome_of(number: int, run: Run, runs: Runs) -> Outcome:
 
 
 def why_not(number: int, run: Run, runs: Runs) -> str:
-    """Why a run of the arm ``number`` has no step time that counts, in words."""
+    """Why a run of the arm ``number`` has no step time that counts, in words; ``runs``: those of every arm."""
     ended = outcome_of(number, run, runs)
     if ended == "out of memory":
         return ended

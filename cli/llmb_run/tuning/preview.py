@@ -37,7 +37,10 @@ class FrozenSpace(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
-    """What a tuning is going to do, as JSON values, before anything starts."""
+    """What a tuning is going to do, as JSON values, before anything starts.
+
+    ``trial_steps``: training steps of a trial; ``budget``: in GPU-hours, infinite where there is none.
+    """
     candidates = len(space.arms) - 1
     return {
         "base": title_of(space.base.plan),
@@ -57,7 +60,7 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
 
 
 def foreseen(said: dict[str, Any]) -> str:
-    """A ``preview`` as lines for people."""
+    """What ``preview`` says of a tuning as lines for people, with a final newline."""
     values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
     refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
     doubtful = f"; {said['may_not_fit']} of them may not fit the memory" if said["may_not_fit"] else ""
@@ -76,7 +79,7 @@ def foreseen(said: dict[str, Any]) -> str:
 
 
 def _candidates_said(said: dict[str, Any]) -> str:
-    """How many of how many there are, and how they were chosen."""
+    """How many candidates there are, of how many combinations, and how they were chosen; ``said`` is a ``preview``."""
     every = counted(said["combinations"], "combination")
     if said["looked_at"] < said["combinations"] and said["combinations"] > MOST:
         return f"{said['candidates']}, an even sample of {every}: {said['looked_at']} were looked at"
@@ -84,5 +87,5 @@ def _candidates_said(said: dict[str, Any]) -> str:
 
 
 def hours_said(budget: float | None) -> str:
-    """A budget in words; None is ``without limit``."""
+    """A budget in words: ``12 GPU-hours``; ``without limit`` for None."""
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

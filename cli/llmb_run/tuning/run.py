@@ -68,7 +68,10 @@ class TuneRequest:
 
 
 def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool) -> Result:
-    """Begin, continue or show a tuning.
+    """Begin, continue or show a tuning, whose jobs are submitted and followed; a report is written in its folder.
+
+    ``again``: begin a new tuning beside one that is over. ``folder``: where campaigns are kept; None: in the
+    installation. ``dry_run``: only say what would be tried.
 
     Raises:
         LLMBError: it cannot be planned, begun or continued
@@ -114,13 +117,13 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
 
 
 def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
-    """Whether more is asked of it: GPU-hours, where it ended for want of them."""
+    """Whether a tuning with a result is to go on: it ended for want of GPU-hours, and ``wanted`` allows more."""
     short = result["short_of_budget"] if result["schema"] >= SCHEMA else result["ended"] == "budget"
     return bool(short and wanted.budget > (result["budget"] or math.inf))
 
 
 def _check(base: PlannedJob, wanted: TuneRequest) -> None:
-    """Refuse a tuning whose runs would not prove anything.
+    """Raise RequestError for a tuning whose runs would not prove anything.
 
     Raises:
         RequestError: they save checkpoints or are profiled, whole runs are too short, or trials too long
@@ -140,10 +143,12 @@ def _check(base: PlannedJob, wanted: TuneRequest) -> None:
 
 
 def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, workspace: Workspace) -> FrozenSpace:
-    """What the tuning began with, after comparing it with what is here now; tells what is going to be done.
+    """What the tuning began with, or begins with now, which is then kept in its folder.
+
+    Says in notices what is going to be done.
 
     Raises:
-        RequestError: its inputs were changed since
+        RequestError: its inputs were changed since, or an earlier release began it
     """
     _refuse_earlier(campaign)
     then = began_with(campaign, FrozenSpace)
@@ -174,7 +179,7 @@ def _refuse_earlier(campaign: Campaign) -> None:
 
 
 def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
-    """What the tuning starts from, to be kept in its folder."""
+    """What the tuning starts from, to be kept in its folder: the configurations of ``space``, and its ``preview``."""
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
     each = [
@@ -184,7 +189,10 @@ def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpac
 
 
 def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
-    """Conduct the tuning to its end, and write its report; returns the result."""
+    """Conduct the tuning to its end, which submits jobs and waits for them, and write its report.
+
+    Returns the result.
+    """
     arms = [item.arm for item in kept.arms]
     tuning = Tuning(arms, campaign.id, wanted.trial_steps, wanted.budget, notice)
     runs = Conduct(campaign, arms, tuning, workspace, notice).to_the_end()
@@ -198,7 +206,10 @@ def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, worksp
 
 
 def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
-    """Make the winner's whole runs this site's reference; returns its key, None where nothing proved faster."""
+    """Make the winner's whole runs this site's reference; returns the key of that baseline.
+
+    None where nothing proved faster, which a notice says.
+    """
     if not result["found"]:
         notice("no baseline set: nothing proved faster")
         return None

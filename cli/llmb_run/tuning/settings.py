@@ -23,7 +23,7 @@ TENSORS = "comm_overlap.tp_comm_overlap"
 
 
 def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
-    """Values of each: the function's own, those of the documented rows, and what else the model may have.
+    """Settings worth searching, by name, with their values: common ones, the base's, those of documented ``rows``.
 
     Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
     """
@@ -59,7 +59,10 @@ def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
 
 
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
-    """Those that the base's function leaves no choice in: it places its layers itself, or has no CUDA graphs."""
+    """The columns of which the base's function leaves no choice: it places its layers itself, or has no CUDA graphs.
+
+    Empty without a function, and on a CPU.
+    """
     function = _function(base)
     if function is None or base.plan.device == "cpu":
         return ()
@@ -72,7 +75,7 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
 
 
 def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
-    """The function of ``row``, or else of the base; None where there is none."""
+    """The catalogue's function of ``row``, or without one of the base; None where that has no function."""
     catalogue, own = base.recipe.catalogue, base.plan.function
     name = own.name if own is not None else None
     if row is not None:
@@ -97,7 +100,11 @@ def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]
 
 
 def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
-    """Changes with one setting in each, where several were joined as one dimension."""
+    """``changes`` with one setting in each: a value of several, joined by semicolons, becomes several entries.
+
+    Raises:
+        RequestError: a part of such a value is not ``NAME=VALUE``
+    """
     found: dict[str, str] = {}
     for name, said in changes.items():
         if is_setting(name):

@@ -81,13 +81,16 @@ class Space:
 
     @property
     def example(self) -> str:
-        """The first that cannot be planned for a reason that has no word of its own; empty where none is."""
+        """The first combination refused for a reason that has no word of its own, with its message.
+
+        Empty where none is.
+        """
         odd = (item for item in self.refused if (item.error.code or "") not in _WORDS)
         return next((f"{item.spec.combination}: {item.error.message}" for item in odd), "")
 
     @property
     def reasons(self) -> dict[str, int]:
-        """How many combinations were refused, by the reason in a few words."""
+        """How many combinations were refused, by the reason in a few words, ``do not divide``, the commonest first."""
         counts = Counter(_WORDS.get(item.error.code or "", "cannot be planned") for item in self.refused)
         if self.impossible:
             counts[_WORDS["does-not-divide"]] += self.impossible
@@ -95,7 +98,10 @@ class Space:
 
 
 def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: bool = False) -> Space:
-    """Of the job ``base``. ``given``: values in place of those that are found; ``only``: nothing else varies.
+    """What a tuning of the job ``base`` may try: which settings vary, and the combinations that can run.
+
+    ``given``: values of settings in place of those that are found; ``only``: nothing else varies. Of many combinations
+    it is a sample, the same for the same values. Plans jobs, and starts none.
 
     Raises:
         RequestError: nothing is left to choose from
@@ -127,9 +133,11 @@ def _documented(base: PlannedJob, row: Row) -> dict[str, str]:
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
-    """A documented row as changes of the base; empty where it is the base, or is not in the space.
+    """A documented row as changes of the base, by setting.
 
-    It gets the value of what is fixed, and of what a row does not say the base's, or the first that is given.
+    Empty where it is the base, or has a value that is not searched. ``row``: its values; ``values``: those that are
+    searched; ``own``: the base's. A setting with one value gets that. Where the row does not say a setting, it keeps
+    the base's value, or gets the first that is given.
     """
     changes: dict[str, str] = {}
     for name, listed in values.items():
@@ -144,7 +152,7 @@ def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, st
 
 
 def _combination(values: Values, number: int) -> dict[str, str]:
-    """That of a number from 0, as in a sweep: the last setting changes first."""
+    """The combination of ``values`` with the number ``number``, from 0; the last setting changes first."""
     found: dict[str, str] = {}
     for name in reversed([*values]):
         number, at = divmod(number, len(values[name]))
@@ -153,7 +161,7 @@ def _combination(values: Values, number: int) -> dict[str, str]:
 
 
 def _near(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
-    """Changes of few settings, the nearest to the base first: that without any, too."""
+    """Every change of at most ``_FURTHEST`` settings, those of the fewest first; the first is no change at all."""
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
     for count in range(min(_FURTHEST, len(others)) + 1):
@@ -172,7 +180,20 @@ def _planned(
     drawn: Iterator[Mapping[str, str]],
     count: int,
 ) -> Space:
-    """Of the combinations ``always`` and then ``drawn``, of ``count``, the first that can run, as many as are tried."""
+    """The space that a tuning tries: the base, and the first combinations that can run, at most ``MOST``.
+
+    Args:
+        base: the job itself
+        workspace: to plan jobs with
+        values: the settings and values that are searched
+        own: the base's own values
+        always: combinations that come first
+        drawn: the others, in the order in which to look at them
+        count: how many combinations there are, for people
+
+    Raises:
+        RequestError: nothing can be run beside the base
+    """
     outcomes: list[PlannedJob | Refused] = [base]
     seen: set[frozenset[tuple[str, str]]] = set()
     runnable = impossible = 0
@@ -204,13 +225,16 @@ def _planned(
 
 
 def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
-    """A quick look: whether any model can be divided so. What is no number is left to planning."""
+    """Whether any model could be divided as ``changes`` of ``plan`` say, at a quick look.
+
+    What is no number is ignored.
+    """
     numbers = {name: int(value) for name, value in changes.items() if name in _SIZES and value.isdecimal()}
     return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 
 def _rows(base: PlannedJob) -> list[Row]:
-    """Documented rows of the same model on such GPUs; of the smoke size none."""
+    """The recipe's documented rows of the same model and variant on such GPUs; none for the smoke size."""
     plan = base.plan
     if plan.model_size == "smoke":
         return []
@@ -240,7 +264,7 @@ def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
 
 
 def _own(base: PlannedJob, name: str) -> str | None:
-    """The base's own value, as it would be asked for; None where nobody says it."""
+    """The base's own value of the setting ``name``, as it would be asked for; None where nobody says it."""
     if name in COLUMNS.values():
         return _column(base.plan, name)
     if name == "image":
@@ -251,6 +275,6 @@ def _own(base: PlannedJob, name: str) -> str | None:
 
 
 def _column(of: JobPlan | Row, name: str) -> str:
-    """The value that a plan or a row has for a column, as text."""
+    """The value that a plan or a row has for the column ``name``, as text; of a size that it does not say, ``1``."""
     value = getattr(of, name)
     return as_said(value or 1 if name in _SIZES else value)

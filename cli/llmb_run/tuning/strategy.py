@@ -41,13 +41,13 @@ _FAULTS = 3
 
 
 def _shortened(plan: JobPlan, steps: int) -> JobPlan:
-    """The plan of a trial of ``steps`` steps, of which the second half is measured."""
+    """The plan of a trial of ``steps`` training steps, of which the second half is measured."""
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
 
 
 def is_full(run: Run) -> bool:
-    """Whether a run is of the whole job, and no short trial."""
+    """Whether a run is of the whole job, and no short trial, by its number."""
     return run.number > _PROOF
 
 
@@ -70,7 +70,7 @@ class Price:
         return LEAST_PROOF * self.full
 
     def of_search(self, candidates: int) -> float:
-        """GPU-hours of the trials among so many candidates, and of the proof."""
+        """GPU-hours of all trials among so many candidates, and of the fewest whole runs that can prove something."""
         return trials_of(candidates) * self.trial + self.proof
 
 
@@ -114,7 +114,11 @@ class Tuning:
     say: Callable[[str], None] = lambda text: None
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The next batch of trials once the one before has ended; or the runs of the proof that are due."""
+        """The next batch of trials once the one before has ended, or the runs of the proof that are due.
+
+        Tells people where it stands. Runs of a proof against a leader that is none any more are to be cancelled where
+        they have no job. Empty: wait, or it is over.
+        """
         state = self.state(runs)
         leader = state.search.leader
         others = [
@@ -160,7 +164,10 @@ class Tuning:
         return replace(state, proof=proof, short=short or _wants_more(proof))
 
     def trials(self, runs: Runs) -> list[list[Trial]]:
-        """Every run that has ended, by configuration and in the order of their starts."""
+        """Every run that has ended as a trial: a list for each configuration, the base first, in order of starts.
+
+        A fault of a machine counts as a crash from the ``_FAULTS``-th one of a configuration on.
+        """
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
         for number, run in in_order(runs):
@@ -174,7 +181,10 @@ class Tuning:
         return found
 
     def _price(self, runs: Runs) -> Price | None:
-        """By the first trial of the base that has a step time: so it stays the same while the tuning lasts."""
+        """What runs of the base take, by its first trial that has a step time; None before that.
+
+        It stays the same while the tuning lasts.
+        """
         for run in runs[1]:
             if is_full(run) or run.attempt is None or run.attempt.time is None:
                 continue
@@ -184,9 +194,9 @@ class Tuning:
         return None
 
     def _candidates(self, price: Price | None, runs: Runs) -> int:
-        """How many candidates there is a budget for: the first of the space, which is in no order of merit.
+        """How many candidates the budget has room for: the first ones of the space, which is in no order of merit.
 
-        No fewer than have run, should the budget be smaller now.
+        No fewer than have run, should the budget be smaller now; all where no price is known or there is no budget.
         """
         count = len(self.arms) - 1
         begun = max((number - 1 for number, listed in runs.items() if listed), default=0)
@@ -196,7 +206,10 @@ class Tuning:
         return count
 
     def _affordable(self, state: TuningState) -> list[int]:
-        """The next batch of trials: as much of it as the budget has room for beside the proof."""
+        """The next batch of trials, by position of the configuration; no more than the budget has room for.
+
+        Room for the proof is kept free.
+        """
         batch = list(state.search.due[:_BATCH])
         if state.price is None or math.isinf(self.budget):
             return batch
@@ -204,7 +217,7 @@ class Tuning:
         return [at for count, at in enumerate(batch, 1) if count * state.price.trial <= left]
 
     def _proof(self, leader: int, runs: Runs) -> InTurns:
-        """The comparison of the leader with the base, with what the rest has left of the budget."""
+        """The strategy that compares the leader with the base, with what the other runs have left of the budget."""
         others = sum(run.hours for _, run in with_arms(runs) if not _is_of_proof(run, leader))
         budget = self.budget - others if math.isfinite(self.budget) else None
         return InTurns(f"{self.seed} {leader}", Rule(RESOLUTION, PAIRS // 2, budget))
@@ -214,7 +227,7 @@ class Tuning:
         return [self.arms[0], self.arms[leader]]
 
     def _sides(self, leader: int, runs: Runs) -> Runs:
-        """The runs of the proof, numbered as a comparison does.
+        """The runs of the proof as a comparison has them: side 1 is the base, 2 the leader; numbers are from 1.
 
         A crash that has not taken its side out is no answer here: the run is made up for like one that a node ended.
         """
@@ -224,7 +237,7 @@ class Tuning:
         }
 
     def _due_in_proof(self, leader: int, runs: Runs) -> list[Due]:
-        """The whole runs of base and leader to start next."""
+        """The whole runs of base and leader to start or to cancel next, by their numbers in the tuning."""
         pair = self._pair(leader)
         found = []
         for due in self._proof(leader, runs).due(pair, self._sides(leader, runs)):
@@ -262,7 +275,10 @@ class Tuning:
 
 
 def _is_of_proof(run: Run, leader: int) -> bool:
-    """Whether it is a whole run of the comparison of this candidate with the base."""
+    """Whether ``run`` is a whole run of the comparison of the candidate at position ``leader`` with the base.
+
+    False for 0.
+    """
     return leader > 0 and run.number // _PROOF == leader + 1
 
 
@@ -275,5 +291,5 @@ def _of_comparison(run: Run) -> Run:
 
 
 def _wants_more(proof: ComparisonProgress) -> bool:
-    """Whether only the budget stopped the proof."""
+    """Whether the proof was stopped, and by nothing but the budget."""
     return proof.stopped != "" and replace(proof, rule=replace(proof.rule, budget=None)).stopped == ""
