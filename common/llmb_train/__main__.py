@@ -29,7 +29,11 @@ from llmb_train.ranks import find_rank, first_rank, notice
 
 
 def main(arguments: list[str]) -> int:
-    """Train the job. Exit status: 0 trained, 1 training failed, 2 the job is wrong, 3 the engine lacks something."""
+    """Train the job that the only word of ``arguments`` names, on this rank; returns the exit status.
+
+    0: trained, or nothing was left to train; 2: the job or the call is wrong; 3: the engine lacks something, or would
+    train something else. Errors are printed. Where training itself fails, its error is raised.
+    """
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m llmb_train job.json", file=sys.stderr)
         return 0 if arguments in (["-h"], ["--help"]) else 2
@@ -47,7 +51,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _report(error: TrainError) -> None:
-    """Print an error of this rank, unless another rank prints the same one."""
+    """Print an error of this rank to standard error, unless another rank prints the same one.
+
+    Another rank than the first waits up to a minute before that, to be ended by the launcher; it says nothing of a run
+    with nothing left to train.
+    """
     # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must say
     # so itself.
     lacking = isinstance(error, EngineError) and not isinstance(error, WrongEngine)
@@ -60,7 +68,7 @@ def _report(error: TrainError) -> None:
 
 
 def _wait_to_be_ended(status: int) -> None:
-    """Wait for the launcher to end this rank, which then exits with ``status``.
+    """Wait up to 60 seconds for the launcher to end this rank with SIGTERM, which then exits with ``status``.
 
     Launchers end all ranks as soon as one fails: had this one been faster than the first, nothing would be said.
     """
@@ -124,11 +132,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 
 
 def _imported(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
-    """Megatron's ``pretrain``, after what this engine needs for it was installed; with the header, if this rank
-    ``says`` it.
+    """Megatron-Bridge's ``pretrain``, imported after the patches that this engine needs were installed.
 
-    Not from the working folder, which all nodes share: modelopt, which Megatron-Bridge imports, looks for its own files
-    there first, 700 times by each rank.
+    ``says``: this rank also prints the header. The working folder is another one meanwhile: all nodes share it, and
+    modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by each rank.
     """
     with _outside_working_folder():
         engines.install_patches(engine)
@@ -165,7 +172,11 @@ def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
 
 
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
-    """The framework's configuration for the job, and the function that does one forward step."""
+    """The framework's configuration for the job, and the function that does one forward step. Imports Megatron.
+
+    Raises:
+        TrainError: the job asks for what this engine or its Megatron-Bridge does not have
+    """
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
 
@@ -179,14 +190,14 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 
 
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
-    """One ``LLMB manifest: {json}`` line, for the run's record, and one line per notice."""
+    """Print one ``LLMB manifest: {json}`` line, for the run's record, and one line for each notice about the run."""
     print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
     for text in refusals.notices(job, engine):
         notice(text)
 
 
 def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
-    """What the job itself sees of its machine; null where there is nothing to report."""
+    """What the job sees of its machine and its packages, by name; None where there is nothing to report."""
     import torch
 
     gpu = engine.device == "cuda"
@@ -209,7 +220,10 @@ def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
 
 
 def _keep_warnings_warnings() -> None:
-    """Undo ``PYTHONWARNINGS=error``, which somebody exported for a program of theirs: importing torch warns."""
+    """Undo ``PYTHONWARNINGS=error`` for this process and those that it starts: importing torch warns.
+
+    Somebody exported it for a program of theirs.
+    """
     if any(option.startswith("error") for option in sys.warnoptions):
         os.environ.pop("PYTHONWARNINGS", None)  # of the processes that it starts
         warnings.simplefilter("default")

@@ -38,7 +38,7 @@ _PATIENCE = timedelta(seconds=20)
 
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
-    """The callbacks that the job needs, in the form that Megatron-Bridge's ``train`` takes."""
+    """The callbacks that the job needs, in the form that Megatron-Bridge's ``train`` takes; never empty."""
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
         found.append(WaitsCallback(job.steps.waits_from, folder))
@@ -56,9 +56,15 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
         self._steps = 0
 
     def on_train_start(self, context: Any) -> None:
+        """Compare the plan with the configuration that the framework has resolved.
+
+        Raises:
+            Contradiction: they differ in what decides speed or loss
+        """
         require_agreement(self._job, context.state.cfg)
 
     def on_train_step_start(self, context: Any) -> None:
+        """Tell the node's record how many steps have ended, so that it looks at the GPUs under load. Never raises."""
         self._node.after_step(self._steps)
         self._steps += 1
 
@@ -68,6 +74,7 @@ class SigtermCallback(Callback):  # type: ignore[misc]
     time limit or a preemption, would end the job with nothing saved."""
 
     def on_train_start(self, context: Any) -> None:
+        """Install Megatron-Bridge's handler of SIGTERM unless it is installed."""
         handler = context.state.signal_handler
         if handler.original_handler is None:
             handler.__enter__()
@@ -91,7 +98,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._originals: list[tuple[Any, str, Any]] = []
 
     def on_train_step_start(self, context: Any) -> None:
-        """Never raises: a PyTorch that cannot be timed is not, and trains on."""
+        """Note that a step begins, and, from the first step to be timed on, time PyTorch's collectives in it.
+
+        Never raises: a PyTorch that cannot be timed is not, and trains on.
+        """
         step = context.state.train_state.step + 1
         if step < self._first:
             return
@@ -102,7 +112,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._begun.append(time.perf_counter())
 
     def on_train_end(self, context: Any) -> None:
-        """Let the first rank write down what all have recorded. Never raises, waits 20 s at most."""
+        """Stop timing, and let the first rank write ``waits.json`` with what all ranks have recorded.
+
+        Never raises, waits 20 s at most. Nothing is written where no step was timed, or a rank does not answer.
+        """
         if not self._begun:
             return
         self._begun.append(time.perf_counter())
@@ -114,7 +127,11 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             self._publish()
 
     def _publish(self) -> None:
-        """Through the job's own store, in which nobody waits for anybody but the first rank, and that not for long."""
+        """Put this rank's waits into the job's store; the first rank collects those of all and writes
+        ``waits.json``.
+
+        Only the first rank waits for the others, at most 20 s; what goes wrong is raised.
+        """
         waited = [round(sum(itertools.starmap(_seconds, waits)), 6) for waits in self._steps.values()]
         store = dist.distributed_c10d._get_default_store()
         rank = dist.get_rank()
@@ -135,7 +152,11 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         temporary.replace(self._folder / FILE)
 
     def _time_all(self) -> None:
-        """Replace PyTorch's collectives by ones that record when they begin and end."""
+        """Replace PyTorch's collectives, in the whole process, by ones that record when they begin and end.
+
+        Raises:
+            AttributeError: this PyTorch has no such collectives
+        """
         group, work = torch._C._distributed_c10d.ProcessGroup, torch._C._distributed_c10d.Work
         for kind, name in [*((group, name) for name in _COLLECTIVES if name in vars(group)), (work, "wait")]:
             # Not getattr, which gives a function that binds nothing.
@@ -160,7 +181,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
 
 def _moment(on_gpu: bool) -> Any:
-    """Now, as seconds on a CPU and as an event on the GPU's compute stream."""
+    """Now, to be given to ``_seconds``: seconds on a CPU, an event on the GPU's compute stream."""
     if not on_gpu:
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -169,5 +190,5 @@ def _moment(on_gpu: bool) -> Any:
 
 
 def _seconds(begin: Any, end: Any) -> float:
-    """Seconds between two moments."""
+    """Seconds between two moments of ``_moment``, both of the same kind."""
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)

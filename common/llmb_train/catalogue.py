@@ -50,7 +50,14 @@ _MIXERS = {
 
 
 def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Every performance recipe of this engine: by name, the row of those that can be called, and why others cannot."""
+    """Every performance recipe of this engine: the row of each that can be called, by name, and why others cannot
+    be.
+
+    Calls all functions, which takes a minute. An error of a function is the reason, not raised.
+
+    Raises:
+        EngineError: Megatron-Bridge is not installed, or has none.
+    """
     found, missing = {}, perf_recipes.unread()
     for name in perf_recipes.names():
         perf_recipes.asked.clear()
@@ -64,7 +71,11 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 
 def index(names: Iterable[str]) -> list[list[Any]]:
-    """What the names say: name, model, task, GPUs, GPU type, precision, variant or null."""
+    """What the recipes' names say, for each: name, model, task, GPUs (a number), GPU type, precision, variant or
+    None.
+
+    Names of another form are left out.
+    """
     rows = []
     for name in names:
         found = perf_recipes.NAME.match(name)
@@ -103,7 +114,10 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
 
 
 def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The rows, and how FLOPs follow the length: of a model, where that is the same for all of its functions."""
+    """The rows without ``by_length``, and how FLOPs follow the length, by model.
+
+    Of a model only where that is the same for all of its functions.
+    """
     of_models: dict[str, list[Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
     for name, row in found.items():
@@ -116,7 +130,7 @@ def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]],
 
 
 def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What ``lengths.growth`` says of all functions of a model; None where they contradict each other."""
+    """What ``lengths.growth`` says of all functions of a model, as one; None where they contradict each other."""
     merged: dict[str, Any] = {}
     for one in each:
         for name, value in one.items():
@@ -128,7 +142,7 @@ def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _head(date: str, **more: Any) -> str:
-    """The beginning of a catalogue's JSON, up to its last part."""
+    """The beginning of a catalogue's JSON, without the bracket that ends it: schema, releases, date, and ``more``."""
     head = {
         "schema": SCHEMA,
         "release": package_version("megatron-bridge"),
@@ -145,7 +159,10 @@ def _line(value: Any) -> str:
 
 
 def row(name: str, config: Any) -> dict[str, Any]:
-    """The row of the recipe ``name``, of the configuration that calling it gave; JSON values only."""
+    """The row of the recipe ``name``, of the configuration ``config`` that calling it gave; JSON values only.
+
+    Fills in numbers of ``config`` that the framework would set later.
+    """
     _complete(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     by_hand = ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern")
@@ -167,7 +184,10 @@ def row(name: str, config: Any) -> dict[str, Any]:
 
 
 def architecture(config: Any) -> dict[str, Any]:
-    """The model's dimensions that divisibility depends on, and those that a reader looks for."""
+    """The model's dimensions that divisibility depends on, and those that a reader looks for.
+
+    ``moe`` is None for a model without experts, ``vocabulary`` None where nobody knows it.
+    """
     model = config.model
     moe = None
     if getattr(model, "num_moe_experts", None):
@@ -191,7 +211,10 @@ def architecture(config: Any) -> dict[str, Any]:
 
 
 def layers(config: Any) -> dict[str, Any] | None:
-    """What the memory of a job depends on beside ``architecture``: the layers in order, and sizes inside them."""
+    """What the memory of a job depends on beside ``architecture``: the layers in order, and sizes inside them.
+
+    None where ``counts`` does not count the model.
+    """
     model, found = config.model, counts.layers(config.model)
     if found is None:
         return None
@@ -208,7 +231,7 @@ def layers(config: Any) -> dict[str, Any] | None:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Other settings that tell two recipes apart; empty ones are left out."""
+    """Settings of a recipe's configuration beside its columns that tell two recipes apart; empty ones are left out."""
     model, mixed = config.model, config.mixed_precision
     found = {name: plain(getattr(model, name, None)) for name in SETTINGS}
     found |= {
@@ -230,7 +253,10 @@ def settings(config: Any) -> dict[str, Any]:
 
 
 def bridge_flops_per_token(config: Any) -> float | None:
-    """Megatron-Bridge's own count for one token of one step; None where it has no formula for the model."""
+    """Megatron-Bridge's own count of floating-point operations for one token of one step.
+
+    None where it has no formula for the model.
+    """
     from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
     try:
@@ -240,13 +266,16 @@ def bridge_flops_per_token(config: Any) -> float | None:
 
 
 def _by_length(config: Any) -> dict[str, Any] | None:
-    """How both counts follow the length; None where nobody counts the model."""
+    """How both counts of operations for a token follow the sequence length; None where nobody counts the model.
+
+    None also where a count does not follow the formula of ``lengths``.
+    """
     ways = {"bridge": lambda: bridge_flops_per_token(config), "own": lambda: counts.flops_per_token(config)}
     return lengths.growth(config.model, ways)
 
 
 def _complete(config: Any) -> None:
-    """Fill in what the framework would before it builds the model: the counts need it."""
+    """Fill in, in ``config``, what the framework would set before it builds the model: the counts need it."""
     model = config.model
     model.vocab_size = perf_recipes.vocabulary(config)
     if getattr(model, "ffn_hidden_size", 1) is None:
@@ -259,7 +288,7 @@ def _complete(config: Any) -> None:
 
 
 def _precision(mixed: Any) -> dict[str, Any]:
-    """Those of the precision's settings that are on."""
+    """Those settings of a mixed precision that are on, by name; empty for plain bf16."""
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
     found = {name: plain(getattr(mixed, name, None)) for name in names}
     return {
@@ -270,7 +299,14 @@ def _precision(mixed: Any) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the file. Exit status: 0 written, 3 this Python has no engine with performance recipes."""
+    """Write the catalogue, the results of the validation or the fields of this engine to a file; the exit status.
+
+    0: written; 3: this Python has no engine with performance recipes. Functions that were left out are told on standard
+    error.
+
+    Raises:
+        SystemExit: with status 2, where the arguments are wrong
+    """
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
     parser.add_argument("file", type=Path)
     parser.add_argument("--validation", action="store_true", help="validate the functions instead of listing them")

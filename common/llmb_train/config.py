@@ -35,17 +35,23 @@ class Provider(GPTModelProvider):  # type: ignore[misc]
 
 
 def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
-    """The layers of a pipeline stage, made of Transformer Engine's modules."""
+    """The specification of the layers of this pipeline stage, made of Transformer Engine's modules."""
     return _block(config, vp_stage, use_transformer_engine=True)
 
 
 def local_block(config: Any, vp_stage: int | None = None) -> Any:
-    """Layers of this pipeline stage, of megatron-core's own modules: no FP8, no fused attention."""
+    """The specification of the layers of this pipeline stage, made of megatron-core's own modules.
+
+    They have no FP8 and no fused attention.
+    """
     return _block(config, vp_stage, use_transformer_engine=False)
 
 
 def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
-    """The layers of a pipeline stage; those with rotary embedding attend within chunks where the model says so."""
+    """The specification of the layers of a pipeline stage; those with rotary embedding attend within chunks.
+
+    Within chunks only where the model has ``attention_chunk_size``, shorter than the sequence.
+    """
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
     )
@@ -66,7 +72,11 @@ def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -
 
 @cache
 def chunked(attention: type) -> type:
-    """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only."""
+    """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only; always the same
+    one.
+
+    The length of the sequence has to be a multiple of the chunk.
+    """
 
     class ChunkedAttention(attention):  # type: ignore[misc]
         """Attention in which tokens attend to those of their own chunk only."""
@@ -86,7 +96,7 @@ def chunked(attention: type) -> type:
 
 
 def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """Everything that the architecture says of the provider. No bias in linear layers and no dropout anywhere."""
+    """The fields of the model provider that the job's architecture decides. No bias in linear layers, no dropout."""
     a, every = job.architecture, job.architecture.no_rope_interval
     return {
         "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,
@@ -127,7 +137,7 @@ def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def _experts(job: Job, engine: Engine) -> dict[str, Any]:
-    """Experts and routing.
+    """The fields of the model provider on experts and routing; empty for a model without experts.
 
     ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
     dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not compare.
@@ -160,10 +170,11 @@ def _experts(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def build_config(job: Job, engine: Engine) -> Any:
-    """The complete configuration of one run.
+    """The complete configuration of the run of a job that describes its architecture, for Megatron-Bridge.
 
     Raises:
         JobError: the job asks for something this engine would ignore, or for columns that cannot be combined.
+        NothingLeft: the job goes on from a checkpoint of its last step.
     """
     refusals.check(job, engine)
     start = steps.loaded(job)
@@ -195,7 +206,7 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 
 def _training(job: Job, last: int) -> Any:
-    """The section of the configuration on training; ``last`` is the run's last step."""
+    """The section of Megatron-Bridge's configuration on training; ``last`` is the run's last step."""
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
@@ -210,7 +221,7 @@ def _training(job: Job, last: int) -> Any:
 
 
 def _scheduler() -> Any:
-    """The section of the configuration on the learning rate."""
+    """The section of Megatron-Bridge's configuration on the learning rate."""
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",
         lr_warmup_iters=2,

@@ -34,7 +34,10 @@ _OF_LETTER = {"M": ("mamba", ""), "*": ("attention", ""), "-": ("", "dense"), "E
 
 
 def parameters(model: Any) -> int | None:
-    """Parameters of the whole model; None where its architecture is not one of those above."""
+    """The number of parameters of the whole model; None where its architecture is not counted here.
+
+    None also where the vocabulary is not known.
+    """
     if (
         getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS)
         or "Wan" in type(model).__name__
@@ -51,8 +54,10 @@ def parameters(model: Any) -> int | None:
 
 
 def layers(model: Any) -> dict[str, Any] | None:
-    """The layers in order, as ``3a58b`` (three of the kind ``a``, then 58 of ``b``; a letter alone is one), and each
-    ``Kind``; None where they are not counted."""
+    """The layers of the main model: ``order``, and each ``Kind`` by its letter in it (``kinds``).
+
+    ``3a58b`` is three of the kind ``a``, then 58 of ``b``; a letter alone is one. None where they are not counted.
+    """
     if parameters(model) is None:
         return None
     found, _ = _kinds(model)
@@ -65,8 +70,11 @@ def layers(model: Any) -> dict[str, Any] | None:
 
 
 def encoder(model: Any) -> int:
-    """Weights of an encoder of images (Qwen3-VL and Qwen3.5), with its merger and those of intermediate layers, which
-    the first stage of a pipeline has; else 0."""
+    """The number of weights of the encoder of images of Qwen3-VL and Qwen3.5, all in the first pipeline stage; else
+    0.
+
+    With the merger, and those of intermediate layers.
+    """
     config = getattr(model, "vision_config", None)
     if config is None or getattr(model, "hybrid_layer_pattern", None):
         return 0
@@ -83,7 +91,7 @@ def encoder(model: Any) -> int:
 
 
 def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
-    """The layers in order, and those of each head for further tokens that has weights of its own."""
+    """The kinds of the layers in order, and those of each head for further tokens that has weights of its own."""
     main, heads = _layers(model)
     if getattr(model, "hybrid_layer_pattern", None) and model.mtp_use_repeated_layer:
         heads = heads[:1]  # repeated ones share their weights
@@ -93,7 +101,10 @@ def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
 
 
 def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
-    """The layers in order, and those of each head for further tokens. A hybrid's are of one part each."""
+    """Mixer and MLP of each layer in order, and those of the layers of each head for further tokens.
+
+    A hybrid's layers are of one part each: the other one is an empty text.
+    """
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
         parts = pattern.replace("|", "").split("/")
@@ -115,7 +126,7 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 
 
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
-    """The kind of a layer: mixer, MLP, and its weights that TP divides, of routed experts, and that every rank has."""
+    """The ``Kind`` of the layer ``index``: mixer, MLP, and weights that TP divides, of routed experts, and the rest."""
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
     whole = ((mixer != "") + (mlp != "")) * _norm(model)
@@ -132,12 +143,15 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
 
 
 def _norm(model: Any) -> int:
-    """Weights of a norm."""
+    """The number of weights of one norm."""
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def shares_index(model: Any, layer: int) -> bool:
-    """Whether a layer takes the tokens that a layer before it chose (core 0.19, dsa.py: 37-47)."""
+    """Whether a layer attends to the tokens that a layer before it chose, in place of an index of its own.
+
+    As in core 0.19, dsa.py: 37-47. Layers count from 0.
+    """
     first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
     return bool(max(layer + 1 - first, 0) % getattr(model, "dsa_indexer_topk_freq", 1))
 
@@ -146,12 +160,14 @@ def shares_index(model: Any, layer: int) -> bool:
 
 
 def _matrices(model: Any) -> int:
-    """The number of matrices of an MLP."""
+    """The number of matrices of an MLP: 3 with a gate, else 2."""
     return 3 if model.gated_linear_unit else 2
 
 
 def _mlp(model: Any, columns: int, width: int | None = None) -> int:
-    """Weights of an MLP with ``columns`` inner elements and ``width`` outer ones, the hidden size by default."""
+    """The number of weights of an MLP with ``columns`` inner elements and ``width`` outer ones, else the hidden
+    size.
+    """
     return int(_matrices(model) * (width or model.hidden_size) * columns)
 
 
@@ -165,17 +181,17 @@ def _grouped(model: Any) -> int:
 
 
 def _head_dim(model: Any) -> int:
-    """Elements of an attention head."""
+    """The number of elements of an attention head."""
     return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
 
 
 def _groups(model: Any) -> int:
-    """The number of query groups."""
+    """The number of query groups of attention; without groups that of its heads."""
     return int(model.num_query_groups or model.num_attention_heads)
 
 
 def _latent(model: Any) -> int:
-    """Weights of the matrices of multi-head latent attention."""
+    """The number of weights of the matrices of multi-head latent attention in one layer."""
     hidden = model.hidden_size
     heads = model.num_attention_heads
     rank = model.q_lora_rank
@@ -187,20 +203,23 @@ def _latent(model: Any) -> int:
 
 
 def _index(model: Any) -> int:
-    """Which tokens are attended to: queries, one key, and a weight for each head."""
+    """The number of weights of the index that chooses which tokens a layer attends to.
+
+    Queries, one key, and a weight for each head.
+    """
     heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
     return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads))
 
 
 def _delta_net(model: Any) -> int:
-    """Weights of the matrices of a gated delta net."""
+    """The number of weights of the matrices of one gated delta net."""
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
     return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
 
 
 def _mamba(model: Any) -> int:
-    """Weights of the matrices of a Mamba-2 layer."""
+    """The number of weights of the matrices of one Mamba-2 layer."""
     inner = model.mamba_num_heads * model.mamba_head_dim
     groups = model.mamba_num_groups * model.mamba_state_dim
     return int(model.hidden_size * (3 * inner + 2 * groups + model.mamba_num_heads))
@@ -210,7 +229,10 @@ def _mamba(model: Any) -> int:
 
 
 def _attention_weights(model: Any, layer: int) -> int:
-    """All weights of an attention layer, with norms and biases."""
+    """The number of all weights of an attention layer, grouped or latent, with norms and biases.
+
+    ``layer``: its index, from 0.
+    """
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
         chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
@@ -228,7 +250,10 @@ def _attention_weights(model: Any, layer: int) -> int:
 
 
 def _delta_net_weights(model: Any, index: int) -> int:
-    """core/ssm/gated_delta_net.py: one projection, a convolution of 4 without bias, decay, a norm, the output."""
+    """The number of all weights of a gated delta net, as core/ssm/gated_delta_net.py has them.
+
+    One projection, a convolution of 4 without bias, decay, a norm, the output. ``index`` plays no part.
+    """
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     heads, width = model.linear_num_value_heads, model.linear_value_head_dim
     convolution = (2 * keys + heads * width) * model.linear_conv_kernel_dim
@@ -236,7 +261,7 @@ def _delta_net_weights(model: Any, index: int) -> int:
 
 
 def _mamba_weights(model: Any, index: int) -> int:
-    """All weights of a Mamba-2 layer, with its convolution."""
+    """The number of all weights of a Mamba-2 layer, with its convolution; ``index`` plays no part."""
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
     convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
@@ -244,7 +269,7 @@ def _mamba_weights(model: Any, index: int) -> int:
 
 
 def _beside_routed(model: Any) -> int:
-    """Weights that a layer of experts has beside the routed ones and their router."""
+    """The number of weights that a layer of experts has beside the routed experts' matrices and their router."""
     hidden, experts = model.hidden_size, model.num_moe_experts
     weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
     if model.add_bias_linear:
@@ -260,7 +285,10 @@ def _beside_routed(model: Any) -> int:
 
 
 def flops_per_token(config: Any) -> float | None:
-    """For one token of one step; None for adapters, which train few of the weights, and for diffusion models."""
+    """LLMB's own count of floating-point operations for one token of one step, forward and backward.
+
+    None for adapters, which train few of the weights, for diffusion models, and where the vocabulary is not known.
+    """
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
         return None
@@ -271,7 +299,10 @@ def flops_per_token(config: Any) -> float | None:
 
 
 def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
-    """Multiplications that one token needs in the matrix products of a layer."""
+    """The number of multiplications that one token needs in the matrix products of one layer, in the forward pass.
+
+    ``index``: the layer's, from 0.
+    """
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
         return products + _mlp(model, model.ffn_hidden_size)
@@ -284,7 +315,7 @@ def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
 
 
 def _keys(model: Any, most: int | None = None) -> float:
-    """The tokens that one attends to, on average: those before it, ``most`` of them at most."""
+    """How many tokens one token attends to, on average: those before it, but ``most`` at most."""
     length: int = model.seq_length
     if most is None or most >= length:
         return length / 2
@@ -292,7 +323,7 @@ def _keys(model: Any, most: int | None = None) -> float:
 
 
 def _window(model: Any, index: int) -> int | None:
-    """The number of tokens that a layer attends to at most; None: all."""
+    """The number of tokens that the layer ``index`` attends to at most; None: all before it."""
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)
     if window is None:
@@ -308,7 +339,7 @@ def _window(model: Any, index: int) -> int | None:
 
 
 def _attention_products(model: Any, index: int) -> float:
-    """Multiplications that one token needs in an attention layer."""
+    """The number of multiplications that one token needs in the attention layer ``index``, of whatever kind."""
     variant = getattr(model, "experimental_attention_variant", None)
     heads = model.num_attention_heads
     if variant == "dsv4_hybrid":
@@ -325,7 +356,10 @@ def _attention_products(model: Any, index: int) -> float:
 
 
 def _compressed_products(model: Any, index: int) -> float:
-    """DeepSeek-V4: a window, and tokens in groups of 4, of which an index chooses, or of 128."""
+    """The number of multiplications that one token needs in an attention layer of DeepSeek-V4.
+
+    It attends to a window, and to tokens in groups of 4, of which an index chooses, or of 128.
+    """
     hidden = model.hidden_size
     heads = model.num_attention_heads
     rank = model.q_lora_rank
@@ -349,10 +383,12 @@ def _compressed_products(model: Any, index: int) -> float:
 
 
 def _delta_net_products(model: Any, index: int) -> float:
+    """The number of multiplications that one token needs in a gated delta net; ``index`` plays no part."""
     return float(_delta_net(model) + 4 * model.linear_num_value_heads * model.linear_value_head_dim**2)
 
 
 def _mamba_products(model: Any, index: int) -> float:
+    """The number of multiplications that one token needs in a Mamba-2 layer; ``index`` plays no part."""
     return float(_mamba(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim)
 
 

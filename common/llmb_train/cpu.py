@@ -44,7 +44,10 @@ _DOWN, _UP = 11, 12
 
 @functools.cache
 def install() -> None:
-    """Emulate the device, then import megatron-core and patch it. A second call does nothing."""
+    """Make ``torch.cuda`` answer for the CPU in this process, then import megatron-core and patch it.
+
+    For good; a second call does nothing.
+    """
     # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
     torch._dynamo.config.disable = True
     _emulate()
@@ -66,6 +69,7 @@ class DeviceName(str):
     __slots__ = ()
 
     def __format__(self, spec: str) -> str:
+        """``0``, the index of the device, whatever ``spec`` asks for."""
         return "0"
 
 
@@ -88,9 +92,11 @@ class Stream:
     def synchronize(self) -> None: ...
 
     def query(self) -> bool:
+        """True: all work is done."""
         return True
 
     def record_event(self, event: Event | None = None) -> Event:
+        """The event, a new one if None is given, with the present time."""
         event = event or Event()
         event.record()
         return event
@@ -107,6 +113,7 @@ class Event:
         self.time = 0.0
 
     def record(self, stream: Any = None) -> None:
+        """Keep the present time of the host's clock."""
         self.time = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None: ...
@@ -114,15 +121,16 @@ class Event:
     def synchronize(self) -> None: ...
 
     def query(self) -> bool:
+        """True: all work before the event is done."""
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds between two events."""
+        """Milliseconds from this event to ``end``, as they were recorded."""
         return (end.time - self.time) * 1e3
 
 
 def _emulate() -> None:
-    """Make ``torch.cuda`` answer for the CPU; call it before Megatron is imported."""
+    """Make ``torch.cuda`` answer for the CPU in the whole process; call it before Megatron is imported."""
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
 
@@ -180,12 +188,12 @@ def _host_memory() -> int:
 
 
 def _resident() -> int:
-    """The peak of this process's resident memory in bytes."""
+    """The most memory that this process has had resident since it began, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _is_cuda(device: Any) -> bool:
-    """Whether ``device`` names a CUDA device, by object, text or index."""
+    """Whether ``device`` names a CUDA device, by object, text or index; any number counts as an index."""
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, str):
@@ -201,6 +209,7 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         self.device = device
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call ``func`` of torch with ``device`` in place of CUDA; what moves or pins memory for a GPU does nothing."""
         kwargs = dict(kwargs or {})
         if func in _IDENTITY:
             return args[0]
@@ -220,7 +229,10 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
 
 def _patch_collectives() -> None:
-    """gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales."""
+    """Patch the collectives of torch and megatron-core for gloo.
+
+    gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales.
+    """
     from megatron.core.distributed.fsdp.src.megatron_fsdp import param_and_grad_buffer
 
     barrier, all_to_all_single = dist.barrier, dist.all_to_all_single
@@ -232,11 +244,17 @@ def _patch_collectives() -> None:
     def with_numbers(
         output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, **kwargs: Any
     ) -> Any:
-        """The MoE dispatcher turns split sizes into numbers only if they are CUDA tensors."""
+        """``all_to_all_single`` with its split sizes as numbers.
+
+        The MoE dispatcher makes numbers of them only if they are CUDA tensors.
+        """
         return all_to_all_single(output, input, numbers(output_split_sizes), numbers(input_split_sizes), **kwargs)
 
     def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:
-        """Megatron-FSDP scales gradients inside the reduction (``PREMUL_SUM``), which only NCCL has."""
+        """Scale the gradients in place, and return the reduction that sums, which gloo has.
+
+        Megatron-FSDP scales inside the reduction (``PREMUL_SUM``), which only NCCL has.
+        """
         if scaling_factor is not None and scaling_factor != 1.0:
             grad_data.mul_(scaling_factor)
         return dist.ReduceOp.SUM
@@ -247,11 +265,12 @@ def _patch_collectives() -> None:
 
 
 def _patch_pipeline() -> None:
-    """gloo matches messages by peer, tag and order.
+    """Replace megatron-core's messages between pipeline stages by ones with a tag for each direction.
 
-    With two stages the next and the previous rank are the same peer, and the interleaved schedule has both directions
-    under way at once: without tags gloo takes gradients for activations and trains on, silently wrong. What is sent
-    is copied, because the schedule frees or reuses the tensor before gloo has read it.
+    gloo matches messages by peer, tag and order. With two stages the next and the previous rank are the same peer, and
+    the interleaved schedule has both directions under way at once: without tags gloo takes gradients for activations
+    and trains on, silently wrong. What is sent is copied, because the schedule frees or reuses the tensor before gloo
+    has read it.
     """
     from megatron.core.pipeline_parallel import p2p_communication
 
@@ -265,7 +284,11 @@ def _patch_pipeline() -> None:
         prev_pipeline_rank: int,
         next_pipeline_rank: int,
     ) -> dict[str, Any]:
-        """Send to and receive from the neighbouring stages, with a tag for each direction; returns the requests."""
+        """Begin to send to and receive from the neighbouring stages, with a tag for each direction; the requests by
+        name.
+
+        A tensor that is None is neither sent nor received.
+        """
         requests = {}
         if tensor_recv_prev is not None:
             requests["recv_prev"] = dist.irecv(tensor_recv_prev, src=prev_pipeline_rank, group=group, tag=_DOWN)
@@ -295,9 +318,10 @@ def _patch_random_state() -> None:
 
 
 def _patch_results_queue() -> None:
-    """The process that serves the queue is forked: a spawned one takes 3 s to import torch, on every rank that saves.
+    """Have megatron-core fork the process that serves the queue of a save's results, in place of spawning it.
 
-    core spawns it for the sake of CUDA, which does not survive a fork.
+    A spawned one takes 3 s to import torch, on every rank that saves. Core spawns it for the sake of CUDA, which does
+    not survive a fork.
     """
     from megatron.core.dist_checkpointing.strategies import filesystem_async
 

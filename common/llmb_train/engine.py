@@ -42,13 +42,13 @@ class Release:
 
     @property
     def configured(self) -> dict[str, str]:
-        """For each distribution, the minor release that the settings are written for."""
+        """For each distribution of Megatron, the minor release that the job's settings are written for."""
         core = {"megatron-core": self.core} if self.core is not None else {}
         return {"megatron-bridge": self.bridge, **core}
 
     @property
     def is_newer(self) -> bool:
-        """Whether LLMB knows nothing of the release, because it came later."""
+        """Whether the release came after all that LLMB knows, which then has no settings for it."""
         return self not in RELEASES
 
 
@@ -85,11 +85,10 @@ def minor(version: str) -> str:
 
 
 def release_of(version: str | None) -> Release | None:
-    """The release that a version of Megatron-Bridge belongs to, by its first two numbers; None for older or
-    unreadable ones.
+    """The release that a version of Megatron-Bridge belongs to, by its first two numbers.
 
-    A version newer than all that LLMB has settings for gives a release with that number and no settings of its own
-    (``is_newer``), not None.
+    None for older or unreadable ones. A version newer than all that LLMB has settings for gives a release with that
+    number and no settings of its own (``is_newer``), not None.
     """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
@@ -98,7 +97,7 @@ def release_of(version: str | None) -> Release | None:
 
 
 def _numbers(release: str) -> tuple[int, ...]:
-    """The numbers of a release, to be compared."""
+    """The numbers of a release such as ``0.6``, to compare releases by."""
     return tuple(map(int, release.split(".")))
 
 
@@ -112,12 +111,12 @@ class Engine:
 
     @property
     def lacking(self) -> str:
-        """Where a job runs that has no Transformer Engine, as messages say it."""
+        """Where a job runs that has no Transformer Engine, in words for messages: ``a CPU``."""
         return "a CPU" if self.device == "cpu" else "a GPU without Transformer Engine"
 
 
 def find(device: Device, release: Release) -> Engine:
-    """Find out what there is to train with, without importing it; ``release``: what the job needs.
+    """What there is to train with on ``device``, found out without importing it; ``release``: what the job needs.
 
     Raises:
         EngineError: Megatron-Bridge is missing, or the patches do not fit its version.
@@ -138,7 +137,10 @@ def find(device: Device, release: Release) -> Engine:
 
 
 def install_patches(engine: Engine) -> None:
-    """Install what this engine needs to run Megatron. Call once, before anything imports Megatron."""
+    """Patch torch and Megatron for what this engine lacks: a GPU, or Transformer Engine. Nothing where it has both.
+
+    Call once, before anything imports Megatron.
+    """
     if engine.device == "cpu":
         # torch says so when it is imported, and there is no GPU to ask about.
         warnings.filterwarnings("ignore", message="The pynvml package is deprecated")
@@ -152,7 +154,11 @@ def install_patches(engine: Engine) -> None:
 
 
 def _require_configured_versions(release: Release) -> None:
-    """Refuse a Megatron that the job's settings are not written for, unless the environment switches the check off."""
+    """Refuse a Megatron that the job's settings are not written for, unless ``LLMB_ENGINE_CHECK=off`` is set.
+
+    Raises:
+        WrongEngine: it is another release; names both
+    """
     if os.environ.get(SWITCH, "").strip().lower() == "off":
         return
     found = {name: package_version(name) for name in release.configured}
@@ -171,7 +177,12 @@ def _require_configured_versions(release: Release) -> None:
 
 
 def _require_patched_versions(engine: Engine, release: Release) -> None:
-    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together."""
+    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together.
+
+    Raises:
+        WrongEngine: Megatron-Bridge is another known or newer release
+        EngineError: one of the packages is missing or of a version that the patches are not written for
+    """
     bridge = package_version("megatron-bridge")
     if release_of(bridge) not in (release, None):
         own = (
@@ -193,8 +204,7 @@ def _require_patched_versions(engine: Engine, release: Release) -> None:
 
 
 def _plan_for(held: str) -> str:
-    """The end of a message that tells how to plan for a newer release than LLMB knows: ``; LLMB_ENGINE=0.5 plans
-    ...``.
+    """The end of a message on how to plan for a newer release than LLMB knows: ``; LLMB_ENGINE=0.7 plans ...``.
 
     ``held`` is the version of the Megatron-Bridge that is there. Empty: LLMB has that release, or it is none that it
     could plan for, so nothing is to be added.
@@ -204,7 +214,11 @@ def _plan_for(held: str) -> str:
 
 
 def is_configured(name: str, version: str | None, release: Release) -> bool:
-    """Whether a job for ``release`` may meet this version. A pre-release is another one, but of a newer release."""
+    """Whether a job for ``release`` may meet this version of the distribution ``name``.
+
+    A pre-release is another one, but of a newer release. Any version, also an unknown one, where the release does not
+    name the distribution; elsewhere an unknown one never.
+    """
     known = release.configured.get(name)
     if known is None or version is None:
         return known is None
@@ -214,7 +228,7 @@ def is_configured(name: str, version: str | None, release: Release) -> bool:
 
 
 def importable(module: str) -> bool:
-    """Whether ``module`` can be imported, without doing so (its parent packages are)."""
+    """Whether ``module`` can be imported, found out without doing so (packages above it are imported)."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # nor its parent
@@ -237,7 +251,10 @@ def package_version(name: str) -> str | None:
 
 @functools.cache
 def says(module: str, name: str) -> bool:
-    """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``. Imports neither."""
+    """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``.
+
+    Imports neither. False also where there is no such module. Each answer is kept.
+    """
     package = ".".join(module.split(".")[:2])
     for folder in _folders(package):
         path = Path(folder, *module.split(".")[2:]).with_suffix(".py")
@@ -266,7 +283,10 @@ def _source_version(package: str) -> str | None:
 
 
 def _folders(package: str) -> list[str]:
-    """Where ``package`` is; its parent is imported, which of Megatron is a namespace."""
+    """The folders in which ``package``, such as ``megatron.core``, lies; empty where it is not installed.
+
+    Packages above it are imported: that of Megatron is a namespace.
+    """
     try:
         spec = importlib.util.find_spec(package)
     except ModuleNotFoundError:

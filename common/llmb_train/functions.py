@@ -44,11 +44,11 @@ _NOT_TEXT = tuple(beginning for beginning, _, _ in _STEPS if beginning)
 
 
 def build_config(job: FunctionJob, engine: Engine) -> Any:
-    """Call the function, compare it with the catalogue's row of it, and bring it to what the plan says.
+    """Call the job's function, compare its columns with the catalogue's, and change its configuration to the plan's.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no such function.
-        Contradiction: its columns are not those that the plan was made from.
+        Contradiction: its columns are not those that the plan was made from, or a variable that it wants is not set.
         JobError: its layers cannot be placed as planned, or its vocabulary is not known.
     """
     config = _call(job)
@@ -68,8 +68,11 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
 
 
 def _call(job: FunctionJob) -> Any:
-    """The function's configuration. Where its model comes from a file of this machine, the log says what of it the plan
-    had otherwise: the file is what NVIDIA's runner would train."""
+    """The configuration that the job's function gives.
+
+    Where its model comes from a ``config.json`` of this machine, a notice in the log says what of it the plan had
+    otherwise: the file is what NVIDIA's runner would train.
+    """
     function = perf_recipes.find(job.function.name)
     perf_recipes.from_files.clear()
     config = function()
@@ -87,7 +90,7 @@ def _call(job: FunctionJob) -> Any:
 
 
 def forward_step(name: str) -> Callable[..., Any]:
-    """The forward step that NVIDIA's runner trains the function ``name`` with."""
+    """The forward step that NVIDIA's runner trains the function ``name`` with; imports its module."""
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, type):
@@ -97,7 +100,7 @@ def forward_step(name: str) -> Callable[..., Any]:
 
 
 def require_own(job: FunctionJob, config: Any) -> None:
-    """Compare the columns of the function with the row that was planned from.
+    """Refuse a function whose columns are not those of the catalogue's row that was planned from.
 
     Raises:
         Contradiction: shows both, side by side.
@@ -116,10 +119,10 @@ _OF_STAGES = "NCCL_P2P_NET_CHUNKSIZE"
 
 
 def require_environment(job: FunctionJob, config: Any) -> None:
-    """Compare the variables that the function wants with those of this process, which the job's script has exported.
+    """Refuse to train where a variable that the function wants is not set in this process.
 
-    A variable with another value is the user's choice; one that is missing was forgotten, and torch has read it by now.
-    The plan leaves out only what goes with another PP.
+    The job's script exports them. A variable with another value is the user's choice; one that is missing was
+    forgotten, and torch has read it by now. The plan leaves out only what goes with another PP.
 
     Raises:
         Contradiction: a variable is not set.
@@ -132,7 +135,7 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 
 
 def set_planned(job: FunctionJob, config: Any) -> None:
-    """Set every column in which the plan differs from the function.
+    """Set in ``config``, the function's, every column in which the plan differs from the function.
 
     Raises:
         JobError: its layers cannot be placed anew.
@@ -174,7 +177,11 @@ def set_planned(job: FunctionJob, config: Any) -> None:
 
 
 def _set_stages(job: FunctionJob, model: Any) -> None:
-    """A model that places its layers by hand places them anew, where Bridge has a layout."""
+    """Place the layers of a model anew for its PP and VP where the function places them by hand; else do nothing.
+
+    Raises:
+        JobError: Megatron-Bridge has no layout of it for these
+    """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return
     layouts.place_layers(job.function.name, model)
@@ -187,7 +194,10 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
 
 
 def _shard(config: Any) -> None:
-    """Turn on Megatron-FSDP in a function without it (v0.6.0, scripts/performance/utils/overrides.py:94-114)."""
+    """Turn on Megatron-FSDP in ``config``, of a function without it.
+
+    As v0.6.0, scripts/performance/utils/overrides.py:94-114.
+    """
     config.ddp.use_megatron_fsdp = True
     config.ddp.data_parallel_sharding_strategy = "optim_grads_params"
     config.ddp.keep_fp8_transpose_cache = config.ddp.average_in_collective = False
@@ -197,9 +207,12 @@ def _shard(config: Any) -> None:
 
 
 def no_gather_in_optimizer_step(config: Any) -> None:
-    """Gather parameters after the optimizer's step. Doing so during the step needs data parallelism and interleaved
-    stages (v0.6.0, scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
-    (optimizer/__init__.py:1049)."""
+    """Have ``config`` gather parameters after the optimizer's step, not during it.
+
+    Doing so during the step needs data parallelism and interleaved stages (v0.6.0,
+    scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
+    (optimizer/__init__.py:1049).
+    """
     config.optimizer.overlap_param_gather_with_optimizer_step = False
     if config.comm_overlap is not None:
         config.comm_overlap.overlap_param_gather_with_optimizer_step = None
@@ -216,7 +229,13 @@ def no_graphs(config: Any) -> None:
 
 
 def set_launched(job: FunctionJob, config: Any) -> None:
-    """Set in a function's configuration what NVIDIA's launcher sets in every run."""
+    """Set in ``config``, a function's, what NVIDIA's launcher sets in every run: steps, checkpoints, seed, data,
+    logs.
+
+    Raises:
+        JobError: there is no checkpoint to load, or its vocabulary is not known
+        NothingLeft: the job goes on from a checkpoint of its last step
+    """
     if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
         config.optimizer.use_precision_aware_optimizer = True
     _set_scale(job, config)
@@ -234,7 +253,7 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 
 
 def _set_scale(job: FunctionJob, config: Any) -> None:
-    """Set what depends on the job's columns and its number of GPUs."""
+    """Set in ``config`` what NVIDIA's launcher makes depend on the job's columns and its number of GPUs."""
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
     model, plan = config.model, job.parallelism
@@ -258,7 +277,10 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
 
 
 def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | None) -> None:
-    """Set what is loaded and saved, and what that excludes."""
+    """Set in ``config`` which checkpoint is loaded and where checkpoints are saved, and turn off what that excludes.
+
+    ``start``: the one that the run goes on from; None: none.
+    """
     _set(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:
         config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names
@@ -275,16 +297,24 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
 
 
 def plain_optimizer(optimizer: Any) -> None:
-    """Adam with fp32 states and gradients: core accepts others for the precision-aware optimizer only
-    (core/optimizer/optimizer_config.py:470-481), and 51 functions have them."""
+    """Change ``optimizer`` to one with fp32 states and gradients, not the precision-aware one.
+
+    Core accepts other types for the precision-aware optimizer only (core/optimizer/optimizer_config.py:470-481), and 51
+    functions have them.
+    """
     optimizer.use_precision_aware_optimizer = False
     optimizer.main_grads_dtype = optimizer.main_params_dtype = torch.float32
     optimizer.exp_avg_dtype = optimizer.exp_avg_sq_dtype = torch.float32
 
 
 def _set_data(job: FunctionJob, config: Any) -> None:
-    """Synthetic tokens of the model's sequence length, as scripts/performance has them by default
-    (utils/datasets.py:15-38), and a tokenizer that needs no download."""
+    """Set in ``config`` synthetic tokens of the model's sequence length, and a tokenizer that needs no download.
+
+    As scripts/performance has them by default (utils/datasets.py:15-38).
+
+    Raises:
+        JobError: the size of the tokenizer's vocabulary is not known
+    """
     from megatron.bridge.training.tokenizers.config import TokenizerConfig
 
     data = config.dataset
@@ -312,6 +342,6 @@ def _set_data(job: FunctionJob, config: Any) -> None:
 
 
 def _set(section: Any, fields: dict[str, Any]) -> None:
-    """Set fields of a section."""
+    """Set ``fields``, by name, in a section of the configuration."""
     for name, value in fields.items():
         setattr(section, name, value)

@@ -15,11 +15,11 @@ from typing import Any
 
 @functools.cache
 def shield_managers() -> None:
-    """From now on a manager's process does not end by SIGTERM, but within a second of this one. Call before a save.
+    """Have multiprocessing start managers that SIGTERM does not end, but the end of this process within a second.
 
-    Slurm sends the signal that asks for a last checkpoint to every process of a job. megatron-core (0.16, 0.19)
-    collects what was written in a queue, served by a process that keeps the signal's default: it would be gone when
-    the checkpoint is written, or while it is. A second call does nothing.
+    For the rest of this process; call before a save. Slurm sends the signal that asks for a last checkpoint to every
+    process of a job. megatron-core (0.16, 0.19) collects what was written in a queue, served by a process that keeps
+    the signal's default: it would be gone when the checkpoint is written, or while it is. A second call does nothing.
     """
     start = BaseManager.start
 

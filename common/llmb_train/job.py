@@ -215,18 +215,18 @@ class AnyJob:
 
     @property
     def resumed(self) -> str | None:
-        """The checkpoint that the run goes on from; None: it starts from random weights."""
+        """The path of the checkpoint that the run goes on from; None: it starts from random weights."""
         return self.checkpoint.load
 
     @property
     def data_parallel(self) -> int:
-        """The data-parallel size, world size / (TP * PP * CP)."""
+        """The data-parallel size, world size / (TP * PP * CP); experts do not count."""
         p = self.parallelism
         return self.world_size // (p.tp * p.pp * p.cp)
 
     @property
     def release(self) -> Release:
-        """The tested release of Megatron-Bridge that the job was planned for."""
+        """The release of Megatron-Bridge that the job was planned for; perhaps one that is newer than LLMB knows."""
         release = release_of(self.engine)
         assert release is not None  # checked when the job was read
         return release
@@ -255,12 +255,17 @@ class FunctionJob(AnyJob):
 
     @property
     def resumed(self) -> str | None:
-        """The checkpoint that the run goes on from; None: random weights, or adapters."""
+        """The path of the checkpoint that the run goes on from.
+
+        None: random weights, or adapters, whose model is loaded apart.
+        """
         return None if self.adapters else self.checkpoint.load
 
 
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
-    """Check ``content`` (parsed JSON) against the schema; what can be combined is checked when a job is planned.
+    """The job that ``content`` (parsed JSON) describes, checked against the schema.
+
+    ``where`` names it in messages. What can be combined is checked when a job is planned, not here.
 
     Raises:
         JobError: an unknown or missing key, a wrong type, another schema number, an engine that there is not, or
@@ -286,7 +291,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
 
 
 def load_job(path: Path) -> Job | FunctionJob:
-    """Read and check ``path``.
+    """The job in the file ``path``, checked.
 
     Raises:
         JobError: the file is missing or not JSON, or as in ``parse_job``.
@@ -301,7 +306,11 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
-    """Raises JobError for a release of the engine that such a job cannot have."""
+    """Refuse a release of Megatron-Bridge that such a job cannot have.
+
+    Raises:
+        JobError: it is older than LLMB knows, no release, or has no functions for a job that names one
+    """
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)
     if release is None or release.bridge != job.engine or (named and not release.functions):
@@ -314,7 +323,12 @@ def _check_engine(job: AnyJob, where: str) -> None:
 
 
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
-    """Raises JobError where a number does not divide; planning does not know all of them for reduced copies."""
+    """Refuse a job whose ranks, batch or experts do not divide; planning does not know all of them for reduced
+    copies.
+
+    Raises:
+        JobError: names the numbers
+    """
     p, ep = job.parallelism, job.parallelism.ep or 1
     batch = {"mbs": job.batch.mbs, "gbs": job.batch.gbs}
     counts = {"world_size": job.world_size, "tp": p.tp, "pp": p.pp, "cp": p.cp, **batch}
@@ -336,7 +350,11 @@ def _check_numbers(job: Job | FunctionJob, where: str) -> None:
 
 
 def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
-    """Build the dataclass ``cls`` from ``content``; ValueError begins with the dotted key that is wrong."""
+    """The dataclass ``cls`` made of ``content``, whose keys are in ``where`` of the file.
+
+    Raises:
+        ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key
+    """
     hints = get_type_hints(cls)
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     unknown = sorted(set(content) - set(names))

@@ -21,7 +21,10 @@ _MOST_CHUNKS = 128
 
 
 def place_layers(name: str, model: Any) -> None:
-    """Set the layout of ``model``, the provider of the function ``name``, for its PP and VP."""
+    """Set in ``model``, the provider of the function ``name``, which layers each stage has, for its PP and VP.
+
+    Only of DeepSeek-V3 and Kimi K2; any other model keeps the layout that it has.
+    """
     match = NAME.match(name)
     size = match["model"] if match else ""
     if size == "deepseek_v3":
@@ -39,8 +42,10 @@ def place_layers(name: str, model: Any) -> None:
 
 
 def layers_of_chunks(model: Any) -> list[int] | None:
-    """The layers of each chunk in the order of the model; None where it has no layout for PP and
-    VP, or one that Megatron refuses."""
+    """The number of layers of each chunk in the order of the model, PP x VP of them.
+
+    None where the model has no layout for its PP and VP, or one that Megatron refuses.
+    """
     from megatron.core.transformer.enums import LayerType
     from megatron.core.transformer.pipeline_parallel_layer_layout import PipelineParallelLayerLayout
 
@@ -62,8 +67,10 @@ def layers_of_chunks(model: Any) -> list[int] | None:
 
 
 def layouts(name: str, model: Any) -> list[list[Any]]:
-    """PP, VP and the layers of each chunk wherever NVIDIA's runner has a layout of the function ``name``; empty where
-    the function leaves it to Megatron which layers a stage has."""
+    """``[PP, VP, layers of each chunk]`` wherever NVIDIA's runner has a layout of the function ``name``.
+
+    Empty where the function leaves it to Megatron which layers a stage has. ``model`` is not changed.
+    """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return []
     found = []

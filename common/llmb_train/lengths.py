@@ -16,10 +16,11 @@ _EXACT = 1e-9
 
 
 def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[str, Any] | None:
-    """``b`` and ``c`` of each of ``counts`` of ``model``, and the shortest length in tokens (``least``) for which they
-    were found to hold; None where one does not follow the formula at all.
+    """How each of ``counts`` of ``model`` follows the sequence length: ``[b, c]`` by its name, as this module says.
 
-    A count that does not exist (None) is left out.
+    ``least`` is the shortest length in tokens for which they were found to hold. A count that does not exist (None) is
+    left out. None where one does not follow the formula, or there is none. The model's own length is the same in the
+    end.
     """
     own: int = model.seq_length
     found: dict[str, Any] = {"least": own}
@@ -42,6 +43,7 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
 
 
 def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
+    """The count of ``model`` at a sequence of ``length`` tokens, which the model then keeps."""
     model.seq_length = length
     found = count()
     assert found is not None  # it is counted at the model's own length
@@ -49,7 +51,7 @@ def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
 
 
 def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
-    """``b`` and ``c``, of the counts at one, two and four times the model's ``own`` length."""
+    """``[b, c]`` of the formula, by the counts at one, two and four times the model's ``own`` length."""
     one = _at(model, own, count)
     two = _at(model, 2 * own, count)
     four = _at(model, 4 * own, count)
@@ -61,6 +63,6 @@ def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[flo
 
 
 def _follows(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
-    """Whether the count at ``length`` is what follows from that at the model's ``own``."""
+    """Whether the count at ``length`` tokens is what the formula gives from that at the model's ``own`` length."""
     expected = _at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
     return abs(_at(model, length, count) - expected) <= _EXACT * expected

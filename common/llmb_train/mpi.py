@@ -20,10 +20,12 @@ _RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
-    """Check that MPI, if Transformer Engine is going to start it, can find the ranks. ``config``: the framework's.
+    """Refuse to train where Transformer Engine is going to start MPI, and nothing tells MPI of the other ranks.
+
+    ``config``: the framework's.
 
     Raises:
-        WrongEngine: it cannot
+        WrongEngine: it would, and might wait for ever
     """
     if job.parallelism.tp < 2 or any(environ.get(name) for name in _RANK_VARIABLES):
         return

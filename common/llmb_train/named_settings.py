@@ -25,7 +25,9 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tu
 
 
 def apply(job: Job | FunctionJob, config: Any) -> None:
-    """Set them in ``config``. The log says which of them it has anyway.
+    """Set in ``config`` the settings that the user named in the job.
+
+    A notice in the log names those that change nothing.
 
     Raises:
         JobError: there is no such section or field here, or it takes no such value
@@ -39,19 +41,29 @@ def apply(job: Job | FunctionJob, config: Any) -> None:
 
 
 def found(config: Any, name: str) -> Any:
-    """What the setting is in ``config``, as JSON has it: an enumeration's member by its name."""
+    """What the setting ``name``, such as ``model.num_layers``, is in ``config``, as JSON has it.
+
+    None where there is no such section or field, too.
+    """
     section, _, field = name.partition(".")
     return plain(getattr(getattr(config, section, None), field, None))
 
 
 def title(config: Any, name: str) -> str:
-    """The setting, and what of the same name is set after it."""
+    """The setting ``name``, and in parentheses each section that sets the same field after it."""
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
     return name + "".join(f" (set {other}.{field})" for other in later if other != section)
 
 
 def _found_section(config: Any, name: str) -> tuple[Any, str]:
+    """The section of ``config`` and the field that the setting ``name`` is of.
+
+    A mixed precision that is given by its name becomes a section in ``config``.
+
+    Raises:
+        JobError: there is no such section or field
+    """
     title, _, field = name.partition(".")
     if isinstance(getattr(config, title, None), str):  # the name of a mixed precision
         from megatron.bridge.training.mixed_precision import get_mixed_precision_config
@@ -71,7 +83,11 @@ def _found_section(config: Any, name: str) -> tuple[Any, str]:
 
 
 def _converted(section: Any, field: str, value: Any, name: str) -> Any:
-    """``value`` as the type of the field wants it."""
+    """``value`` as the type of the section's field wants it: a dtype, an enumeration's member, a float.
+
+    Raises:
+        JobError: the field takes no such value; names the setting
+    """
     hint = _hints(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
     if not takes(kinds, value):
@@ -109,7 +125,7 @@ def _member(hint: Any, value: Any) -> Any:
 
 
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
-    """Yields the enumerations in a type."""
+    """Yields the enumerations in the type ``hint``, also those inside unions and lists."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield hint
     for part in typing.get_args(hint):
@@ -117,7 +133,7 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON has it: an enumeration's member, a dtype and any other object by their names."""
+    """A value as JSON has it: an enumeration's member, a dtype and any other object by their names."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, (list, tuple)):
@@ -128,7 +144,7 @@ def plain(value: Any) -> Any:
 
 
 def fields_text() -> str:
-    """The fields of this engine's Megatron-Bridge as JSON: section, field and kind."""
+    """The fields of this engine's Megatron-Bridge as the text of a JSON file: section, field and kind. Imports it."""
     import megatron.bridge.models  # noqa: F401  the classes of all models
     from megatron.bridge.training.config import ConfigContainer
 
@@ -142,12 +158,14 @@ def fields_text() -> str:
 
 
 def kind_of(hint: Any) -> str:
-    """What a field of a type takes, in words with bars between them: ``int|none``."""
+    """What a field of the type ``hint`` takes, sorted words with bars between them: ``int|none``; ``any`` if
+    unknown.
+    """
     return "|".join(sorted(set(_alternatives(hint)))) or "any"
 
 
 def _alternatives(hint: Any) -> Iterator[str]:
-    """Yields a word for each alternative in a type."""
+    """Yields a word of ``kind_of`` for each alternative in the type ``hint``, perhaps twice."""
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):
         yield "none"
@@ -165,7 +183,10 @@ def _alternatives(hint: Any) -> Iterator[str]:
 
 
 def _section(hint: Any) -> dict[str, str]:
-    """What the fields of a section take, by name, over every class that it can be of."""
+    """What each field of a section takes, by its name, over every class that the section can be of.
+
+    Fields that no text can set are left out.
+    """
     found: dict[str, set[str]] = {}
     for kind in _classes(hint):
         for field, own in _fields(kind):
@@ -182,7 +203,10 @@ def _section(hint: Any) -> dict[str, str]:
 
 
 def _classes(hint: Any) -> Iterator[type]:
-    """``hint`` itself, what a union is of, and the models made of these; not whatever else has been imported."""
+    """Yields the dataclasses that a section of type ``hint`` can be of: itself, a union's parts, and models below.
+
+    Not whatever else has been imported.
+    """
     for part in typing.get_args(hint) or [hint]:
         if isinstance(part, type) and dataclasses.is_dataclass(part):
             yield part
@@ -199,7 +223,7 @@ def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
 
 
 def takes(kinds: list[str], value: Any) -> bool:
-    """Whether a field that takes ``kinds`` takes a value of JSON."""
+    """Whether a field that takes ``kinds`` takes ``value``, as JSON has it; ``any`` takes everything."""
     if "any" in kinds or f'"{value}"' in kinds:
         return True
     names = {type(None): ["none"], bool: ["bool"], int: ["int", "float"], float: ["float"], str: ["str", "dtype"]}

@@ -21,7 +21,10 @@ _HELPERS = "megatron.core.datasets.helpers_cpp"
 
 
 def install() -> None:
-    """Install the stand-ins, import megatron-core, and patch it. Call once, before Megatron-Bridge is imported."""
+    """Install the stand-ins for Transformer Engine, import megatron-core, and patch it, in the whole process.
+
+    Call once, before Megatron-Bridge is imported.
+    """
     # Two dozen lines on every rank that repeat one line of the log's header.
     warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
     warnings.filterwarnings("ignore", message="The legacy GroupedMLP will be deprecated")
@@ -37,10 +40,12 @@ class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
     """LayerNorm whose weight is stored minus one, as Nemotron-4 has it. Shapes as ``torch.nn.LayerNorm``."""
 
     def reset_parameters(self) -> None:
+        """Set weight and bias to zero: a weight of one, stored minus one."""
         torch.nn.init.zeros_(self.weight)
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``hidden``, normalized over its last dimensions, in the same shape."""
         return torch.nn.functional.layer_norm(hidden, self.normalized_shape, self.weight + 1, self.bias, self.eps)
 
 
@@ -48,9 +53,11 @@ class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
     """RMSNorm whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``."""
 
     def reset_parameters(self) -> None:
+        """Set the weight to zero: a weight of one, stored minus one."""
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """``hidden``, normalized over its last dimensions, in the same shape."""
         return torch.nn.functional.rms_norm(hidden, self.normalized_shape, self.weight + 1, self.eps)
 
 
@@ -63,11 +70,11 @@ _NORMS = {
 
 
 def patch_norm() -> None:
-    """Replace the constructor of ``WrappedTorchNorm``, which refuses sequence parallelism, zero-centered gamma and
-    persistent kernels.
+    """Let megatron-core's norm of torch work with sequence parallelism and zero-centered gamma.
 
-    The first needs the parameters marked, so that core sums their gradients over the tensor-parallel ranks; a
-    zero-centered gamma is stored as gamma - 1; the third is a matter of speed.
+    Replaces the constructor of ``WrappedTorchNorm``, which refuses both and persistent kernels. The first needs the
+    parameters marked, so that core sums their gradients over the tensor-parallel ranks; a zero-centered gamma is stored
+    as gamma - 1; the third is a matter of speed.
     """
     from megatron.core.transformer import torch_norm
 
@@ -83,7 +90,10 @@ def patch_norm() -> None:
 
 
 def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
-    """Positions in the full sequence of the ``length`` tokens that ``rank`` of ``ranks`` holds; int64 [length]."""
+    """Positions in the full sequence of the ``length`` tokens that ``rank`` of ``ranks`` holds: int64 [length].
+
+    Each rank has a piece from the front and its mirror image from the back.
+    """
     half = length // 2
     first = torch.arange(rank * half, (rank + 1) * half)
     mirrored = 2 * ranks - 1 - rank
@@ -147,7 +157,7 @@ def _patch_attention() -> None:
 
 
 def _patch_experts() -> None:
-    """Experts: their router in megatron-core 0.16, their biases (GPT-OSS) in 0.19.
+    """Patch megatron-core's experts: their router in 0.16, their biases (GPT-OSS) in 0.19.
 
     The router tests ``te_general_gemm is not None``, but defines the name only where Transformer Engine can be
     imported: a ``NameError`` in the first forward pass.
@@ -188,7 +198,7 @@ def _copying(core: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _patch_optimizer() -> None:
-    """Save and resume torch's AdamW in ``DistributedOptimizer`` (core 0.16 and 0.19 alike).
+    """Let ``DistributedOptimizer`` save and resume torch's AdamW (core 0.16 and 0.19 alike).
 
     On GPUs the optimizer is Transformer Engine's or Apex's, which counts steps for each parameter group. torch counts
     them in a tensor for each parameter, which core gets wrong in three places, each mended below. (A fourth, in
@@ -237,7 +247,8 @@ def _patch_optimizer() -> None:
 
 
 def _patch_datasets() -> None:
-    """Take the helpers of datasets that are compiled already, else numpy's.
+    """Have megatron-core use the helpers of datasets that are compiled already, else numpy's, and never compile
+    them.
 
     Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and of a source tree's a
     machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for Python 3.12 only. Where
@@ -272,7 +283,7 @@ def sample_index(
 
 
 def patch_mtp() -> None:
-    """Build the block of multi-token prediction of the model's layers. Imports Megatron-Bridge.
+    """Have Megatron-Bridge build the block of multi-token prediction of the model's own layers. Imports it.
 
     Bridge 0.6 and later builds it of Transformer Engine's layers, whatever the model's own layers are made of. Core
     0.20 asks of each layer whether it is one of inference, by types that are none without Transformer Engine.

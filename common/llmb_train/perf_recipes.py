@@ -79,16 +79,20 @@ _failed: dict[str, str] = {}
 
 @functools.cache
 def names() -> dict[str, str]:
-    """Every recipe by name, with the module that defines it; nothing is imported.
+    """Every recipe of this engine whose name LLMB can read, with the module that defines it; nothing is imported.
 
     Raises:
-        WrongEngine: this Megatron-Bridge has none.
+        EngineError: Megatron-Bridge is not installed, or (WrongEngine) has none.
     """
     return {name: module for name, module in _defined().items() if NAME.match(name)}
 
 
 def unread() -> dict[str, str]:
-    """The recipes whose names say what LLMB does not know, with the reason."""
+    """Why LLMB cannot read the names of some recipes of this engine, by name; empty: it can read all.
+
+    Raises:
+        EngineError: Megatron-Bridge is not installed, or has no recipes.
+    """
     why = "its name is not MODEL_TASK_GPUS_GPU_PRECISION with a precision that LLMB knows"
     return {name: why for name in _defined() if not NAME.match(name)}
 
@@ -128,7 +132,9 @@ def _defined() -> dict[str, str]:
 
 
 def find(name: str) -> Function:
-    """The function ``name``, imported and ready to be called without a network.
+    """The performance recipe ``name``, imported and ready to be called without a network.
+
+    From then on Bridge's loader of configurations, where it has been imported, is ``load``.
 
     Raises:
         WrongEngine: this Megatron-Bridge has no recipe of that name.
@@ -152,7 +158,10 @@ def find(name: str) -> Function:
 
 
 def columns(config: Any) -> dict[str, Any]:
-    """The columns that a user can override, named as ``llmb_common.recipes.columns`` names them."""
+    """The columns of a function's configuration that a user can override, by their names in ``llmb_common``.
+
+    ``ep`` and ``etp`` are None for a model without experts.
+    """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     whole = getattr(model, "recompute_granularity", None) == "full"
     return {
@@ -172,12 +181,12 @@ def columns(config: Any) -> dict[str, Any]:
 
 
 def word(value: Any) -> str:
-    """The value of a variable as NVIDIA's runner exports it."""
+    """The value of an environment variable as NVIDIA's runner exports it: 1 and 0 for True and False."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def tolerate_missing_files() -> None:
-    """Let recipes do without a quantization table that their wheel leaves out.
+    """Have Megatron take an empty configuration where a recipe's quantization table is missing; for good.
 
     Megatron-Bridge 0.6.2 on the package index has no ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for
     NVFP4 read; the container's source tree has it. No column depends on it; training without it is refused there, as
@@ -198,12 +207,16 @@ def tolerate_missing_files() -> None:
 
 
 def prefer_files(prefer: bool = True) -> None:
-    """Whether a file in this machine's cache comes before the shipped numbers of its model."""
+    """Set whether ``load`` takes a file in this machine's cache before the shipped numbers of its model, from now
+    on.
+    """
     _preferred[0] = prefer
 
 
 def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> Any:
     """The configuration of the model ``path``, as transformers would make it of its ``config.json``.
+
+    Adds the name to ``asked``, and to ``from_files`` where a file was read in place of shipped numbers.
 
     Raises:
         EngineError: its numbers are not shipped, and its file cannot be read either.
@@ -226,7 +239,8 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
 
 
 def _from_hub(name: str, trust_remote_code: bool) -> Any:
-    """A model's configuration from Hugging Face or its cache.
+    """The configuration of the model ``name`` from Hugging Face or its cache; one that failed is not asked for
+    again.
 
     Raises:
         EngineError: it cannot be had
@@ -246,7 +260,7 @@ def _from_hub(name: str, trust_remote_code: bool) -> Any:
 
 
 def _shipped(name: str) -> Any:
-    """A model's configuration from the numbers that LLMB knows."""
+    """The configuration of the model ``name`` from the numbers that LLMB ships, without any file or network."""
     import transformers
 
     model = PUBLISHED[name]
@@ -262,7 +276,9 @@ def _shipped(name: str) -> Any:
 
 
 def vocabulary(config: Any) -> int | None:
-    """Entries of the vocabulary that a function's model has: its own number, or that of the tokenizer it names; None
-    where neither is known. Bridge itself would download the tokenizer and count."""
+    """Entries of the vocabulary of a function's model: its own number, or that of the tokenizer it names.
+
+    None where neither is known. Bridge itself would download the tokenizer and count.
+    """
     own = getattr(config.model, "vocab_size", None)
     return own or config.tokenizer.vocab_size or VOCABULARIES.get(str(config.tokenizer.tokenizer_model))

@@ -40,10 +40,10 @@ class Rank:
 
 
 def find_rank(environ: Mapping[str, str]) -> Rank:
-    """This process's place among the job's ranks.
+    """This process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
 
     Raises:
-        EngineError: neither set of variables is complete, or one is not a number.
+        EngineError: neither set of variables is complete, one is not a number, or nothing says where rank 0 is.
     """
     names = next((names for names in _VARIABLES if names[0] in environ), None)
     if names is None:
@@ -64,12 +64,14 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
 
 
 def first_rank(environ: Mapping[str, str]) -> bool:
-    """Whether this is rank 0, as far as can be told before the variables are checked."""
+    """Whether this process is rank 0, as far as can be told before the variables are checked; True where none is
+    set.
+    """
     return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def notice(text: str) -> None:
-    """Print what the reader of the log must know, on the first rank alone."""
+    """Print ``text``, which the reader of the log must know, after ``LLMB notice: ``; on the first rank alone."""
     if first_rank(os.environ):
         print(NOTICE_PREFIX + text, flush=True)
 
@@ -89,7 +91,7 @@ def first_host(hostlist: str) -> str:
 
 
 def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
-    """The host of rank 0: by MASTER_ADDR, else the first of Slurm's list.
+    """The host of rank 0: by MASTER_ADDR, else the first of Slurm's list, else, for one rank, this machine.
 
     Raises:
         EngineError: nothing says it
@@ -108,10 +110,10 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    """The number in a variable.
+    """The number in the variable ``name``, not negative.
 
     Raises:
-        EngineError: it has none
+        EngineError: it is missing or has none
     """
     text = environ.get(name, "")
     if not re.fullmatch("[0-9]{1,10}", text):

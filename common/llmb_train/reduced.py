@@ -38,7 +38,10 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def reduce(job: FunctionJob, config: Any) -> None:
-    """Make the model small, lay it out as the plan says, and learn fast enough for a few steps to show it."""
+    """Make the model of ``config``, a function's, small, and divide it as the job's plan says.
+
+    It is to learn fast enough for a few steps to show it. The job must have ``reduced``.
+    """
     small, model = job.function.reduced, config.model
     assert small is not None
     model.num_layers = small.layers
@@ -69,7 +72,7 @@ def reduce(job: FunctionJob, config: Any) -> None:
 
 
 def _experts(model: Any, small: Reduced) -> None:
-    """Reduce the experts of a model to those of the small copy."""
+    """Reduce the experts of ``model`` to the number and size of the small copy."""
     model.num_moe_experts, model.moe_ffn_hidden_size = small.experts, small.hidden
     model.moe_router_topk = min(model.moe_router_topk, 2)
     if model.moe_shared_expert_intermediate_size:
@@ -81,7 +84,7 @@ def _experts(model: Any, small: Reduced) -> None:
 
 
 def _layout(job: FunctionJob, config: Any) -> None:
-    """Divide the small copy as the job says, whatever the function has."""
+    """Set in ``config`` the job's parallelism for the small copy, whatever the function has."""
     plan, model = job.parallelism, config.model
     model.tensor_model_parallel_size, model.sequence_parallel = plan.tp, plan.tp > 1
     model.pipeline_model_parallel_size, model.pipeline_dtype = plan.pp, torch.bfloat16
@@ -97,8 +100,11 @@ def _layout(job: FunctionJob, config: Any) -> None:
 
 
 def without_transformer_engine(config: Any, engine: Engine) -> None:
-    """Change ``config`` to what ``engine`` can run: megatron-core's own layers, in bf16. What has no kernel there is
-    switched off, what it computes stays the same."""
+    """Change ``config`` to what ``engine`` can run: megatron-core's own layers, in bf16, and torch's Adam.
+
+    What has no kernel there is switched off, what it computes stays the same. On a CPU, a variable of this process is
+    removed, too.
+    """
     from megatron.bridge.training.mixed_precision import get_mixed_precision_config
 
     patch_mtp()

@@ -26,11 +26,11 @@ of attention: "Experimental attention variant is not supported".)"""
 
 
 def check(job: Job | FunctionJob, engine: Engine) -> None:
-    """Refuse what cannot take effect. Imports neither torch nor Megatron.
+    """Refuse a job that asks for what cannot take effect on this engine. Imports neither torch nor Megatron.
 
     Raises:
         JobError: names the column and the remedy; or there is no checkpoint to load.
-        NothingLeft: see ``steps.loaded``.
+        NothingLeft: the job goes on from a checkpoint of its last step.
     """
     if isinstance(job, FunctionJob) and job.adapters and job.checkpoint.load is not None:
         steps.find_checkpoint(job.checkpoint.load)
@@ -39,7 +39,12 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 
 
 def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yields what the job asks for and this engine cannot do, each with its remedy."""
+    """Yields what the job asks for and this engine cannot do, each as message and remedy; nothing: it can do all.
+
+    Raises:
+        JobError: there is no checkpoint to load, or nothing is to be trained after it
+        NothingLeft: the job goes on from a checkpoint of its last step
+    """
     if isinstance(job, FunctionJob):
         yield from () if engine.transformer_engine else _of_function(job, engine)
     elif (
@@ -64,7 +69,7 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 
 
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yields what a function needs and an engine without Transformer Engine lacks."""
+    """Yields what a function needs and an engine without Transformer Engine lacks, each as message and remedy."""
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
         yield f"{name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only", elsewhere
@@ -80,7 +85,10 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 
 
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
-    """Yields what needs Transformer Engine; ``lacking`` says where the job runs."""
+    """Yields what the job asks for and Transformer Engine is needed for, each as message and remedy.
+
+    ``lacking`` says where the job runs: ``a CPU``.
+    """
     dtype = job.precision.dtype
     if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
         refused = f"{dtype} is not available on {lacking}: the run would silently use bf16"
@@ -97,7 +105,7 @@ def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str
 
 
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
-    """What the reader of the log must know about this run, one sentence each."""
+    """What the reader of the log must know about this run, one sentence each; empty: nothing."""
     lines = _untested(job, engine)
     if job.megatron:
         said = ", ".join(f"{name}={value}" for name, value in job.megatron.items())
@@ -126,7 +134,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
 
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
-    """A line for each package in a version that LLMB was not tried with."""
+    """A sentence for each of Megatron's packages in a version that LLMB was not tried with; empty: none."""
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
@@ -142,7 +150,7 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
 
 
 def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
-    """Lines on a reduced copy of a function; empty for the whole model."""
+    """Sentences on a reduced copy of a function's model; empty for the whole model."""
     reduced = job.function.reduced
     if reduced is None:
         return []

@@ -43,7 +43,7 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 
 
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the model provider that do not describe the architecture."""
+    """The fields of Megatron-Bridge's model provider that do not describe the architecture, by name."""
     return {
         **layout_fields(job),
         **fusion_fields(job, engine),
@@ -56,7 +56,7 @@ def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def layout_fields(job: Job) -> dict[str, Any]:
-    """Parallelism, recomputation and offload as fields of Megatron-Bridge's model provider."""
+    """The fields of Megatron-Bridge's model provider on parallelism, recomputation and offload, by name."""
     import torch
 
     p, performance = job.parallelism, job.performance
@@ -82,10 +82,11 @@ def layout_fields(job: Job) -> dict[str, Any]:
 
 
 def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """Fused kernels.
+    """The fields of the model provider that switch fused kernels on or off.
 
-    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout
-    unfused). On a CPU none is: compiling them with torch.compile would take longer than a tiny run.
+    On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout unfused),
+    those of Transformer Engine and Apex only where that is there. On a CPU none is: compiling them with torch.compile
+    would take longer than a tiny run.
     """
     gpu, te = engine.device == "cuda", engine.transformer_engine
     swiglu = job.architecture.activation == "silu" and job.architecture.gated
@@ -103,7 +104,10 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def cuda_graph_fields(job: Job) -> dict[str, Any]:
-    """Whether the model is captured, and how; core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``."""
+    """The fields of the model provider that say whether CUDA graphs capture the model, and how.
+
+    Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: which there is, the source here decides.
+    """
     renamed = says("megatron.core.transformer.transformer_config", "cuda_graph_modules")
     whole, captured = whole_iteration_graph(job), job.performance.cuda_graph
     how = "full_iteration" if whole and renamed else "local"
@@ -115,15 +119,17 @@ def cuda_graph_fields(job: Job) -> dict[str, Any]:
 
 
 def whole_iteration_graph(job: Job) -> bool:
-    """Llama: one graph of a whole iteration (Bridge 0.3.1 and 0.6). The others: one per layer, what NeMo's
-    enable_cuda_graph captured."""
+    """Whether one CUDA graph captures a whole iteration, as for Llama (Bridge 0.3.1 and 0.6).
+
+    The others have one for each layer, what NeMo's enable_cuda_graph captured. False also without CUDA graphs.
+    """
     return job.performance.cuda_graph and job.family == "llama3"
 
 
 def ddp_config(job: Job, engine: Engine) -> Any:
-    """Distributed optimizer with gradient reduction and parameter gather overlapped (Bridge 0.3.1, NeMo).
+    """Megatron-Bridge's configuration of data parallelism: distributed optimizer, reduction and gather overlapped.
 
-    Overlap buckets are set by ``CommOverlapConfig``; on a CPU nothing overlaps.
+    As in Bridge 0.3.1 and NeMo. Overlap buckets are set by ``CommOverlapConfig``; on a CPU nothing overlaps.
     """
     from megatron.bridge.training.config import DistributedDataParallelConfig
 
@@ -142,7 +148,10 @@ def ddp_config(job: Job, engine: Engine) -> Any:
 
 
 def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
-    """Bridge 0.3.1's FSDP settings for Llama; the size-dependent ones belong to the named sizes only."""
+    """The fields of the configuration of data parallelism for Megatron-FSDP, as Bridge 0.3.1 has them for Llama.
+
+    Those that depend on the size belong to the named sizes only.
+    """
     settings: dict[str, Any] = {
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": "optim_grads_params",
@@ -164,7 +173,10 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def optimizer_config(job: Job, engine: Engine) -> Any:
-    """Adam as in Bridge 0.3.1's Llama configurations. The values do not change what a step costs."""
+    """Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
+
+    The values do not change what a step costs.
+    """
     from megatron.bridge.training.config import OptimizerConfig
 
     return OptimizerConfig(
@@ -205,7 +217,7 @@ def precision_aware(job: Job, engine: Engine) -> bool:
 
 
 def mixed_precision(job: Job, engine: Engine) -> Any:
-    """Bridge's named recipe with the changes of its performance configurations.
+    """The configuration of the job's precision: Bridge's named one, changed as its performance configurations do.
 
     FP8 recipes keep and gather parameters in FP8 (their own default); the first and the last layer are FP8 too.
     """
@@ -218,19 +230,19 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
 
 
 def reduce_in_fp32(engine: Engine) -> bool:
-    """Gradients are reduced in bf16 on GPUs (Bridge 0.3.1, NeMo), as published.
+    """Whether gradients are reduced in fp32, on CPUs only. On GPUs in bf16 (Bridge 0.3.1, NeMo), as published.
 
-    On a CPU in fp32: there is no bandwidth to save, and layouts then give the same loss to five digits.
+    On a CPU there is no bandwidth to save, and layouts then give the same loss to five digits.
     """
     return engine.device == "cpu"
 
 
 def comm_overlap(job: Job, engine: Engine) -> Any:
-    """Overlap configuration, or None on a CPU, where there is nothing to overlap with.
+    """Megatron-Bridge's configuration of overlapped communication.
 
-    The rest of pipeline and data-parallel overlap is left to Bridge's own rules (p2p overlapped with VP > 1, batched
-    without; 128 Mi-element buckets; aligned gathers in interleaved pipelines), which is how the published runs were
-    made.
+    None on a CPU, where there is nothing to overlap with. The rest of pipeline and data-parallel overlap is left to
+    Bridge's own rules (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in
+    interleaved pipelines), which is how the published runs were made.
     """
     from megatron.bridge.training import comm_overlap as presets
 

@@ -26,7 +26,7 @@ class StartingPoint:
 
 
 def find_checkpoint(load: str) -> StartingPoint:
-    """Resolve ``checkpoint.load``: a folder of checkpoints (the latest is taken), or one ``iter_0000050`` in it.
+    """The checkpoint that ``load`` names: the latest in a folder of checkpoints, or one ``iter_0000050`` in it.
 
     Raises:
         JobError: there is no checkpoint. Megatron-Bridge would start from random weights and say nothing.
@@ -47,10 +47,11 @@ def find_checkpoint(load: str) -> StartingPoint:
 
 
 def _newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint in a folder, by its tracker file.
+    """The step of the newest checkpoint in a folder, as its tracker file says; whether that is there is not looked
+    at.
 
     Raises:
-        JobError: there is none
+        JobError: the tracker file is missing, cannot be read, or names no step
     """
     text, why = "", "does not name a step"
     try:
@@ -70,13 +71,13 @@ def _newest_step(folder: Path) -> int:
 
 
 def loaded(job: AnyJob) -> StartingPoint | None:
-    """The checkpoint of ``job.resumed``, or None for a run from scratch.
+    """The checkpoint that the run goes on from, or None for a run from scratch.
 
-    A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes the newest one in
-    ``checkpoint.save`` instead, where there is one.
+    That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes
+    the newest one in ``checkpoint.save`` instead, where there is one.
 
     Raises:
-        JobError: as ``find_checkpoint``.
+        JobError: there is no complete checkpoint.
         NothingLeft: the newest one is from the last step.
     """
     save = job.checkpoint.save
@@ -91,7 +92,7 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 
 
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
-    """The step after which the run ends.
+    """The number of the step after which the run ends; ``start``: the checkpoint that it goes on from.
 
     ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
 
@@ -109,11 +110,12 @@ def last_step(job: AnyJob, start: StartingPoint | None) -> int:
 
 
 def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
-    """Whether the checkpoint has a random state for each rank of this job.
+    """Whether the checkpoint has a random state for each rank of this job, so that Bridge can load it.
 
-    The ranks' states are laid out by PP and TP, with experts on several ranks also by DP (Bridge 0.3.1 and 0.6.2,
-    training/checkpointing.py, ``get_rng_state``). Bridge leaves the state out where PP or TP differ, and where EP does
-    asks for keys that are not there: "Missing key in checkpoint state_dict: rng_state/...".
+    True also where its index names none. The ranks' states are laid out by PP and TP, with experts on several ranks
+    also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py, ``get_rng_state``). Bridge leaves the state out where
+    PP or TP differ, and where EP does asks for keys that are not there: "Missing key in checkpoint state_dict:
+    rng_state/...".
     """
     index = start.folder / f"iter_{start.step:07d}" / ".metadata"
     saved = {shape.decode() for shape in _RANDOM_STATE.findall(index.read_bytes())} if index.is_file() else set()
@@ -125,8 +127,10 @@ def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
 
 
 def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any]:
-    """The fields of ``CheckpointConfig``: saved synchronously in torch's distributed format (DTensors for FSDP), to be
-    loaded at any TP and PP."""
+    """The fields of Bridge's ``CheckpointConfig``, for what is loaded (``start``; None: nothing) and saved.
+
+    Saved synchronously in torch's distributed format (DTensors for FSDP), to be loaded at any TP and PP.
+    """
     return {
         "save": job.checkpoint.save,
         "save_interval": job.checkpoint.interval,
@@ -142,7 +146,7 @@ def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any
 
 
 def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
-    """The fields of ``TrainingConfig`` that say when the run ends, and on which signal it saves."""
+    """The fields of Bridge's ``TrainingConfig`` that say at which step the run ends, and on which signal it saves."""
     saving = job.checkpoint.save is not None
     return {
         "train_iters": last,
@@ -156,12 +160,15 @@ def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
 
 
 def timeout_minutes(job: AnyJob) -> int:
-    """How long a rank waits for the others: Bridge's 10 minutes, or long enough to write terabytes."""
+    """How many minutes a rank waits for the others: Bridge's 10, or with checkpoints 60, enough to write terabytes."""
     return 60 if job.checkpoint.used else 10
 
 
 def profiling_config(job: AnyJob) -> Any:
-    """Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler."""
+    """Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
+
+    Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler.
+    """
     from megatron.bridge.training.config import ProfilingConfig
 
     profile = job.profile
@@ -177,14 +184,17 @@ def profiling_config(job: AnyJob) -> Any:
 
 
 def trace_folder(job: AnyJob) -> str | None:
-    """Where torch's profiler writes its traces; None where it does not profile."""
+    """The folder to which torch's profiler writes the run's traces; None where it does not profile. Not made here."""
     if job.profile is None or job.profile.tool != "torch":
         return None
     return str(Path(job.output_dir) / "torch_profile")
 
 
 def synthetic_data(job: AnyJob, sequence_length: int, **more: Any) -> Any:
-    """A ``MockGPTDatasetConfig``: tokens that are made on the host."""
+    """A ``MockGPTDatasetConfig`` for sequences of ``sequence_length`` tokens, which are made on the host.
+
+    ``more``: further fields of it.
+    """
     from megatron.bridge.training.config import MockGPTDatasetConfig
 
     return MockGPTDatasetConfig(

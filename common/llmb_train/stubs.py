@@ -52,6 +52,11 @@ class Stub(types.ModuleType):
         self.__path__ = []  # a package: its submodules may be imported
 
     def __getattr__(self, name: str) -> Any:
+        """A class for a capitalized name, else a stub, kept for the next time.
+
+        Raises:
+            AttributeError: the name begins with two underscores
+        """
         if name.startswith("__"):
             raise AttributeError(name)
         value: Any = _stub_class(name) if name[:1].isupper() else Stub(f"{self.__name__}.{name}")
@@ -64,7 +69,7 @@ class Stub(types.ModuleType):
 
 
 def _stub_class(name: str) -> type:
-    """A class that can be imported and created, and does nothing."""
+    """A class that can be imported, subscripted and created with any arguments, and does nothing."""
 
     def init(self: object, *args: Any, **kwargs: Any) -> None:
         """Some modules create objects of them when they are imported. What uses one fails on it."""
@@ -76,19 +81,24 @@ class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the packages of other recipes where the real ones are absent: it comes last on the path."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+        """How to load a stand-in for ``name``; None for what is in none of the packages that may be absent."""
         if any(name == package or name.startswith(package + ".") for package in _ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        """The stand-in for the module."""
         return Stub(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Nothing to run."""
+        """Do nothing: a stand-in has no code."""
 
 
 def install() -> None:
-    """Make the stand-ins importable, each for its importers only. A second call does nothing."""
+    """Make the stand-ins importable in this process, each for its importers only. A second call does nothing.
+
+    Replaces ``__import__``. Packages that are there are not replaced, but for Transformer Engine.
+    """
     if any(isinstance(finder, _AbsentFinder) for finder in sys.meta_path):
         return
     if not hasattr(typing, "override"):  # Python 3.12's, which Bridge 0.6 uses
@@ -124,7 +134,10 @@ def install() -> None:
 
 
 def _submodule(stub: Stub, path: str) -> Any:
-    """The part of a stub that ``from package.path import name`` reads ``name`` from."""
+    """The part of ``stub`` at the dotted ``path``, from which ``from package.path import name`` reads.
+
+    Itself if empty.
+    """
     for part in path.split(".") if path else ():
         stub = getattr(stub, part)
     return stub

@@ -73,8 +73,11 @@ NEEDS = (
 
 
 def validate(name: str, saving: bool = False) -> dict[str, Any]:
-    """``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
-    train it all the same, or null. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
+    """What Megatron says of the configuration of the function ``name``, as a job trains it: ``needs`` and
+    ``refused``.
+
+    ``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
+    train it all the same, or None. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
     """
     missed, refused = answer(lambda: _configuration(name, saving))
     needs = [need.title for need in missed]
@@ -84,9 +87,10 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
 
 
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
-    """What Megatron missed here, and the first refusal of the configuration that ``make`` gives; None: it trains it.
+    """What Megatron missed on this machine, and why it refuses the configuration that ``make`` gives.
 
-    ``make`` sets WORLD_SIZE; ``also`` asks further questions, among the job's process groups.
+    None: it trains it. ``make`` sets WORLD_SIZE; ``also`` asks further questions, among the job's process groups. What
+    is missed gets a stand-in, and ``make`` is called again.
     """
     missed: list[Need] = []
     while True:
@@ -98,7 +102,11 @@ def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config:
 
 
 def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
-    """The first thing that Megatron refuses in what ``make`` configures, in one line; None: nothing."""
+    """The first thing that Megatron refuses in what ``make`` configures, in one line; None: nothing.
+
+    ``found``: what has stand-ins meanwhile. ``also`` is called with the configuration. Variables are the same
+    afterwards.
+    """
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
 
@@ -119,7 +127,10 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
 
 
 def _build_stages(model: Any) -> None:
-    """Ask core which layers it builds in each stage; hybrids divide theirs in their pattern."""
+    """Have core say which layers it builds in each pipeline stage.
+
+    Hybrids, which divide theirs in their pattern, pass. What core refuses is raised as it is.
+    """
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
 
     if getattr(model, "hybrid_layer_pattern", None) or not model.num_layers:
@@ -137,7 +148,12 @@ def _one_line(message: str) -> str:
 
 
 def _configuration(name: str, saving: bool) -> Any:
-    """The function's configuration as a job at its own number of GPUs has it."""
+    """The configuration of the function ``name`` as a job at its own number of GPUs has it.
+
+    ``saving``: of a job that saves checkpoints.
+
+    Sets the variables that the function wants, and WORLD_SIZE, in this process.
+    """
     first = perf_recipes.find(name)()
     word = perf_recipes.NAME.match(name)
     assert word is not None  # perf_recipes.names has no other
@@ -146,7 +162,7 @@ def _configuration(name: str, saving: bool) -> Any:
 
 
 def without_kernels(config: Any) -> Any:
-    """``config`` with the kernels off that core imports while it validates."""
+    """``config`` itself, with the kernels switched off that core imports while it validates."""
     for field in _IMPORTED:
         if hasattr(config.model, field):
             setattr(config.model, field, False)
@@ -154,7 +170,7 @@ def without_kernels(config: Any) -> Any:
 
 
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
-    """The job that trains the function ``name`` at its own scale, with or without saving."""
+    """The job that trains the function ``name`` at its own number of GPUs, with or without ``saving`` checkpoints."""
     word = perf_recipes.NAME.match(name)
     assert word is not None
     own = Columns(**perf_recipes.columns(config), sequence_length=config.model.seq_length)
@@ -190,7 +206,10 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
 
 @contextmanager
 def _as_in_the_container() -> Iterator[None]:
-    """Variables that a function wants set are set for it alone, and Transformer Engine's version is found."""
+    """A context in which this process looks like a job's first rank in the container, for Megatron's checks.
+
+    At its end all environment variables are what they were.
+    """
     import megatron.core.utils as core
     from packaging.version import Version
 
@@ -207,7 +226,7 @@ def _as_in_the_container() -> Iterator[None]:
 
 @contextmanager
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
-    """A context in which the modules of ``needs`` can be found."""
+    """A context in which the modules of ``needs`` can be imported, as stand-ins; what was there before comes back."""
     names = chain.from_iterable(need.modules for need in needs)
     modules = {name: types.ModuleType(name) for name in names}
     for need in needs:
@@ -227,7 +246,9 @@ def claimed(needs: Sequence[Need]) -> Iterator[None]:
 
 @contextmanager
 def fake_process_groups(model: Any, rank: int, world_size: int) -> Iterator[None]:
-    """Let core make the groups of ``rank`` for the layout of ``model``, a provider, over torch's fake backend.
+    """A context in which core has the process groups of ``rank`` for the layout of ``model``, a provider.
+
+    They are over torch's fake backend: no other process is needed.
 
     Raises:
         RuntimeError: ``world_size`` does not divide into them.

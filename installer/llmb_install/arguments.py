@@ -37,7 +37,10 @@ Reader = Callable[[Call], dict[str, Any]]
 
 
 def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
-    """The refusal of ``doing`` because of the runs ``names``."""
+    """The error, code ``live-runs``, that ``doing`` is refused because the runs ``names`` have not ended.
+
+    ``doing`` begins the message: ``cannot uninstall /path``. The error is returned, not raised.
+    """
     count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
     return EnvironmentLacks(
         f"{doing}: {count} not ended: {first_few(names, 5)}",
@@ -47,12 +50,14 @@ def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
 
 
 def command_in(argv: Sequence[str]) -> str:
-    """The command that ``argv`` names, or the default."""
+    """The command of the installer that the first word of ``argv`` names, or ``install`` where it names none."""
     return argv[0] if argv and argv[0] in COMMANDS else DEFAULT.name
 
 
 def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
-    """The arguments as a namespace.
+    """The command line ``argv`` as a namespace: each option and argument of its command by name, and ``command``.
+
+    What was not given is None, or False of a switch. ``read`` does the reading, by click or argparse.
 
     Raises:
         RequestError: nothing can be made of them.
@@ -83,7 +88,11 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
 
 
 def _value(call: Call, option: Option, given: Any) -> Any:
-    """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was."""
+    """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was.
+
+    Raises:
+        RequestError: a value is missing, empty, or none of the choices
+    """
     if not option.metavar or given is None:
         return given
     if option.several:
@@ -92,6 +101,11 @@ def _value(call: Call, option: Option, given: Any) -> Any:
 
 
 def _text(call: Call, option: Option, text: str) -> str:
+    """The checked value ``text`` of an option, in lower case where it is one of a few choices.
+
+    Raises:
+        RequestError: it is another option, empty, not one line, or none of the choices
+    """
     if text.startswith("-"):  # another option: click takes it for the value
         raise refusing.no_value(call, option.flag)
     check_argument(option.flag, text)  # what no option takes: an empty path would mean the current folder
@@ -103,6 +117,11 @@ def _text(call: Call, option: Option, text: str) -> str:
 
 
 def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
+    """Refuse options that ``--quickstart`` cannot be combined with.
+
+    Raises:
+        RequestError: names the first of them
+    """
     beside = {"play", "record", "list_workloads", "dry_run", "json", *(question.field for question in QUESTIONS)}
     for name in sorted(beside - {"install_path"}):
         if values.get(name):
@@ -113,13 +132,19 @@ def _require_nothing_beside_quickstart(values: dict[str, Any]) -> None:
 
 
 def use_bundle(options: argparse.Namespace, clone: Path) -> None:
-    """Take packages and images from the bundle that ``--from`` names, if it is given."""
+    """Take packages and images from the bundle that ``--from`` names; nothing where it is not given.
+
+    Holds for this process and those that it starts, by way of environment variables.
+
+    Raises:
+        EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release.
+    """
     if chosen := getattr(options, "from", None):
         bundles.use(user_path(chosen, f"--from {chosen}"), clone)
 
 
 def given_by_flags(options: argparse.Namespace) -> Given:
-    """The answers on the command line, by field."""
+    """The answers that were given as flags, by field; those that were not are absent. Switches are True or False."""
     given: Given = {}
     for question in QUESTIONS:
         value = getattr(options, question.field, None)
@@ -131,10 +156,12 @@ def given_by_flags(options: argparse.Namespace) -> Given:
 
 
 def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """The arguments without secrets, and the secrets as the variables that carry them from here on.
+    """The arguments without secrets, and the secrets by the environment variables that carry them from here on.
+
+    A further variable lists their names; without secrets the dictionary is empty. Sets no variable itself.
 
     Raises:
-        RequestError: a flag has no value.
+        RequestError: a flag has no value, or one with white space.
     """
     kept: list[str] = []
     found: dict[str, str] = {}
@@ -156,7 +183,13 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def install_path(options: argparse.Namespace, clone: Path) -> Path:
-    """``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone; as ``real_path``."""
+    """The installation's folder: ``--install-path``, else ``LLMB_INSTALL``, else ``llmb_install`` in the clone.
+
+    Absolute and without links, as ``real_path`` gives it. It need not exist.
+
+    Raises:
+        RequestError: it begins with the home of a user who does not exist.
+    """
     if options.install_path:
         return real_path(user_path(options.install_path, f"--install-path {options.install_path}"))
     named = os.environ.get("LLMB_INSTALL", "").strip()
@@ -164,8 +197,10 @@ def install_path(options: argparse.Namespace, clone: Path) -> Path:
 
 
 def real_path(install: Path) -> Path:
-    """The one name of an installation that may be reached by several: without links; where the same folder is mounted
-    twice, the name that it was installed by."""
+    """The one name of an installation that may be reached by several: absolute and without links.
+
+    Where the same folder is mounted twice, the name that its own file of answers has. The folder need not exist.
+    """
     path = Path(os.path.realpath(install))
     with contextlib.suppress(OSError, ValueError):
         with open_plain(path / ".llmb" / "answers.yaml") as stream:
@@ -180,8 +215,11 @@ _AGAIN = "run the same command again to continue"
 
 
 def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool = False) -> int:
-    """``work()``'s exit status, or that of the error it raised: 130 for Ctrl-C and signals, 3 for a file that cannot
-    be written, and so on. ``as_json``: the error also in the envelope of ``command``."""
+    """Run ``work`` and return its exit status, or that of the error it raised: 130 for Ctrl-C and signals.
+
+    Errors are told on stderr, with ``as_json`` also in the JSON of ``command``. Before that, the umask is tightened so
+    that not everybody may write what is made, HOME is set where it is missing, and Ctrl-C raises KeyboardInterrupt.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     uv.repair_environment()

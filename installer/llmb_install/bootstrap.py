@@ -39,11 +39,17 @@ def bootstrap(clone: Path, argv: Sequence[str]) -> int:
     """Make sure that the tool's environment exists, and run ``llmb-install`` in it with the same arguments.
 
     Returns an exit status only when that failed, or was not needed: otherwise this process becomes ``llmb-install``.
+    The environment is made in the installation where it is sure to be used there, else in the user's cache folder.
     """
     return guarded(lambda: _bootstrap(clone, argv), command=arguments.command_in(argv), as_json="--json" in argv)
 
 
 def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
+    """What ``bootstrap`` does, with errors raised: becomes ``llmb-install``, or returns the status of an uninstall.
+
+    Raises:
+        LLMBError: the command line or an answer is wrong, or this machine lacks something
+    """
     words, secrets = arguments.take_secrets(argv)
     # From here on secrets travel in the environment, not in argument lists that every user of the machine can read.
     os.environ.update(secrets)
@@ -91,8 +97,14 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
 
 
 def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, Lines]:
-    """The answers of the command line and of a play file, with its lines; none where they come from elsewhere: from a
-    dialogue, an installation, a file that only a YAML parser can read."""
+    """The answers on the command line and in a play file, by field, and the lines of the file by ``$.field``.
+
+    Both are empty where the answers come from elsewhere: from a dialogue, an installation, or a file that only a YAML
+    parser can read.
+
+    Raises:
+        ConfigError: the play file cannot be read or has an unknown key
+    """
     if options.command != "install" or options.quickstart or options.list_workloads:
         return {}, {}
     flags = arguments.given_by_flags(options)
@@ -110,10 +122,10 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
 
 
 def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
-    """What the site contradicts in answers that are possible.
+    """What Slurm contradicts in the answers, as errors; empty where nothing is, or where it is not to be asked.
 
     Raises:
-        RequestError: some are not, or none of this machine.
+        RequestError: an answer is missing or impossible, a path cannot be used here, or the folder is in use.
     """
     checks.check(given, recipe_heads(clone), options.play or "", lines)
     if options.record:
@@ -127,7 +139,10 @@ def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines)
 
 
 def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
-    """What the answers make large: engines, images. Those that are not known yet are asked for later."""
+    """The large parts that the answers call for, CPU engines or images, to check that there is room for them.
+
+    Empty where nothing is built, or where no answers are known yet: a later stage asks for those.
+    """
     if options.command != "install" or options.dry_run or options.record:
         return []
     if options.quickstart:
@@ -157,8 +172,10 @@ def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Pa
 
 
 def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
-    """Whether the tool's environment may be built in ``install``: only when it is certain to be used there, and never
-    by a command that must not write."""
+    """Whether the tool's environment may be built in ``install``, not in the user's cache folder.
+
+    Only where it is certain to be used there, and never for a command that must not write.
+    """
     if options.command != "install":
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run
     if options.dry_run or options.record or options.list_workloads or options.play:

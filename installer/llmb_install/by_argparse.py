@@ -30,6 +30,11 @@ class _Parser(argparse.ArgumentParser):
             self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
 
     def error(self, message: str) -> NoReturn:
+        """Refuse the command line; ``message`` is argparse's complaint, put into the words that click's readers get.
+
+        Raises:
+            RequestError: always
+        """
         for pattern, refusal in _COMPLAINTS.items():
             if found := re.fullmatch(pattern, message):
                 raise refusal(self.call, found[1])
@@ -37,6 +42,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _settings(option: Option) -> dict[str, Any]:
+    """The keywords of ``add_argument`` for an option."""
     if not option.metavar:
         return {"action": "store_true"}
     if option.alone:
@@ -45,7 +51,14 @@ def _settings(option: Option) -> dict[str, Any]:
 
 
 def read(call: Call) -> dict[str, Any]:
-    """What the words say, by the name of each option; see ``arguments.Reader``."""
+    """What the words of a command line say, by the name of each option and argument; None or False: not given.
+
+    ``--help`` and ``--version`` are printed to standard output.
+
+    Raises:
+        RequestError: a word that the command does not take, or one that is missing.
+        SystemExit: with status 0, after ``--help`` or ``--version``.
+    """
     for word in call.words:
         if word in ("-h", "--help", "--version"):
             said = f"{options.version(call.program)}\n" if word == "--version" else help_text(call)
@@ -61,7 +74,7 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def help_text(call: Call) -> str:
-    """The help as click lays it out."""
+    """The help of the command, laid out as click does it for this terminal; ends in a line break."""
     width = max(min(shutil.get_terminal_size().columns, 100) - 2, 50)
     usage = f"Usage: {call.name} "
     takes = " ".join(options.usage_of(call.command))
@@ -76,6 +89,7 @@ def help_text(call: Call) -> str:
 
 
 def _table(rows: options.Rows, width: int) -> list[str]:
+    """Lines of two columns, term and meaning, wrapped at ``width``; a long term has a line of its own."""
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []
     for term, meaning in rows:

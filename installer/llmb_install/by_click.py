@@ -29,18 +29,21 @@ class _Command(click.Command):
         click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The words behind the command's name in its usage line."""
         return [*options.usage_of(self.call.command)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write all sections of the help, positional arguments and other commands among them."""
         for title, rows in options.sections(self.call).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """They are a section of the table."""
+        """Write nothing: the positional arguments are a section that ``format_options`` writes."""
 
 
 def _option(option: Option) -> click.Option:
+    """The option of the table as click's: a switch, one whose value may be left out, or one with a value or several."""
     names = [option.flag, option.name]
     if not option.metavar:
         return click.Option(names, is_flag=True)
@@ -50,11 +53,19 @@ def _option(option: Option) -> click.Option:
 
 
 def _argument(argument: Argument) -> click.Argument:
+    """The argument of the table as click's, which must be given."""
     return click.Argument([argument.name], metavar=argument.metavar, nargs=-1 if argument.several else 1, required=True)
 
 
 def read(call: Call) -> dict[str, Any]:
-    """What the words say, by the name of each option; see ``arguments.Reader``."""
+    """What the words of a command line say, by the name of each option and argument; None, () or False: not given.
+
+    ``--help`` and ``--version`` are printed to standard output.
+
+    Raises:
+        RequestError: a word that the command does not take, or one that is missing.
+        SystemExit: with status 0, after ``--help`` or ``--version``.
+    """
     command = _Command(call)
     try:
         with command.make_context(call.name, _repeated(call)) as context:
@@ -75,13 +86,18 @@ def read(call: Call) -> dict[str, Any]:
 
 
 def _term(parameter: click.Parameter | None) -> str:
+    """How messages call an option or argument: its ``metavar``, else its flag; ``an argument`` where click names
+    none.
+    """
     if parameter is None:
         return "an argument"
     return parameter.metavar or parameter.opts[0]
 
 
 def _repeated(call: Call) -> list[str]:
-    """The words, with ``--python 3.11 3.12`` as ``--python 3.11 --python 3.12``, which is how click has it."""
+    """The words of the command line as click has them: ``--python 3.11 3.12`` becomes ``--python 3.11 --python
+    3.12``.
+    """
     written: list[str] = []
     flag = ""
     for word in call.words:

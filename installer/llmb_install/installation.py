@@ -44,7 +44,9 @@ class Installation:
         """The variant that adopted catalogues are read with: any will do."""
 
     def gone_workloads(self) -> dict[str, str]:
-        """Installed workloads of which the clone has no recipe, each with what to do; empty where it has all."""
+        """What to do about each installed workload of which the clone has no recipe, by its name; empty where it has
+        all.
+        """
         return {
             name: f"{self.clone} has no recipe {name}: llmb-install remove {name}, or use a clone that has it"
             for name in self.answers.workloads
@@ -52,7 +54,7 @@ class Installation:
         }
 
     def artefacts(self) -> list[Artefact]:
-        """Everything this installation consists of, in an order that makes sense to a reader."""
+        """All parts of this installation, in an order that makes sense to a reader; makes none of them."""
         # Without --no-space-check: that is for one run, and no other answer.
         answers = to_yaml(replace(self.answers, space_check=True))
         experiments = tuple(self.workload_folder(name) / "experiments" for name in self.answers.workloads)
@@ -72,7 +74,11 @@ class Installation:
         ]
 
     def images(self) -> list[Image]:
-        """One image for each distinct source: workloads share."""
+        """The images that the workloads' jobs run in, one for each distinct source; empty where jobs use no
+        container.
+
+        Image files of the site's own are not among them.
+        """
         if not self.answers.uses_images:
             return []
         sources: set[str] = set()
@@ -81,7 +87,13 @@ class Installation:
         return [self.image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
-        """Images imported for earlier recipes, which no workload asks for now. A shared folder is not looked at."""
+        """Files of images that were imported here for earlier recipes, and that nothing needs now, sorted.
+
+        Empty for a shared folder, which is not looked at.
+
+        Raises:
+            ConfigError: ``cluster_config.yaml`` is wrong: nobody knows what is needed.
+        """
         if self.answers.image_folder or (self.path / "images").is_symlink():
             return []
         needed = self.needed_images()
@@ -102,7 +114,8 @@ class Installation:
         return files | {image.path for image in self.images()}
 
     def adopted(self) -> list[Artefact]:
-        """What ``cluster_config.yaml`` names for releases of Megatron-Bridge, to look at: ``adopt`` makes it.
+        """A part for each release that ``cluster_config.yaml`` names, which can only be looked at: ``adopt`` makes
+        it.
 
         Empty where that file cannot be read: it is a part that is looked at by itself.
         """
@@ -113,16 +126,23 @@ class Installation:
         return [self._adopted(name, release, config) for name, release in config.releases.items()]
 
     def _adopted(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
+        """The part that looks at the release ``name`` of ``cluster_config.yaml``: its image, catalogue and
+        validation.
+        """
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
         def look() -> str | None:
+            """What is wrong with the release, in words; None: nothing."""
             folder = self.path / CATALOGUES
             return adopted.problem_with(folder, name, release, image, self._base) or self._changed(release)
 
         return Small(f"release {name}", f"look at the release {name}", look, look)
 
     def _changed(self, release: SiteRelease) -> str | None:
-        """What is wrong with an image that ``adopt`` imported, by its hash; workloads' own are parts already."""
+        """What is wrong with the content of an image that ``adopt`` imported, by its hash; None: nothing.
+
+        None also where the image has no receipt, is the site's own file, or one of the workloads', a part by itself.
+        """
         if release.image is None or "#" not in release.image:
             return None
         image = self.image(release.image)
@@ -131,7 +151,7 @@ class Installation:
         return image.verify()
 
     def model_files(self) -> list[ModelFiles]:
-        """What to fetch from Hugging Face, where that was asked for."""
+        """A part for each model whose files are to come from Hugging Face; empty where the answers ask for none."""
         if not self.answers.hugging_face:
             return []
         repositories = {recipe.hugging_face for recipe in self.recipes.values() if recipe.hugging_face}
@@ -140,50 +160,55 @@ class Installation:
         return [ModelFiles(name, self.path, hub, token) for hub, name in hubs_and_names]
 
     def hub(self) -> list[Environment]:
-        """What fetches from Hugging Face, where that was asked for."""
+        """The environment that fetches from Hugging Face, in a list; empty where the answers do not ask for it."""
         return [hub_environment(self.clone, self.path)] if self.answers.hugging_face else []
 
     def needs_engine(self) -> bool:
-        """CPU jobs, and Slurm jobs without a container on CPUs, train in the CPU engine."""
+        """Whether jobs train on CPUs, with or without Slurm: they use the CPU engine that the installer makes."""
         return self.answers.gpu_type == "cpu"
 
     def releases(self) -> list[str]:
-        """The releases of Megatron-Bridge that the chosen recipes need."""
+        """The releases of Megatron-Bridge that the chosen workloads run on, sorted, each once."""
         return sorted(set(chain.from_iterable(map(self._chosen, self.recipes.values()))))
 
     def _made(self) -> list[str]:
-        """Those of them that there is a lock for; a newer one the site brings itself."""
+        """Those of ``releases`` that the installer can make a CPU engine of; a newer one the site brings itself."""
         return [release for release in self.releases() if release in KINDS]
 
     def _chosen(self, recipe: Recipe) -> list[str]:
-        """The releases that a recipe's jobs run on here: its own, and those of the answers."""
+        """The releases that a recipe's jobs run on here: the recipe's default, and those that the answers add."""
         return [
             release for release in recipe.engines if release == recipe.engine or release in (self.answers.engines or ())
         ]
 
     def engine(self, release: str = DEFAULT_ENGINE) -> CpuEngine:
+        """The CPU engine with Megatron-Bridge ``release`` in this installation, made or not."""
         return cpu_engine(self.clone, self.path, kind=self.answers.env_type, release=release)
 
     def engines(self) -> list[CpuEngine]:
-        """The CPU engines that the chosen recipes need."""
+        """The CPU engines that the chosen workloads need; empty where jobs do not train on CPUs."""
         return [self.engine(release) for release in self._made()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:
-        """The names of ``engines``, also where none could be built."""
+        """The names in ``venvs`` of the CPU engines that the workloads need, also where this machine could not build
+        them.
+        """
         return {KINDS[release].name for release in self._made()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
+        """All Python environments of the installation: for the tool, engines, and Hugging Face if that is asked for."""
         return [tool_environment(self.clone, self.path), *self.engines(), *self.hub()]
 
     def charts(self) -> Charts:
-        """What draws the charts of reports."""
+        """The part that draws the charts of reports, made or not."""
         return Charts(tool_environment(self.clone, self.path), self.clone / "installer" / "locks" / "charts.txt")
 
     def workload_folder(self, workload: str) -> Path:
+        """The folder of a workload's results, which need not exist."""
         return self.path / "workloads" / workload
 
     def image(self, source: str) -> Image:
-        """The image ``source`` of a registry, as this installation imports it."""
+        """The image ``source`` of a registry as this installation imports it, whether it is there or not."""
         answers = self.answers
         on_compute_node = (
             "srun",
@@ -210,7 +235,10 @@ class Installation:
         )
 
     def site_values(self) -> dict[str, Any]:
-        """What ``cluster_config.yaml`` gets from the answers."""
+        """What the answers say for ``cluster_config.yaml``, by its keys, nested as there.
+
+        Keys without a value are left out.
+        """
         answers = self.answers
         values: dict[str, Any] = {
             "cluster_type": answers.cluster_type,
@@ -243,7 +271,10 @@ class Installation:
 
 
 def engine_values(pythons: dict[str, str]) -> dict[str, Any]:
-    """``engine`` of ``cluster_config.yaml``: the Python of each release of Megatron-Bridge."""
+    """The group ``engine`` of ``cluster_config.yaml`` for these ``pythons``, paths by release of Megatron-Bridge.
+
+    That of the default release is ``python``, the others are in ``releases``. Empty for none.
+    """
     others = {release: python for release, python in pythons.items() if release != DEFAULT_ENGINE}
     values: dict[str, Any] = {"python": pythons[DEFAULT_ENGINE]} if DEFAULT_ENGINE in pythons else {}
     return values | ({"releases": others} if others else {})
@@ -273,10 +304,17 @@ class SiteConfig(Artefact):
 
     @property
     def path(self) -> Path:
+        """The file ``cluster_config.yaml`` of the installation; it need not exist."""
         return self.install / FILE_NAME
 
     def is_complete(self) -> bool:
-        """Whether there is nothing to do, or to say: ``make`` names a mistake by hand."""
+        """Whether ``cluster_config.yaml`` is right and has all values that the answers give; writes nothing.
+
+        False also where a value in it is wrong: ``make`` then says which.
+
+        Raises:
+            ConfigError: it is not YAML, or not to be trusted
+        """
         if not self.path.is_file() or not (data := _read(self.install)):
             return False
         try:
@@ -290,6 +328,9 @@ class SiteConfig(Artefact):
 
         A value that the user has changed in the file since stays; one that is no longer wanted is dropped, one that the
         file lacks is added again.
+
+        Raises:
+            ConfigError: there is a mistake in the file; it is left as it is
         """
         wanted, applied = leaves(self.values), self._applied()
         dropped = {keys: value for keys, value in (applied or {}).items() if keys not in wanted}
@@ -302,6 +343,11 @@ class SiteConfig(Artefact):
         write_record(self.install, record, self.values)
 
     def verify(self) -> str | None:
+        """What is wrong with ``cluster_config.yaml``, in words; None: nothing.
+
+        Raises:
+            ConfigError: it cannot be read, has a mistake, or is not to be trusted
+        """
         if not self.path.exists():
             return f"{self.path} is missing"
         data = _read(self.install)
@@ -316,6 +362,9 @@ class SiteConfig(Artefact):
         return f"write {self.path}"
 
     def _applied(self) -> Leaves | None:
+        """The values that the installer wrote last time, by their keys; None where there is no record, or a damaged
+        one.
+        """
         try:
             applied = read_json(self.install / _RECORD)
         except RecordError:
@@ -326,7 +375,7 @@ class SiteConfig(Artefact):
 def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = None) -> bool:
     """Set ``values`` in the installation's ``cluster_config.yaml``, and remove ``dropped`` where it still says so.
 
-    Returns whether the file had to be written.
+    Comments and other keys stay. Returns whether the file had to be written; it is made where there is none.
 
     Raises:
         ConfigError: the existing file is wrong. A mistake by hand is shown, not overwritten.
@@ -357,6 +406,10 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
 
 
 def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
+    """The values in nested mappings, each by the keys that lead to it: ``{("slurm", "account"): ...}``.
+
+    ``above`` is put before all keys. An empty mapping leaves nothing.
+    """
     found: Leaves = {}
     for key, value in values.items():
         found |= leaves(value, (*above, key)) if isinstance(value, Mapping) else {(*above, key): value}
@@ -364,14 +417,20 @@ def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
 
 
 def _read(install: Path) -> dict[str, Any]:
+    """The content of the installation's ``cluster_config.yaml`` as plain data; empty for a file that says nothing.
+
+    Raises:
+        ConfigError: it is missing, cannot be read, or is not to be trusted
+    """
     require_trusted(install / FILE_NAME, install)
     return read_settings(install / FILE_NAME)[0]
 
 
 def _lacking(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
-    """Those of ``wanted`` that ``data`` says nothing of; null, in the place of a whole group too, says something."""
+    """The keys in ``wanted`` that ``data`` says nothing of; null, in the place of a whole group too, says something."""
 
     def lacks(there: Any, keys: tuple[str, ...]) -> bool:
+        """Whether ``there`` is a mapping in which one of ``keys``, followed inwards, is missing."""
         if not isinstance(there, Mapping) or not keys:
             return False
         return keys[0] not in there or lacks(there[keys[0]], keys[1:])
@@ -380,6 +439,9 @@ def _lacking(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
 
 
 def _set(document: Any, keys: tuple[str, ...], value: Any) -> None:
+    """Set ``value`` in the YAML ``document`` where ``keys`` lead; groups on the way are made, equal values left
+    alone.
+    """
     first, *rest = keys
     if not rest:
         if first not in document or document[first] != value:
@@ -391,7 +453,10 @@ def _set(document: Any, keys: tuple[str, ...], value: Any) -> None:
 
 
 def _drop(document: Any, keys: tuple[str, ...], value: Any) -> None:
-    """Remove a value, and the group that it leaves empty."""
+    """Remove ``value`` from the YAML ``document`` where ``keys`` lead, and a group that it leaves empty.
+
+    A value that is another one now, or gone, stays as it is.
+    """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):
         _drop(document[first], tuple(rest), value)

@@ -29,12 +29,23 @@ _IMPLEMENTATIONS = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
+    """Run ``llmb-install`` with the words ``argv``, those of this process if None; returns the exit status.
+
+    Errors are told, not raised.
+    """
     words = sys.argv[1:] if argv is None else argv
     return guarded(lambda: _dispatch(words), command=arguments.command_in(words), as_json="--json" in words)
 
 
 def _dispatch(argv: Sequence[str]) -> int:
+    """Run the command that ``argv`` names and print its result; returns the exit status.
+
+    Secrets among the words become environment variables.
+
+    Raises:
+        LLMBError: the command line is wrong, the clone is none, or the command failed
+        SystemExit: after ``--help`` or ``--version``
+    """
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
     options = arguments.parse(words, _reader())
@@ -56,7 +67,10 @@ def _dispatch(argv: Sequence[str]) -> int:
 
 
 def _reader() -> arguments.Reader:
-    """Click, or the standard library, because an installation without it can be removed too."""
+    """What reads the command line: click, or argparse where that is missing.
+
+    An installation without click can be removed, too.
+    """
     try:
         from llmb_install import by_click
     except ImportError:

@@ -40,11 +40,14 @@ class Option:
 
     @property
     def name(self) -> str:
+        """The name under which the option's value is found after parsing: ``no_space_check``."""
         return self.flag.lstrip("-").replace("-", "_")
 
     @property
     def term(self) -> str:
-        """The option and its value, as the help shows it."""
+        """The option and what stands for its value, as the help shows it: ``--python 3.X ...``, ``--gres
+        [true|false]``.
+        """
         if not self.metavar:
             return self.flag
         value = f"[{self.metavar}]" if self.alone else self.metavar
@@ -61,10 +64,12 @@ class Argument:
 
     @property
     def name(self) -> str:
+        """The name under which the argument's value is found after parsing: ``workloads`` or ``image``."""
         return "workloads" if self.several else self.metavar.lower()
 
     @property
     def term(self) -> str:
+        """The argument as the help shows it: ``IMAGE``, or ``WORKLOAD...`` where it takes several words."""
         return f"{self.metavar}..." if self.several else self.metavar
 
 
@@ -82,6 +87,7 @@ class Command:
     usage: tuple[str, ...] = ("[OPTIONS]",)
 
     def option(self, flag: str) -> Option | None:
+        """The option of this command with ``flag``, such as ``--play``; None where it has none."""
         return next((option for option in self.options if option.flag == flag), None)
 
 
@@ -96,11 +102,12 @@ class Call:
 
     @property
     def name(self) -> str:
-        """How the command is called: the default needs no name."""
+        """How the command is called, to be pasted: program and command; the default command needs no name."""
         return self.program if self.command.name == DEFAULT_NAME else f"{self.program} {self.command.name}"
 
 
 def _of_question(question: Question) -> Option:
+    """The option of ``install`` that gives the answer to a question of the dialogue."""
     return Option(
         question.flag,
         question.help,
@@ -249,7 +256,7 @@ Rows = list[tuple[str, str]]
 
 
 def sections(call: Call) -> dict[str, Rows]:
-    """The parts of the help after its text: heading -> rows of a term and what it means."""
+    """The parts of the help after its text: by heading, rows of an option or command and what it means."""
     command = call.command
     found: dict[str, Rows] = {}
     if command.argument:
@@ -268,18 +275,21 @@ def sections(call: Call) -> dict[str, Rows]:
 
 
 def version(program: str) -> str:
+    """The line that ``--version`` prints, without a line break: the program and the version of LLMB."""
     return f"{program.removeprefix('./')} {__version__}"
 
 
 def text_of(command: Command) -> str:
+    """What the help says of a command below its usage line, as sentences."""
     return command.text or _sentence(command.about)
 
 
 def usage_of(command: Command) -> Iterable[str]:
+    """The words behind a command's name in its usage line."""
     return [*command.usage, *([command.argument.term] if command.argument else [])]
 
 
 def _sentence(text: str) -> str:
-    """``text`` with a capital letter, unless a name begins it, and a full stop."""
+    """``text`` as a sentence: with a capital letter, unless it begins with a name, and a full stop."""
     is_word = re.match(r"[a-z]+\b(?![.#_])", text) is not None
     return (text[:1].upper() + text[1:] if is_word else text) + "."

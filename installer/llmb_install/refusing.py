@@ -19,34 +19,43 @@ _LONGEST = 1000
 
 
 def _line(program: str, words: Sequence[str]) -> str:
-    """A line to paste; none where a secret was on the one that was typed, which must be repeated nowhere."""
+    """A command line to paste, of ``program`` and ``words``; empty where a secret was on the one that was typed.
+
+    A secret must be repeated nowhere.
+    """
     return "" if os.environ.get(KEPT) else shlex.join([*program.split(), *words])
 
 
 def wrong(call: Call, message: str, instead: str = "") -> RequestError:
-    """``instead`` is a line that works; without one, where to read what the command takes."""
+    """The error, code ``usage``, that a command line is wrong; ``message`` is cut after 1000 characters.
+
+    Not raised here. ``instead`` is a line that works; without one, the remedy is where to read what the command takes.
+    """
     shown = message if len(message) < _LONGEST else f"{message[:_LONGEST]}..."
     remedy = instead or f"{call.name} --help shows what it takes"
     return RequestError(shown, remedy=remedy, code="usage")
 
 
 def missing(call: Call, term: str) -> RequestError:
+    """The error that ``term``, an argument or a required option, is missing; not raised here."""
     return wrong(call, f"{term} is missing")
 
 
 def no_value(call: Call, flag: str) -> RequestError:
+    """The error that the option ``flag`` has no value; not raised here."""
     return wrong(call, f"{flag} has no value")
 
 
 def no_value_wanted(call: Call, flag: str) -> RequestError:
+    """The error that the option ``flag``, a switch, was given a value; not raised here."""
     return wrong(call, f"{flag} takes no value")
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
-    """The refusal of an option that the command lacks.
+    """The error that the command has no option ``flag``, with the nearest one and a line that works; returned.
 
     Raises:
-        RequestError: a release had it, or it was written in another place.
+        RequestError: an earlier release had it; says what replaces it.
     """
     refuse_option(call.command.name, flag)
     known = [option.flag for option in call.command.options]
@@ -67,6 +76,7 @@ def no_such_option(call: Call, flag: str) -> RequestError:
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
+    """The error that there is no command ``words[0]``, with the nearest one and a line that works; returned."""
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"
     if near:
@@ -77,16 +87,17 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
 
 
 def no_such_choice(option: Option, text: str) -> RequestError:
+    """The error that ``text`` is none of the option's choices, with the nearest one; returned."""
     near = did_you_mean(text.lower(), option.choices)
     remedy = f"one of {', '.join(option.choices)}"
     return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
 
 
 def strays(call: Call, found: Sequence[str]) -> None:
-    """Refuse the words that no option and no argument takes.
+    """Refuse the words ``found`` that no option and no argument of the command takes; none of them pass.
 
     Raises:
-        RequestError: there are some.
+        RequestError: there are some; names them, or the command among them, which has to come first.
     """
     if not found:
         return

@@ -42,7 +42,11 @@ class HangReporter:
         )
 
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
-        """Write which rank this is, and answer from now on when somebody asks for its stack."""
+        """Write to the rank's file which rank this is, and from now on the stacks of its threads when ``SIGNAL``
+        comes.
+
+        ``uses_nccl``: PyTorch is told, by variables in ``environ``, to record its collectives. Never raises.
+        """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
                 _record(environ, self._folder / FLIGHT)
@@ -61,7 +65,7 @@ class HangReporter:
             threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
-        """Remove the rank's file where nobody has asked, so that it says nothing."""
+        """Remove the rank's file where nobody has asked for its stacks, so that it says nothing. Never raises."""
         with contextlib.suppress(OSError, ValueError):
             if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):
                 Path(self._file.name).unlink()
@@ -70,14 +74,18 @@ class HangReporter:
                         (self._folder / name).rmdir()
 
     def _wait(self, read: int) -> None:
-        """Tell more whenever the rank is asked, until the pipe is closed."""
+        """Write more than the stacks whenever the rank is asked, until the pipe ``read`` is closed; runs in a
+        thread.
+        """
         while numbers := os.read(read, 64):
             if SIGNAL in numbers:
                 with contextlib.suppress(Exception):  # a traceback here would look like the cause of the hang
                     self._tell_more()
 
     def _tell_more(self) -> None:
-        """Write the flight recorder's dump, and on rank 0 what NCCL's RAS says."""
+        """Write the flight recorder's dump of this rank, if it has recorded something, and on rank 0 what NCCL's RAS
+        says.
+        """
         folder = self._folder / FLIGHT
         folder.mkdir(exist_ok=True)
         if self._rank.rank == 0 and (program := shutil.which("ncclras")):
@@ -97,16 +105,17 @@ class HangReporter:
 
 
 def _forget() -> None:
-    """Stop answering, in a process that was forked."""
+    """Stop answering the signal, in a process that was forked from a rank. Never raises."""
     with contextlib.suppress(Exception):
         faulthandler.unregister(SIGNAL)
         signal.set_wakeup_fd(-1)
 
 
 def _record(environ: MutableMapping[str, str], folder: Path) -> None:
-    """Have PyTorch record collectives and write them to ``folder`` when one times out, unless the user did.
+    """Set in ``environ`` that PyTorch records collectives and writes them to ``folder`` when one times out.
 
-    Since 2.9 the variables have other names, and the old ones warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
+    What the user has set stays. Since 2.9 the variables have other names, and the old ones warn
+    (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
     """
     old = False
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError):

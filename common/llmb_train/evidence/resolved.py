@@ -20,7 +20,7 @@ Row = tuple[str, Any, Any]
 
 
 def require_agreement(job: Job | FunctionJob, config: Any) -> None:
-    """Compare job and resolved configuration in everything that decides speed and loss.
+    """Refuse to train where the framework has resolved otherwise what decides speed and loss than ``job`` plans it.
 
     Raises:
         Contradiction: shows both, side by side.
@@ -32,10 +32,10 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
 
 
 def require_same(rows: Iterable[Row], remedy: str) -> None:
-    """Refuse to train where a planned value is not the resolved one.
+    """Refuse to train where a planned value is not the resolved one; no ``rows`` pass.
 
     Raises:
-        Contradiction: shows both, side by side.
+        Contradiction: shows both, side by side, with ``remedy``.
     """
     found = different(rows)
     if not found:
@@ -48,7 +48,11 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
 
 
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """The settings whose planned and resolved values differ, each as (name, planned, resolved) in words."""
+    """The settings whose planned and resolved values differ, each as (name, planned, resolved) in words; empty:
+    none.
+
+    What this release has no field for differs from nothing.
+    """
     return [
         (name, _say(planned), _say(resolved))
         for name, planned, resolved in rows
@@ -57,7 +61,10 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 
 
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Yields everything that decides speed and loss, as (name, planned, resolved)."""
+    """Yields everything that decides speed and loss, each setting as (name, planned, resolved).
+
+    What this release has no field for has ``_UNKNOWN`` as resolved.
+    """
     yield from _layout(job, config)
     model, plan = config.model, job.performance
     if isinstance(job, Job):
@@ -80,7 +87,7 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Yields the layout and the batch, as planned and as resolved."""
+    """Yields the parallelism and the batch, each setting as (name, planned, resolved)."""
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _get(model, "tensor_model_parallel_size")
     yield "pipeline parallelism", p.pp, _get(model, "pipeline_model_parallel_size")
@@ -98,7 +105,7 @@ def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _architecture(job: Job, model: Any) -> Iterator[Row]:
-    """Yields the model's sizes, as planned and as resolved."""
+    """Yields the model's sizes, each as (name, planned, resolved)."""
     a = job.architecture
     if a.moe is not None:
         yield "experts", a.moe.experts, _get(model, "num_moe_experts")
@@ -109,7 +116,10 @@ def _architecture(job: Job, model: Any) -> Iterator[Row]:
 
 
 def _precision(model: Any) -> Any:
-    """The precision that the configuration has, as plans write it."""
+    """The precision that the model's configuration has, as plans write it: ``bf16``, ``fp8 (mx)``.
+
+    ``_UNKNOWN`` where it has no such field.
+    """
     if _get(model, "fp4", None):
         return "nvfp4"
     if _get(model, "fp8", None):
@@ -122,7 +132,10 @@ def _precision(model: Any) -> Any:
 
 
 def _recomputed(model: Any) -> Any:
-    """The number of layers that the configuration recomputes, or how else it recomputes."""
+    """The number of layers that the configuration recomputes, or a text on how else it recomputes.
+
+    ``_UNKNOWN`` where it has no such field.
+    """
     granularity = _get(model, "recompute_granularity")
     if granularity in (_UNKNOWN, None):
         return _UNKNOWN if granularity is _UNKNOWN else 0
@@ -136,5 +149,5 @@ def _get(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
 
 
 def _say(value: Any) -> str:
-    """A value for a message."""
+    """A value in words for a message: ``on`` and ``off`` for switches."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

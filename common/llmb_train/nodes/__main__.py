@@ -12,7 +12,11 @@ from llmb_train.nodes.machine import node_name
 
 
 def main(spec: Dict[str, Any]) -> None:
-    """Check this node and print what was found, or put it to work as the orders say that its input gives."""
+    """Look at this node and print what was found, or follow the orders that come by standard input (``obey``).
+
+    ``spec``: ``stage`` says which; the rest is as ``looks.calls`` and ``obey`` want it. A torch that cannot be imported
+    is printed as an error, not raised.
+    """
     if spec["stage"] == "look":
         begun = time.time()
         found = call_all(calls(spec))
@@ -27,7 +31,7 @@ def main(spec: Dict[str, Any]) -> None:
 
 
 def _say(value: Dict[str, Any]) -> None:
-    """Print an answer with the node's name, in frames that survive other output."""
+    """Print ``value`` with this node's name, which it gets as ``node``, in frames that survive other output."""
     node = node_name(os.environ)
     value["node"] = node
     sys.stdout.write("\n".join(frames(node, value)) + "\n")

@@ -39,7 +39,8 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
     Never waits longer: a program that hangs in the driver cannot even be killed, and is abandoned.
 
     Raises:
-        NoAnswer: it is missing, failed, hangs, or its output never ends.
+        NoAnswer: it is missing, failed, its output never ends, or this process is ending.
+        Hangs: it did not answer in time.
     """
     thread = threading.get_ident()
     _asked[thread] = None
@@ -52,11 +53,11 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
 
 
 def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
-    """What a program prints, within so many seconds; ``thread`` is who asks.
+    """What ``command`` prints to standard output, within ``seconds``; ``thread`` is who asks.
 
     Raises:
         NoAnswer: it is missing, fails, or prints too much
-        Hangs: it does not answer in time
+        Hangs: it does not answer in time; it was killed, or cannot be
     """
     name, deadline = command[0], time.monotonic() + seconds
     try:
@@ -103,7 +104,7 @@ def _kill(group: int) -> None:
 
 @atexit.register
 def _kill_asked() -> None:
-    """Kill all programs that were asked, when this process ends."""
+    """Kill all programs that are being asked, when this process ends; from then on none is started."""
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
     while None in tuple(_asked.values()) and time.monotonic() < deadline:
@@ -144,11 +145,12 @@ _KILL_SECONDS = 1.0
 
 
 def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, Dict[str, Any]]:
-    """Call all at once; by name what each gave: ``seconds``, with ``value``, or ``error``, or ``hung``.
+    """Call all functions at once, each in a fork; what each gave, by its name.
 
-    ``hung`` says for which tool one waited in vain, or what became of one that was not over in time: in state D
-    it cannot be killed, and is left alone. ``state`` then is that of the process before it was killed. As soon as the
-    descriptor ``until`` has something to read, which is left there, the time of all is over.
+    That is ``seconds``, with ``value``, ``error`` or ``hung``. ``hung`` says for which tool one waited in vain, or what
+    became of one that was not over in time: in state D it cannot be killed, and is left alone. ``state`` then is that
+    of the process before it was killed. As soon as the descriptor ``until`` has something to read, which is left there,
+    the time of all is over. Nothing that a function raises is raised here.
     """
     children = [_Child(name, function, seconds) for name, (function, seconds) in calls.items()]
     waiting = {child.reading: child for child in children}
@@ -176,7 +178,7 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
 
 
 def _forget(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
-    """Stop waiting for a child, and end it."""
+    """Stop waiting for a child, which leaves ``poll`` and ``waiting``, and kill it."""
     poll.unregister(child.reading)
     del waiting[child.reading]
     child.end()
@@ -200,13 +202,13 @@ class _Child:
         os.close(writing)
 
     def read(self) -> bool:
-        """Take what the child has said; returns whether more may come."""
+        """Take what the child has said; False: it has said all, or more than is taken of anybody."""
         block = os.read(self.reading, 1 << 16)
         self._said += block
         return bool(block) and len(self._said) <= MOST_SAID
 
     def end(self) -> None:
-        """Kill the child's session, and wait a moment for its end."""
+        """Kill the child's session, and wait a second at most for its end; ``stuck`` is set where it does not end."""
         self.state = _state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)
@@ -221,7 +223,7 @@ class _Child:
             time.sleep(0.01)
 
     def result(self) -> Dict[str, Any]:
-        """What the function returned, with how long it took; else that it hung, or died."""
+        """What the child gave, with the ``seconds`` it took: ``value``, or ``error``, or ``hung`` with ``state``."""
         if self.late or self.stuck:
             how = f"cannot be killed: state {_state(self.pid)}" if self.stuck else "killed"
             return {"hung": how, "state": self.state, "seconds": self.took}
@@ -232,7 +234,10 @@ class _Child:
 
 
 def _run(function: Callable[[], Any], writing: int) -> None:
-    """The child: its value goes through the pipe, and whatever it prints nowhere."""
+    """Call ``function`` in the child and write its value, or its error, as JSON to the pipe ``writing``.
+
+    Never returns. Whatever it prints goes nowhere.
+    """
     try:
         os.setsid()
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -253,7 +258,7 @@ def _run(function: Callable[[], Any], writing: int) -> None:
 
 
 def _state(pid: int) -> str:
-    """The kernel's letter for a process's state; ``unknown`` where it is gone."""
+    """The kernel's letter for the state of the process ``pid``, such as ``D``; ``unknown`` where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             return stream.read(4096).rpartition(b")")[2].split()[0].decode()
@@ -262,7 +267,10 @@ def _state(pid: int) -> str:
 
 
 def frames(node: str, value: Any, width: int = 800) -> List[str]:
-    """Lines that carry ``value`` through a step's output, where those of many nodes meet: short, to stay whole."""
+    """Lines that carry ``value``, as packed JSON, through output in which those of many nodes meet.
+
+    ``node`` is in each. Each has at most ``width`` characters of content, to stay whole. ``LLMB-HEALTH NODE 1/3 ...``.
+    """
     import base64
     import zlib
 

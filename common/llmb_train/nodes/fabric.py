@@ -42,8 +42,9 @@ _FEWEST, _MOST = 5, 200
 def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Say that the node is ready (``order`` 0), then do what comes, and ``say`` of each ``order`` what it gave.
 
-    ``spec``: ``device``, ``gpus`` of a node, ``addresses`` of nodes, and further variables (``env``). An order has its
-    number (``order``), what is to be done (``work``: ``alone``, ``reduce``) and what that needs.
+    Reads orders from standard input until its end. ``spec``: ``device``, ``gpus`` of a node, ``addresses`` of nodes,
+    and further variables (``env``). An order has its number (``order``), what is to be done (``work``: ``alone``,
+    ``reduce``) and what that needs; other work is left out.
     """
     os.environ.update(spec.get("env", {}))
     if hasattr(os, "sched_setaffinity"):
@@ -58,7 +59,10 @@ def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
 
 
 def _lines(descriptor: int) -> Iterator[bytes]:
-    """The lines that come from ``descriptor``, of which nothing is read ahead that is not here yet."""
+    """Yields the lines that come from ``descriptor``, without their ends, each as soon as it is whole.
+
+    Ends when the descriptor does. Nothing is read ahead that is not here yet.
+    """
     rest = b""
     while block := os.read(descriptor, 1 << 16):
         *lines, rest = (rest + block).split(b"\n")
@@ -109,7 +113,7 @@ class _Step:
 
     @property
     def reached(self) -> int:
-        """0: it has not begun. A collective that a rank has entered counts one."""
+        """How many steps the child has begun; 0: none. A collective that a rank has entered counts one."""
         return int(struct.unpack("q", self._shared[:8])[0])
 
     def next(self) -> None:
@@ -142,8 +146,13 @@ class _Member:
 
 
 def together(member: _Member) -> dict[str, Any]:
-    """The ``seconds`` of an all-reduce among the group's ranks, for each size, and what NCCL says of the way (``log``,
-    of a node's first rank, or of each rail). Raises for a rendezvous that fails, and ValueError for a wrong sum."""
+    """Time all-reduces in the rank's group: ``seconds`` of one for each size, and NCCL's lines on its way (``log``).
+
+    The log is that of a node's first rank, or of each rail; else empty. The process belongs to the group from then on.
+
+    Raises:
+        ValueError: an all-reduce gave a wrong sum; a rendezvous that fails raises torch's own error
+    """
     member.step.next()
     take(member.device, member.index)
     if member.device == "cuda" and (member.index == 0 or member.is_rail):
@@ -167,7 +176,11 @@ def together(member: _Member) -> dict[str, Any]:
 
 
 def _seconds(member: _Member, store: Any, size: int) -> float:
-    """The usual time of one all-reduce of a buffer of ``size`` bytes."""
+    """The usual seconds of one all-reduce of a buffer of ``size`` bytes, after a first one whose sum is checked.
+
+    Raises:
+        ValueError: the sum is wrong
+    """
     device, world = member.device, member.world
     data = torch.full((size // 4,), float(member.rank + 1), device=device)
     member.step.next()
@@ -187,7 +200,7 @@ def _seconds(member: _Member, store: Any, size: int) -> float:
 
 
 def _block(member: _Member, data: Any) -> float:
-    """Seconds that a block of all-reduces of ``data`` takes."""
+    """Seconds that a block of all-reduces of ``data`` takes: five on a GPU, one on a CPU."""
     wait(member.device)
     begun = time.perf_counter()
     for _ in range(_BLOCK[member.device]):

@@ -98,7 +98,10 @@ _COUNTERS = {
 
 
 def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
-    """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else null), ``driver``, ``cuda``, ``gpus``."""
+    """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else None), ``driver``, ``cuda``, ``gpus``.
+
+    Asks nvidia-smi for at most ``seconds``; never raises.
+    """
     now = round(time.time(), 3)
     try:
         return {"time": now, "missing": None, **parse(ask(COMMAND, seconds))}
@@ -107,12 +110,18 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 
 
 def changing(look: Dict[str, Any]) -> Dict[str, Any]:
-    """A snapshot of the GPUs with only what may differ in the next one."""
+    """A ``snapshot`` of the GPUs with only what may differ in the next one: clocks, power, temperatures and the
+    like.
+    """
     return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
 
 
 def parse(answer: bytes) -> Dict[str, Any]:
-    """``driver``, ``cuda`` and ``gpus`` of an XML answer. Raises ValueError for one that is not nvidia-smi's."""
+    """``driver``, ``cuda`` and ``gpus`` (64 at most) of the XML that nvidia-smi has answered.
+
+    Raises:
+        ValueError: the answer is not nvidia-smi's
+    """
     if b"<!ENTITY" in answer:
         raise ValueError("nvidia-smi's answer defines entities")
     try:
@@ -126,7 +135,7 @@ def parse(answer: bytes) -> Dict[str, Any]:
 
 
 def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
-    """What nvidia-smi says of a GPU; None for what it does not know."""
+    """What nvidia-smi says of the GPU ``number``, by LLMB's names with their units; None for what it does not know."""
     texts = {name: _text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
     return {
@@ -143,15 +152,20 @@ def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
 
 
 def _domain(element: ElementTree.Element) -> Optional[str]:
-    """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes. None where the
-    fabric is one node's own, whose UUID is of zeros."""
+    """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes.
+
+    None where the fabric is one node's own, whose UUID is of zeros, or there is none.
+    """
     ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
     cluster, clique = ids.get("clusteruuid", ""), ids.get("cliqueid", "")
     return f"{cluster}.{clique}"[:120] if re.search("[1-9a-fA-F]", cluster.replace("N/A", "")) else None
 
 
 def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[float]:
-    """Uncorrectable ECC errors since the driver was loaded, of all memories or one; older drivers count one total."""
+    """The number of uncorrectable ECC errors since the driver was loaded, of all memories or of ``memory``.
+
+    Older drivers count one total. None where nothing is counted.
+    """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
         return None
@@ -162,7 +176,10 @@ def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[flo
 
 
 def _reasons(element: ElementTree.Element) -> List[str]:
-    """What slows the clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ..., not ``gpu_idle``."""
+    """What slows a GPU's clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
+
+    ``gpu_idle`` is left out.
+    """
     found = []
     for word in ("event", "throttle"):
         for child in element.findall(f"clocks_{word}_reasons/*"):
@@ -173,7 +190,7 @@ def _reasons(element: ElementTree.Element) -> List[str]:
 
 
 def _counters(element: ElementTree.Element) -> Dict[str, float]:
-    """Microseconds for which each reason has been active since the driver was loaded."""
+    """Microseconds for which each reason has slowed a GPU's clocks since the driver was loaded; empty: no counters."""
     found = {}
     for name, reason in _COUNTERS.items():
         value = _as_number(element.findtext(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
@@ -183,7 +200,7 @@ def _counters(element: ElementTree.Element) -> Dict[str, float]:
 
 
 def _text(element: ElementTree.Element, path: str) -> Optional[str]:
-    """The text at a path of nvidia-smi's XML; None where it has nothing."""
+    """The text at a path of nvidia-smi's XML; None where it has nothing, or says that there is nothing (``N/A``)."""
     text = (element.findtext(path) or "").strip()
     return None if text.strip("[]").lower() in _NOTHING else text[:120]
 

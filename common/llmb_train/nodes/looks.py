@@ -35,7 +35,11 @@ ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.no
 
 
 def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
-    """Every look by name. ``spec`` has ``folders`` to look into, by what they are for."""
+    """Every look at this node by name, as functions that were not called yet, with the seconds each may take.
+
+    ``spec``: ``folders`` to look into, by what they are for; ``written``, which of them a file is tried in; programs
+    that are to be started (``starts``).
+    """
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
         "gpus": (lambda: gpus.snapshot(TOOL_SECONDS), _LOOK_SECONDS),
@@ -55,7 +59,7 @@ def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
 
 
 def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
-    """What a tool says, and why it does not: both None where there is no such tool.
+    """What a tool says, and why it says nothing: one of both is None, or both where there is no such tool.
 
     Raises:
         Hangs: it does not answer
@@ -72,8 +76,14 @@ def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], 
 
 
 def nvlink() -> Dict[str, Any]:
-    """Of each GPU, in order: ``up``, how many of its links run, ``down``, which do not, ``rates``; ``errors``: bit
-    error rates that are not the tool's zero."""
+    """NVLink of each of the ``gpus``: how many links run (``up``), which do not (``down``), and their ``rates``.
+
+    ``errors``: bit error rates that are not the tool's zero. ``missing``: why nvidia-smi did not say; None also where
+    it is not installed.
+
+    Raises:
+        Hangs: nvidia-smi did not answer in time
+    """
     states, missing = _tool("nvidia-smi", "nvlink", "-s")
     errors = None if missing else _tool("nvidia-smi", "nvlink", "-e")[0]
     found = []  # type: List[Dict[str, Any]]
@@ -108,7 +118,12 @@ def imex() -> Dict[str, Any]:
 
 
 def services() -> Dict[str, Any]:
-    """Whether the fabric manager runs, and whether the clock is kept; None: nobody says."""
+    """What systemd says of the fabric manager, and timedatectl of the clock, each by its own keys; empty: nobody
+    says.
+
+    Raises:
+        Hangs: one did not answer in time
+    """
     found = {}  # type: Dict[str, Any]
     for name, command in (
         ("fabric_manager", ("systemctl", "show", "-p", "LoadState,ActiveState", "nvidia-fabricmanager")),
@@ -120,8 +135,11 @@ def services() -> Dict[str, Any]:
 
 
 def ports() -> List[Dict[str, Any]]:
-    """Of each port of an adapter what ``machine.adapters`` leaves out: ``phys``, ``board``, ``gids``, and ``errors``:
-    by how much its counters have grown within seconds."""
+    """Of each port of an adapter what ``machine.adapters`` leaves out: ``phys``, ``board``, ``gids``, and
+    ``errors``.
+
+    The latter says by how much each error counter has grown within four seconds, which this takes. Empty: no adapter.
+    """
     before = _ports()
     time.sleep(_APART_SECONDS)
     after = _ports()
@@ -132,7 +150,7 @@ def ports() -> List[Dict[str, Any]]:
 
 
 def _ports() -> List[Dict[str, Any]]:
-    """The ports of InfiniBand and RoCE adapters, with their state and error counters."""
+    """The ports of InfiniBand and RoCE adapters now: physical state, board, kinds of addresses, and error counters."""
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
         types = port / "gid_attrs/types"
@@ -154,7 +172,13 @@ def _ports() -> List[Dict[str, Any]]:
 
 
 def kernel_log() -> Dict[str, Any]:
-    """``lines`` as (age in seconds, text) of the last day, those that may matter; ``missing``: why there are none."""
+    """The kernel's ``lines`` of the last day that may matter, as [age in seconds, text]; the last 400 at most.
+
+    ``missing``: why the log could not be read; None: it was, or there is no tool for it.
+
+    Raises:
+        Hangs: dmesg did not answer in time
+    """
     try:
         since = f"--since=-{KERNEL_HOURS}h"
         said, why = _tool("journalctl", "-k", since, "-o", "short-unix", "--no-pager", seconds=TOOL_SECONDS / 2)
@@ -175,7 +199,7 @@ def kernel_log() -> Dict[str, Any]:
 
 
 def system() -> Dict[str, Any]:
-    """Limits of this process, shared memory, and how the kernel is set."""
+    """Limits of this process, shared memory, and how the node's kernel is set, by name; None: it does not say."""
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
     idle = names(cores / "cpu0/cpuidle")
@@ -211,7 +235,10 @@ def system() -> Dict[str, Any]:
 
 
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
-    """Versions by name, the settings of Enroot, where it unpacks images, and which of the programs ``starts`` do."""
+    """Versions by name, Enroot's settings, where it unpacks images, and which of the programs ``starts`` do start.
+
+    None for what is not installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
+    """
     release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
     enroot, why = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
     if why:
@@ -234,7 +261,7 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
 
 def _starts(program: str) -> bool:
-    """Whether a Python starts within three seconds."""
+    """Whether the Python ``program`` starts within three seconds."""
     try:
         return _tool(program, "-c", "pass", seconds=3)[0] is not None
     except Hangs:
@@ -260,9 +287,11 @@ def _roots() -> Optional[Dict[str, Any]]:
 
 
 def _unpacked(settings: Dict[str, str]) -> str:
-    """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on, or what of
-    its path is there. Enroot lets a shell evaluate the setting; what follows another variable than these is left out,
-    for the file system alone matters."""
+    """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on.
+
+    Where it is not there, the nearest one above it. Enroot lets a shell evaluate the setting; what follows another
+    variable than HOME and XDG_DATA_HOME is left out, for the file system alone matters.
+    """
     home = os.environ.get("HOME", "/")
     default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
     path = settings.get("ENROOT_DATA_PATH", default).strip("\"'")
@@ -273,7 +302,10 @@ def _unpacked(settings: Dict[str, str]) -> str:
 
 
 def stuck() -> List[Dict[str, Any]]:
-    """Processes, not the kernel's own, that stayed in state D and were not scheduled once between two looks."""
+    """Processes (``pid``, ``name``), not the kernel's own, that stayed in state D and never ran within four seconds.
+
+    This takes as long. Empty: none.
+    """
     before = _in_d()
     time.sleep(_APART_SECONDS)
     after = _in_d()
@@ -281,7 +313,10 @@ def stuck() -> List[Dict[str, Any]]:
 
 
 def _in_d() -> Dict[int, Tuple[str, str]]:
-    """The processes in uninterruptible sleep, by id: name, and a text that changes when the process runs."""
+    """The processes in uninterruptible sleep, by id: name, and a text that changes when the process runs.
+
+    The kernel's own and other looks are left out.
+    """
     found = {}
     ours = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
     for name in names(ROOT / "proc"):
@@ -294,7 +329,11 @@ def _in_d() -> Dict[int, Tuple[str, str]]:
 
 
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
-    """``there``, ``free`` bytes and ``size``; where it is to be ``written`` to, what speaks against that."""
+    """A folder as this node sees it: ``path``, ``there``, ``free`` and ``size`` in bytes, and ``problem``.
+
+    The latter is why nothing can be ``written`` there, tried with a file that is removed again; None: nothing speaks
+    against it, or it was not tried.
+    """
     directory = Path(path)
     found = dict(_room(path), path=path, there=directory.is_dir(), problem=None)
     if written and found["there"]:
@@ -319,7 +358,10 @@ def _room(path: str) -> Dict[str, Any]:
 
 
 def _limit(what: str) -> Optional[int]:
-    """Of this process, as a job's would have it; None: there is none."""
+    """The soft limit ``what`` of this process, by its name in ``/proc/self/limits``.
+
+    None: it is unlimited or not known.
+    """
     found = re.search(rf"^{what} +(\d+)", read(ROOT / "proc/self/limits") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 

@@ -20,7 +20,10 @@ def node_name(environ: Mapping[str, str]) -> str:
 
 
 def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
-    """Everything of this module, null where there is nothing to read; ``root`` has ``proc`` and ``sys``."""
+    """What the kernel says of this node: names, CPUs, memory, driver, adapters; None where there is nothing to read.
+
+    ``root`` has ``proc`` and ``sys``.
+    """
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
     return {
         "host": node_name(environ),
@@ -35,13 +38,16 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
 
 
 def cpu_model(cpuinfo: str) -> Optional[str]:
-    """The model in ``/proc/cpuinfo``; Arm gives numbers, of which the part names the core."""
+    """The model in the text of ``/proc/cpuinfo``; Arm gives numbers, of which the part names the core.
+
+    None: it has none.
+    """
     found = re.search(r"^(?:model name|CPU part)\s*: *(.+)$", cpuinfo, re.MULTILINE)
     return found.group(1).strip()[:120] if found else None
 
 
 def driver_version(path: Path) -> Optional[str]:
-    """Version of the loaded NVIDIA driver, which a container sees through ``/proc``."""
+    """The version of the loaded NVIDIA driver, read in ``path``, which a container sees, too; None: no driver."""
     found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", read(path) or "")
     return found.group(1) if found else None
 
@@ -49,7 +55,7 @@ def driver_version(path: Path) -> Optional[str]:
 def adapters(root: Path) -> List[Dict[str, Any]]:
     """The InfiniBand, RoCE and EFA adapters of ``/sys/class/infiniband``, one entry for each port.
 
-    ``rate_gbps`` is that of the link as it is, ``state`` the logical one (``ACTIVE``, ``DOWN``).
+    Empty: there is none. ``rate_gbps`` is that of the link as it is, ``state`` the logical one (``ACTIVE``, ``DOWN``).
     """
     found = []
     for name, adapter, port in ports(root):
@@ -68,7 +74,10 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
 
 
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
-    """Each port's name (``mlx5_0``, of an adapter with several ``mlx5_0:1``), its adapter's folder and its own."""
+    """Each port's name (``mlx5_0``, of an adapter with several ``mlx5_0:1``), its adapter's folder and its own.
+
+    Empty where there is no adapter.
+    """
     found = []
     for name in names(root)[:_MOST_ADAPTERS]:
         numbers = names(root / name / "ports")
@@ -87,7 +96,7 @@ def names(folder: Path) -> List[str]:
 
 
 def read(path: Path) -> Optional[str]:
-    """The text of a file, None where there is nothing to read."""
+    """The text of a file, at most 1 MiB, without white space around it; None where it is empty or cannot be read."""
     try:
         with path.open("rb") as stream:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip() or None
@@ -109,12 +118,15 @@ _OF_THE_NETWORK = re.compile(
 
 
 def of_the_network(lines: Sequence[str]) -> List[str]:
-    """Those of NCCL's lines that ``llmb_common.nodes.nccl`` reads."""
+    """Those of NCCL's log lines that say which network it chose, which ``llmb_common.nodes.nccl`` reads."""
     return [line for line in lines if _OF_THE_NETWORK.search(line)]
 
 
 def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
-    """Have NCCL, which reads ``environ`` when it is first used, write to ``file``; or say why not."""
+    """Have NCCL, which reads ``environ`` when it is first used, write its log to ``file``; None.
+
+    Where the job sets such variables itself, nothing is changed, and the result says so.
+    """
     taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
     if taken:
         return f"{', '.join(taken)} set by the job: NCCL's messages go where that says"

@@ -66,7 +66,11 @@ class Node:
         }
 
     def start(self, *, uses_nccl: bool) -> None:
-        """Start querying the node before torch is imported, which takes longer than the query."""
+        """Start querying the node in a thread, before torch is imported, which takes longer than the query.
+
+        ``uses_nccl``: NCCL is told, by variables, to log to a file beside the record. Files of an earlier start of this
+        job are removed.
+        """
         self._on_gpu = uses_nccl
         if not self._writes:
             return
@@ -80,18 +84,23 @@ class Node:
         self._in_thread(self._look_at_start)
 
     def wait(self) -> None:
-        """Let the query end before training begins; one that hangs is abandoned."""
+        """Wait for the query that ``start`` began, some seconds at most; one that hangs is abandoned."""
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
-        """Start looking at the GPUs while they train, and stop in time; ``number`` is the step that has ended."""
+        """Start looking at the GPUs after step 5 while they train, and stop after step 10.
+
+        ``number``: steps that have ended.
+        """
         if number == LOAD_STEP:
             self._in_thread(self._look_under_load)
         if number == LAST_LOAD_STEP:
             self._looked_enough.set()
 
     def finish(self) -> None:
-        """Query the GPUs after training; every rank says what memory its own had at most."""
+        """Query the GPUs after training, and record the most memory that this rank's GPU had in use. Waits 5 s at
+        most.
+        """
         self._looked_enough.set()
         if self._on_gpu:
             self._say_memory()
@@ -99,7 +108,10 @@ class Node:
         self._join(_SECONDS_AFTER + 1)
 
     def _say_memory(self) -> None:
-        """A line is one write of one process of one machine: the ranks do not wait for each other."""
+        """Add this rank's line to the node's file of peak GPU memory, in bytes; nothing where that fails.
+
+        A line is one write of one process of one machine: the ranks do not wait for each other.
+        """
         line = {name: self._content[name] for name in ("job", "restart", "rank")}
         with contextlib.suppress(Exception):
             from torch import cuda
@@ -112,13 +124,13 @@ class Node:
                 stream.write(f"{json.dumps(line)}\n".encode())
 
     def _join(self, seconds: float) -> None:
-        """Wait for the looks that are under way, at most so many seconds."""
+        """Wait for the looks of this node that are under way, at most ``seconds`` in all; the others go on."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _look_under_load(self) -> None:
-        """Record the GPUs several times while they train."""
+        """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples``."""
         samples: list[dict[str, Any]] = []
         while True:
             look = gpus.snapshot()
@@ -137,7 +149,7 @@ class Node:
         self._keep("before", gpus.snapshot())
 
     def _in_thread(self, look: Callable[[], None]) -> None:
-        """Run ``look`` in a thread whose errors nobody sees, on the rank that records its node."""
+        """Run ``look`` in a thread whose errors nobody sees; only on the rank that records its node."""
         if not self._writes:
             return
 
@@ -153,7 +165,10 @@ class Node:
             self._threads.append(thread)
 
     def _keep(self, name: str, value: object) -> None:
-        """Set one entry of the node's record, and write the file anew."""
+        """Set the entry ``name`` of the node's record, and write the file anew.
+
+        A file that cannot be written is tolerated.
+        """
         with self._lock:
             self._content[name] = value
             text = json.dumps(self._content, allow_nan=False)

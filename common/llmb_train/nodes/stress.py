@@ -28,8 +28,11 @@ _COPIED = {"cuda": 512 << 20, "cpu": 4 << 20}
 
 
 def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
-    """What each GPU gives by itself (``alone``, by its index, as ``call_all`` has it) and how it looks under load
-    (``load``). ``spec``: ``device``, and how many ``gpus`` the node has. ``until``: as in ``call_all``."""
+    """Put each GPU of the node to work: what it gives by itself (``alone``) and how it looks under load (``load``).
+
+    ``alone`` is by its index, as ``call_all`` has it. ``spec``: ``device``, and how many ``gpus`` the node has.
+    ``until``: as in ``call_all``. ``load`` is empty on CPUs.
+    """
     calls: dict[str, Call] = {}
     for index in range(spec["gpus"]):
         calls[str(index)] = (partial(alone, spec["device"], index), ALONE_SECONDS)
@@ -41,14 +44,19 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
 
 
 def _looks_under_load() -> list[dict[str, Any]]:
-    """Looks at the GPUs once they are warm, as in a run's evidence."""
+    """Three looks at the GPUs once they are warm, after ten seconds, as in a run's evidence."""
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]
 
 
 def alone(device: str, index: int) -> dict[str, float]:
-    """``tflops`` of a matrix product (bf16; on a CPU fp32), ``copy`` within the memory, reads and writes counted,
-    ``to_gpu`` and ``from_gpu`` in GB/s. Raises ValueError for a product that is wrong."""
+    """Put one GPU to work: ``tflops`` of a matrix product (bf16; on a CPU fp32), and ``copy`` within the memory.
+
+    On a GPU also ``to_gpu`` and ``from_gpu``; these three in GB/s, reads and writes counted in ``copy``.
+
+    Raises:
+        ValueError: a product is wrong
+    """
     take(device, index)
     side, kind = _SIDE[device], torch.bfloat16 if device == "cuda" else torch.float32
     ones = torch.ones(side, side, device=device, dtype=kind)
@@ -69,7 +77,7 @@ def alone(device: str, index: int) -> dict[str, float]:
 
 
 def _times(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
-    """The usual time of ``work``, repeated, and for at least so many seconds."""
+    """The usual seconds of ``work``, called ``repeats`` times at least, and for at least ``seconds``."""
     for _ in range(3):
         work()
     times: list[float] = []
@@ -84,12 +92,12 @@ def _times(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> fl
 
 
 def usual(times: Sequence[float], device: str) -> float:
-    """The median; on CPUs the shortest time, because others work beside us."""
+    """The median of ``times``; on CPUs the shortest, because others work beside us."""
     return statistics.median(times) if device == "cuda" else min(times)
 
 
 def take(device: str, index: int) -> None:
-    """Let this process work on that GPU; on CPUs, with one thread."""
+    """Let this process work on the GPU ``index`` from now on; on CPUs, with one thread."""
     if device == "cuda":
         torch.cuda.set_device(index)
     else:
@@ -97,6 +105,6 @@ def take(device: str, index: int) -> None:
 
 
 def wait(device: str) -> None:
-    """Wait for what the GPU was given to do; nothing on CPUs."""
+    """Wait until the GPU has done what it was given to do; nothing on CPUs."""
     if device == "cuda":
         torch.cuda.synchronize()

@@ -28,10 +28,12 @@ from llmb_install.parts.files import no_installation
 
 
 def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
-    """The answers in a play file, its secrets set apart.
+    """The answers in the play file ``path``, its secrets set apart, and the line of each key by ``$.key``.
+
+    A secret that is empty counts as not given. Those that are given are marked to be kept in the installation.
 
     Raises:
-        ConfigError: it cannot be read (with file and line).
+        ConfigError: it cannot be read, is empty, has an unknown key, or a secret that is not text (with file and line).
     """
     data, lines = read_given(path, SECRETS)
     found: dict[str, Secret] = {}
@@ -46,12 +48,14 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
 
 
 def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
-    """All answers: those ``given``, and defaults for the others.
+    """All answers of an installation: those ``given``, and defaults for the others.
 
-    The defaults depend on the answers alone, not on the machine, except for ``arch`` of a CPU installation.
+    ``workloads: all`` becomes those that have a configuration for the GPU type. The defaults depend on the answers
+    alone, not on the machine, except for ``arch`` of a CPU installation. ``where`` names a play file, and ``lines`` has
+    the line of each of its keys, for messages.
 
     Raises:
-        RequestError: a field is wrong.
+        RequestError: an answer is missing, wrong, or contradicts another.
         ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
     """
     check(given, recipes, where, lines)
@@ -72,16 +76,18 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
 
 
 def _in_lower_case(given: Given) -> Given:
-    """``given`` with its choices as the recipes spell them: ``H100`` is h100."""
+    """A copy of ``given`` whose answers to questions with choices are in lower case, as recipes spell them:
+    ``h100``.
+    """
     chosen = {question.field for question in QUESTIONS if question.choices and not question.is_switch}
     return {key: value.lower() if key in chosen and isinstance(value, str) else value for key, value in given.items()}
 
 
 def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: str = "") -> None:
-    """Refuse a release of Megatron-Bridge that none of the recipes runs on.
+    """Refuse a release of Megatron-Bridge on which none of ``recipes`` runs; no ``releases`` are never refused.
 
     Raises:
-        RequestError: names the releases that they run on; the message begins with ``at``.
+        RequestError: the first such release; names those that the recipes run on. The message begins with ``at``.
     """
     known = sorted(set(chain.from_iterable(recipe.engines for recipe in recipes)))
     for release in releases:
@@ -95,13 +101,13 @@ def require_engines(releases: Collection[str], recipes: Collection[Recipe], at: 
 
 
 def as_given(answers: Answers) -> Given:
-    """The answers as plain data, without those that nobody gave."""
+    """The answers as plain data, by field name in the order of the questions; fields that are None are left out."""
     values = {known.name: getattr(answers, known.name) for known in fields(answers)}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def to_yaml(answers: Answers) -> str:
-    """The answers as a play file."""
+    """The text of a play file with these answers: YAML, below a comment that says how to use it. It has no secret."""
     import yaml
 
     header = "# Answers for the installer: ./installer.py --play THIS_FILE. Secrets are never recorded.\n"
@@ -109,7 +115,12 @@ def to_yaml(answers: Answers) -> str:
 
 
 def load_recipes(clone: Path) -> dict[str, Recipe]:
-    """All recipes of the clone, by workload name."""
+    """All recipes of the clone, by workload name; never empty.
+
+    Raises:
+        EnvironmentLacks: the folder holds no recipe.
+        RecipeError: a recipe is wrong; with file and line.
+    """
     recipes = [load_recipe(folder) for folder in recipe_folders(clone)]
     if not recipes:
         raise EnvironmentLacks(
@@ -119,7 +130,9 @@ def load_recipes(clone: Path) -> dict[str, Recipe]:
 
 
 def stored_answers(install: Path) -> Answers | None:
-    """The answers that the installation was made with, with its present path; None where there is none.
+    """The answers that the installation was made with; None where the folder has no file of answers.
+
+    Their ``install_path`` is ``install``, whatever the file says: an installation may have been moved.
 
     Raises:
         ConfigError: the file was damaged by hand, has an answer that no command line may have, is of a newer release
@@ -142,10 +155,11 @@ def stored_answers(install: Path) -> Answers | None:
 
 
 def required_answers(install: Path) -> Answers:
-    """As ``stored_answers``, for commands that need an installation.
+    """The answers that the installation was made with, for commands that need an installation.
 
     Raises:
         EnvironmentLacks: there is none.
+        ConfigError: its file of answers is damaged or not to be trusted.
     """
     answers = stored_answers(install)
     if answers is None:

@@ -33,10 +33,12 @@ _MOST_UNKNOWN = 10
 
 
 def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text) -> tuple[Given, Lines]:
-    """The answers in a file; ``also`` are keys that are no answers.
+    """The answers in a file as plain data, by field, and the line of each key by ``$.key``. Values are not checked.
+
+    ``also``: keys that are allowed in it besides, such as secrets; they are returned, too. ``load`` parses the text.
 
     Raises:
-        ConfigError: it cannot be read, is of a newer release, or has an unknown key (with file and line).
+        ConfigError: it cannot be read, is empty, is of a newer release, or has an unknown key (with file and line).
     """
     data, lines = read_settings(path, load)
     if not data:
@@ -67,12 +69,20 @@ def check(
     *,
     missing_too: bool = True,
 ) -> None:
-    """Raise RequestError with all that is missing in ``given``, contradicts itself or is unknown.
+    """Refuse answers if one is missing, impossible or unknown, or contradicts another.
 
-    ``workloads`` are those that exist; ``where`` is the file's name, ``lines`` its lines by ``$.field``.
+    ``workloads`` are those that exist; ``where`` is the file's name, ``lines`` its lines by ``$.field``. Without
+    ``missing_too`` an answer that is not there is no problem. Contradictions are looked for only where each answer by
+    itself is right.
+
+    Raises:
+        RequestError: one error with everything that was found.
     """
 
     def at(field: str) -> str:
+        """How a message about ``field`` begins: ``FILE:LINE: `` or ``FILE: ``; empty where the answers come from no
+        file.
+        """
         return place_in(where, (lines or {}).get(f"$.{field}"))
 
     asked = {field: value_problem(known, given.get(field), at(field)) for field, known in BY_FIELD.items()}
@@ -85,7 +95,10 @@ def check(
 
 
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
-    """Between answers that are all there, each of them possible."""
+    """Yields what contradicts itself among answers that are all there, each of them possible by itself.
+
+    ``workloads`` are those that exist. ``at`` gives the beginning of a message about a field.
+    """
     name = str(given["cluster_type"]).lower()
     without = not traits_of(name).containers and given.get("runtime") not in (None, "none")
     if without:
@@ -126,12 +139,16 @@ def place_in(where: str, line: int | None) -> str:
 
 
 def listed_engines(value: object) -> list[str]:
-    """The releases of Megatron-Bridge in a list, or in text with commas."""
+    """The releases of Megatron-Bridge in a list, or in text with commas: sorted, each once; empty for anything else."""
     return sorted(set(listed(value)))
 
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
-    """What is wrong with the type, the choice or the form of one answer, whatever the others are."""
+    """What is wrong with the type, the choice or the form of one answer, whatever the others are; None: nothing.
+
+    None as a ``value`` is no answer, and never wrong. The message begins with ``at``. The error is returned, not
+    raised.
+    """
     problem = ""
     remedy = question.remedy or question.kind.remedy or f"correct {question.field}"
     if value is None:
@@ -156,11 +173,15 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
 
 
 def _is_list_of_text(value: object) -> bool:
+    """Whether ``value`` is a list or tuple of texts; an empty one is."""
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
 def _not_enough(lacking: list[Question], where: str) -> RequestError:
-    """The list of what is missing: flags, or the keys of a play file."""
+    """The error, code ``missing-answers``, that lists the questions without an answer, one on a line.
+
+    They are named as keys where ``where`` names a play file, else as flags.
+    """
     lines = [(f"{where}: " if where else "") + "more answers are needed to install; missing:"]
     for question in lacking:
         choices = f" [{', '.join(question.choices)}]" if question.choices else ""
@@ -172,7 +193,10 @@ def _not_enough(lacking: list[Question], where: str) -> RequestError:
 
 
 def path_problems(given: Given) -> list[RequestError]:
-    """Paths that are unusable on this machine, asked before anything is built."""
+    """The errors of answers that name a path which cannot be used on this machine; empty where all can.
+
+    Looks at the disk and changes nothing.
+    """
     found = []
     for question in QUESTIONS:
         path = given.get(question.field)
@@ -182,7 +206,10 @@ def path_problems(given: Given) -> list[RequestError]:
 
 
 def text_problem(question: Question, text: str, given: Given) -> str:
-    """What is wrong with an answer as text, beside the others, regardless of what is on disk; empty if nothing is."""
+    """What is wrong with the typed answer ``text``, by its form and beside the other answers ``given``.
+
+    Empty: nothing. What is on disk plays no part.
+    """
     problem = values.unusable_path(text) if question.kind.is_path else question.kind.wrong(text)
     return problem or question.wrong(text, given)
 
@@ -196,7 +223,10 @@ MOST_NAMED = 4
 
 
 def other_things(install: Path) -> list[str]:
-    """Names in ``install`` that no installation put there; none if an installation was begun there before."""
+    """The names in the folder ``install`` that no installation put there, sorted; empty where the folder is missing.
+
+    Empty also where an installation was begun there before. Results, images and settings of a site do not count.
+    """
     if (install / ".llmb").is_dir():
         return []
     try:
@@ -206,12 +236,22 @@ def other_things(install: Path) -> list[str]:
 
 
 def require_free_folder(install: Path, *, agreed: bool) -> None:
-    """Raise RequestError if ``install`` holds other things and the user has not ``agreed`` to that."""
+    """Refuse to install into the folder ``install`` where it holds things of somebody else, unless that is
+    ``agreed``.
+
+    A folder that is empty, missing, or has an installation is free.
+
+    Raises:
+        RequestError: it holds other things; names some of them.
+    """
     raise_all(used_folder_problems(install, agreed=agreed))
 
 
 def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
-    """An error if the folder holds other things and nobody has ``agreed`` to that."""
+    """The error that the folder ``install`` holds things of somebody else, in a list; empty where it does not.
+
+    Empty, too, where the user has ``agreed`` to install there all the same.
+    """
     names = [] if agreed else other_things(install)
     if not names:
         return []
@@ -227,13 +267,26 @@ _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 
 
 def keep_draft(given: Given, name: str = _DRAFT) -> None:
+    """Write the answers ``given`` to the user's state folder as the file ``name``, readable by this user alone.
+
+    Raises:
+        RecordError: the file cannot be written.
+        OSError: its folder cannot be made.
+    """
     path = _draft_path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(given, indent=2), mode=0o600)
 
 
 def refuse(found: Iterable[LLMBError], given: Given) -> None:
-    """Raise what was found. The answers ``given`` on the command line are kept for a dialogue."""
+    """Raise the errors in ``found`` as one; returns where there is none.
+
+    Before that, the answers ``given`` on the command line are written as a draft, with which the next dialogue in a
+    terminal continues, and the remedy says so. Nothing is kept where there are none or the file cannot be written.
+
+    Raises:
+        LLMBError: the only error of ``found``, or one that lists them all.
+    """
     problems = list(found)
     more = ""
     if problems and given:
@@ -244,15 +297,20 @@ def refuse(found: Iterable[LLMBError], given: Given) -> None:
 
 
 def finish_draft(given: Given) -> None:
-    """The dialogue has ended: its answers are what the next one offers."""
+    """Note that a dialogue has ended with the answers ``given``: they are saved as what the next one offers.
+
+    The draft of the dialogue is removed. Answers that cannot be saved are given up without a word.
+    """
     with contextlib.suppress(RecordError, OSError):
         keep_draft(given, LAST)
     _draft_path(_DRAFT).unlink(missing_ok=True)
 
 
 def read_draft(name: str = _DRAFT) -> Given:
-    """The saved answers that are possible; empty if there are none or they cannot be read. ``LAST``: those of the last
-    dialogue that ended."""
+    """The answers saved by a dialogue that was interrupted, or, for ``LAST``, by the last that ended.
+
+    Answers that are not possible by themselves are left out. Empty where there are none or they cannot be read.
+    """
     try:
         draft = read_json(_draft_path(name))
     except RecordError:

@@ -54,16 +54,24 @@ class Site:
 
     @property
     def gpu_partitions(self) -> tuple[Partition, ...]:
+        """Those of the partitions that have GPUs, as far as Slurm knows."""
         return tuple(p for p in self.partitions if p.gpus_per_node)
 
     def gpu_type_in(self, partition: str) -> str:
-        """The GPU type of a partition, of any where that one does not say; empty when nothing says one that we know."""
+        """The GPU type of a partition, such as ``h100``, by the name that Slurm has for its GPUs.
+
+        That of the whole site where Slurm names none there; empty where LLMB knows no type of that name.
+        """
         names = [p.gpu_name for p in self.partitions if p.name == partition and p.gpu_name]
         return gpus.type_of(names[0]) or "" if names else self.gpu_type
 
 
 def detect_site() -> Site:
-    """Ask sinfo, sacctmgr, scontrol and nvidia-smi, each with a time limit."""
+    """Ask sinfo, sacctmgr, scontrol, srun and nvidia-smi what is here, each for at most 15 seconds.
+
+    What does not answer leaves its fields empty; nothing is raised. Without Slurm, ``architectures`` has this
+    machine's.
+    """
     has_slurm = shutil.which("sbatch") is not None
     partitions = all_partitions() if has_slurm else ()
     local_gpus = tuple(output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
@@ -85,17 +93,23 @@ def detect_site() -> Site:
 
 
 def container_options() -> tuple[str, ...]:
-    """Pyxis's options, of those that srun's help lists for its plug-ins."""
+    """The options of Pyxis that this site's srun takes, sorted, without dashes: ``container-image``.
+
+    Empty where srun does not answer or has no Pyxis.
+    """
     return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
 
 
 def all_partitions() -> tuple[Partition, ...]:
-    """Slurm's partitions; none where it does not answer."""
+    """Slurm's partitions, asked from sinfo now; empty where it does not answer."""
     return parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
-    """Partitions from ``sinfo -h -o '%P|%a|%l|%D|%G'``: one line for each kind of node, several for a partition."""
+    """Partitions from the output of ``sinfo -h -o '%P|%a|%l|%D|%G'``, in which each kind of node has a line.
+
+    The lines of a partition become one: their nodes added, the most GPUs per node. Other lines are left out.
+    """
     found: dict[str, Partition] = {}
     for line in text.splitlines():
         fields = line.split("|")
@@ -117,7 +131,10 @@ def parse_sinfo(text: str) -> tuple[Partition, ...]:
 
 
 def gpus_in(gres: str) -> tuple[str, int]:
-    """Name and number of GPUs in a GRES text: ``gpu:h100:8(S:0-1)`` is ``("h100", 8)``."""
+    """Name and number of GPUs in a GRES text: ``gpu:h100:8(S:0-1)`` is ``("h100", 8)``.
+
+    Of several kinds the first name and the sum. The name is empty where Slurm has none; no GPUs are ``("", 0)``.
+    """
     names, total = "", 0
     for name, count in _GRES_GPU.findall(re.sub(r"\([^)]*\)", "", gres)):
         names = names or name
@@ -126,7 +143,7 @@ def gpus_in(gres: str) -> tuple[str, int]:
 
 
 def output(*argv: str) -> str:
-    """A command's output; empty if it is missing, fails or takes too long."""
+    """What a command prints to standard output; empty if it is missing, fails or takes more than 15 seconds."""
     answer = ask(argv, _SECONDS)
     return answer.output if answer.ok else ""
 
@@ -134,7 +151,7 @@ def output(*argv: str) -> str:
 def accounts_of_user() -> tuple[str, ...]:
     """The accounts that this user may charge, Slurm's own default first and the others in order.
 
-    None where Slurm keeps no accounts or does not answer.
+    Empty where Slurm keeps no accounts or does not answer.
     """
     user = user_name(me())
     accounts = set(output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
@@ -149,19 +166,28 @@ _OVERRIDE = f"or give {FLAG} if this machine cannot query the cluster that it is
 
 
 def has_rows(recipe: Recipe, gpu_type: str) -> bool:
-    """Whether the recipe has a configuration for these GPUs; on CPUs each has its smoke size."""
+    """Whether the recipe has a configuration for the GPU type; True for ``cpu``, for which each has its smoke size."""
     return gpu_type == "cpu" or any(
         known.gpu != "any" and known.gpu in gpus.row_types(gpu_type) for known in recipe.configurations
     )
 
 
 def without_rows(workloads: Collection[str], recipes: Mapping[str, Recipe], gpu_type: str) -> list[str]:
-    """Those of ``workloads`` that have no configuration for ``gpu_type``."""
+    """Those of ``workloads`` whose recipe has no configuration for ``gpu_type``.
+
+    One without a recipe is not among them.
+    """
     return [name for name in workloads if name in recipes and not has_rows(recipes[name], gpu_type)]
 
 
 def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[RequestError]:
-    """Workloads that could not run on the GPU type of the installation."""
+    """Yields an error for each chosen workload that has no configuration for the GPU type of the installation.
+
+    Nothing where the workloads are ``all``: those are the ones that can run.
+
+    Raises:
+        RequestError: an answer names an unknown workload.
+    """
     if not recipes or given["workloads"] in ("all", ["all"]):
         return  # all are those that can
     gpu_type = str(given["gpu_type"]).lower()
@@ -174,9 +200,9 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
 
 
 def slurm_problems(given: Given) -> Iterator[RequestError]:
-    """A partition, an account or a GRES that Slurm does not have.
+    """Yields an error for a partition, an account or a GRES in the answers that Slurm does not have.
 
-    If Slurm does not answer, as on a laptop where a play file is written, nothing is wrong.
+    Asks Slurm now. If it does not answer, as on a laptop where a play file is written, nothing is wrong.
     """
     if not on_slurm(given) or shutil.which("sinfo") is None:
         return
@@ -205,7 +231,10 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
 
 
 def earlier(last: Given, site: Site) -> Given:
-    """The user's last answers, without the folder, where they fit what is here: another cluster may share the home."""
+    """The user's last answers, without the folder, where they fit what is here: another cluster may share the home.
+
+    Empty where they do not fit: with Slurm on one side only, or a partition or account that ``site`` lacks.
+    """
     if not last or on_slurm(last) != site.has_slurm:
         return {}
     if site.has_slurm:

@@ -43,11 +43,12 @@ def forget_keys() -> None:
 
 
 def with_way_back(question: Any) -> Any:
-    """The questionary question, with Shift-Tab raising ``Back``."""
+    """The questionary question itself, changed so that Shift-Tab raises ``Back``."""
     keys = KeyBindings()
 
     @keys.add("s-tab", eager=True)
     def _back(event: KeyPressEvent) -> None:
+        """End the question with ``Back``."""
         event.app.exit(exception=Back())
 
     application = question.application
@@ -104,6 +105,13 @@ class Dialogue:
     def _until_confirmed(
         self, given_secrets: Secrets, summary: Callable[[Answers, Secrets], str]
     ) -> tuple[Answers, Secrets]:
+        """Ask, show ``summary`` of the answers, and let the user change them until they are confirmed.
+
+        Wrong answers are told and asked again, not raised.
+
+        Raises:
+            Interrupted: the user chose to quit; the answers are saved as a draft
+        """
         self._ask_all()
         while True:
             try:
@@ -121,7 +129,10 @@ class Dialogue:
                 self._ask_all(back=True)
 
     def _ask_all(self, *, back: bool = False) -> None:
-        """Every question that still needs an answer, in their order; ``back``: beginning with the last one again."""
+        """Ask every question that still needs an answer, in their order. Shift-Tab takes back the one before.
+
+        ``back``: begin with the last one again. On return each question that makes a difference has its answer.
+        """
         position = self._take_back(len(QUESTIONS)) if back else 0
         while position < len(QUESTIONS):
             try:
@@ -132,9 +143,11 @@ class Dialogue:
                 position = self._take_back(position)
 
     def _take_back(self, position: int) -> int:
-        """Forget the answer to the last question before ``position`` that the user may change; where that question is.
+        """Forget the answer to the last question before ``position`` that the user may change; the index of that
+        question.
 
-        The answer becomes what Enter accepts. Before the first question there is none: then ``position`` itself.
+        What was answered becomes what Enter accepts. Where there is no such question, nothing is forgotten, and the
+        result is ``position`` itself.
         """
         for earlier in range(position - 1, -1, -1):
             question = QUESTIONS[earlier]
@@ -150,7 +163,7 @@ class Dialogue:
         return position
 
     def _is_meant(self, folder: Path) -> bool:
-        """Whether to install into ``folder``: a question only where it holds other things."""
+        """Whether to install into ``folder``: True where it holds nothing of others, else what the user answers now."""
         names = checks.other_things(folder)
         if not names:
             return True
@@ -159,6 +172,13 @@ class Dialogue:
         return bool(_answer(questionary.confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
+        """Fill in the answer to ``question`` unless it is there or makes no difference; asks where nobody knows it.
+
+        What the user typed is saved in the draft.
+
+        Raises:
+            Back: the user wants the question before this one
+        """
         field = question.field
         if field in self._given or not question.matters(self._given):
             return
@@ -172,7 +192,10 @@ class Dialogue:
             checks.keep_draft(self._given)
 
     def _known(self, question: Question) -> list[Any]:
-        """What need not be asked on one screen: an earlier answer, or what was detected. Empty where nobody knows."""
+        """The answer that need not be asked, as the only item of a list: an earlier one, or what was detected.
+
+        Empty where nobody knows or it cannot be right here. ``[None]``: it may stay without an answer.
+        """
         field, value = question.field, self._suggestion(question)
         if field == "workloads":
             fitting = self._fitting()
@@ -193,11 +216,17 @@ class Dialogue:
         return [] if field == "install_path" and checks.other_things(path) else [str(path)]
 
     def _fitting(self) -> list[str]:
-        """The workloads that have a configuration for the GPU type."""
+        """The names of the workloads that have a configuration for the answered GPU type, sorted."""
         gpu_type = str(self._given.get("gpu_type"))
         return [name for name, recipe in sorted(self._recipes.items()) if has_rows(recipe, gpu_type)]
 
     def _ask(self, question: Question) -> Any:
+        """Ask ``question`` in the form that fits it; the answer: text, True or False, a list of workloads, None for
+        empty.
+
+        Raises:
+            Back: the user wants the question before this one
+        """
         if question.field == "workloads":
             return self._ask_workloads()
         if question.is_switch:
@@ -214,9 +243,11 @@ class Dialogue:
         return self._ask_text(question, str(suggestion or ""))
 
     def _ask_text(self, question: Question, suggestion: str) -> str | None:
+        """Ask for typed text, checked at the prompt; a path comes back absolute, an allowed empty answer as None."""
         optional = question.may_be_empty and not question.required
 
         def valid(text: str) -> bool | str:
+            """True where ``text`` may be the answer, else what is wrong with it, as the prompt shows it."""
             if not text.strip():
                 return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
             return _problem(question, text.strip(), self._given) or True
@@ -230,6 +261,10 @@ class Dialogue:
         return text or None
 
     def _ask_workloads(self) -> list[str]:
+        """The names of the workloads to install, at least one, which the user chooses from all recipes.
+
+        Those without a configuration are marked.
+        """
         gpu_type, fitting = str(self._given.get("gpu_type")), self._fitting()
         chosen = self._defaults.get("workloads") or fitting
         choices = [
@@ -247,7 +282,11 @@ class Dialogue:
         return list(_answer(asked))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
-        """``secrets`` and what the user adds. Each is asked for once, also when other answers change."""
+        """``secrets``, and those that the user types where they are needed and not known. Each is asked for only
+        once.
+
+        What is asked for is marked to be kept in the installation.
+        """
         token = secrets.hf_token
         key = secrets.ngc_api_key
         keep = set(secrets.keep)
@@ -266,6 +305,11 @@ class Dialogue:
         return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep))
 
     def _confirmed(self) -> bool:
+        """Whether the user chose to install, after the summary; False: to change an answer.
+
+        Raises:
+            Interrupted: the user chose to quit; the answers are saved as a draft
+        """
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
         choice = _answer(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
@@ -277,7 +321,7 @@ class Dialogue:
         return bool(choice == "install")
 
     def _change(self) -> None:
-        """From the one screen to all questions, from these to one of them again."""
+        """Let the user change answers: all of them after the one screen of what was detected, later one at a time."""
         if not self._one_screen:
             self._change_one()
             return
@@ -287,7 +331,10 @@ class Dialogue:
         self._ask_all()
 
     def _change_one(self) -> None:
-        """Ask one question again, and those that follow from its answer."""
+        """Let the user choose a question and answer it again, and ask those that follow from its answer.
+
+        Shift-Tab leaves everything as it was. The draft is saved.
+        """
         asked = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
             questionary.Choice(f"{item.prompt}: {plain(self._given.get(item.field))}", value=item.field)
@@ -309,12 +356,20 @@ class Dialogue:
         checks.keep_draft(self._given)
 
     def _complete(self) -> Answers:
+        """All answers, of the given ones that make a difference, with defaults for the others.
+
+        Raises:
+            RequestError: an answer is missing or wrong
+        """
         relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
         given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
         return answers_module.complete(given, self._recipes)
 
     def _suggestion(self, question: Question) -> Any:
-        """The last answer, else what was detected, else the documented default; empty where nobody knows."""
+        """What Enter accepts for ``question``: the last answer, else what was detected, else the documented default.
+
+        Empty or None where nobody knows.
+        """
         old = merged(self._defaults, self._given)
         if question.field in old:
             return old[question.field]
@@ -322,11 +377,17 @@ class Dialogue:
 
 
 def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
-    """The user's answer; Ctrl-C raises KeyboardInterrupt, Shift-Tab ``Back``."""
+    """Ask ``question`` in the terminal and return the user's answer.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C
+        Back: Shift-Tab, unless ``way_back`` is False
+    """
     return (with_way_back(question) if way_back else question).unsafe_ask()
 
 
 def _ask_token() -> Secret | None:
+    """The Hugging Face token that the user types, asked again while Hugging Face rejects it; None for none."""
     from llmb_install.parts.hugging_face import check_token
 
     while text := _answer(questionary.password("Hugging Face token (Enter: none)")).strip():
@@ -338,5 +399,7 @@ def _ask_token() -> Secret | None:
 
 
 def _problem(question: Question, text: str, given: Given) -> str:
-    """What is wrong with an answer, for the prompt; empty if nothing is."""
+    """What is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine; empty:
+    nothing.
+    """
     return checks.text_problem(question, text, given) or question.kind.here(text) or question.refused(text)

@@ -17,35 +17,41 @@ Given = dict[str, Any]
 
 
 def on_slurm(given: Given) -> bool:
-    """Whether jobs are submitted to Slurm; False as long as that is not answered."""
+    """Whether jobs are submitted to Slurm; False as long as ``cluster_type`` is not answered."""
     name = str(given.get("cluster_type")).lower()
     return name in names() and traits_of(name).slurm_options
 
 
 def uses_images(given: Given) -> bool:
-    """Whether jobs run in container images."""
+    """Whether jobs run in container images: on Slurm, unless ``runtime`` is none.
+
+    False while the cluster is unanswered.
+    """
     return on_slurm(given) and given.get("runtime") != "none"
 
 
 def on_cpus(given: Given) -> bool:
-    """Whether jobs train on CPUs; False as long as that is not answered."""
+    """Whether jobs train on CPUs; False as long as ``gpu_type`` is not answered."""
     return str(given.get("gpu_type")).lower() == gpus.CPU
 
 
 def brings_engine(given: Given) -> bool:
-    """GPU jobs outside a container bring their own engine; CPU jobs get the one that is installed."""
+    """Whether jobs need an engine that the user names: on GPUs without a container. CPU jobs get one installed.
+
+    False as long as the cluster or the GPU type is not answered.
+    """
     known = given.get("cluster_type") and given.get("gpu_type")
     return bool(known) and not on_cpus(given) and not uses_images(given)
 
 
 def default_architecture(gpu_type: str) -> str:
-    """The architecture of the machines that have these GPUs."""
+    """The architecture of the machines that have these GPUs, ``x86_64`` or ``aarch64``; else that of this machine."""
     known = gpus.GPUS.get(gpu_type.lower())
     return known.host if known else platform.machine()
 
 
 def plain(value: object) -> str:
-    """An answer as shown to people."""
+    """An answer as shown to people: ``default`` for None, yes or no, a list with commas."""
     if value is None:
         return "default"
     if isinstance(value, bool):
@@ -68,10 +74,12 @@ def listed(value: object) -> list[str]:
 
 
 def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list[str]:
-    """Workload names from ``all``, a comma-separated text or a list; ``grok1`` is ``pretrain_grok1``.
+    """The full workload names, sorted and each once, of ``all``, a text with commas, or a list.
+
+    ``grok1`` is ``pretrain_grok1``. ``known`` are those that exist, which is what ``all`` means.
 
     Raises:
-        RequestError: a name is unknown; the message begins with ``at``.
+        RequestError: a name is unknown, or none is given; the message begins with ``at``.
     """
     wanted = listed(chosen)
     all_of_them = sorted(known)
@@ -93,9 +101,9 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
 
 
 def recipe_heads(clone: Path) -> dict[str, dict[str, str]]:
-    """``image`` and ``engine`` of the clone's workloads, as far as their recipes name them.
+    """``workload``, ``image`` and ``engine`` of the clone's recipes, by workload name, as far as a recipe has them.
 
-    Without a YAML parser: for checks before anything is installed.
+    Without a YAML parser, for checks before anything is installed. A recipe that names no workload is left out.
     """
     texts = (path.read_text("utf-8") for path in clone.glob("*/recipe.yaml"))
     found = (dict(re.findall(r'^(workload|image|engine): *"?([^"\s]+)', text, re.MULTILINE)) for text in texts)

@@ -30,10 +30,12 @@ def _never(given: Given) -> bool:
 
 
 def _no_default(given: Given) -> Any:
+    """None: for questions whose answer has no default."""
     return None
 
 
 def _nobody_knows(site: Site, given: Given) -> Any:
+    """An empty suggestion: for questions whose answer no machine tells."""
     return ""
 
 
@@ -83,14 +85,21 @@ class Question:
 
     @property
     def flag(self) -> str:
+        """The flag that gives the answer on a command line: ``--gpu-type``."""
         return "--" + self.field.replace("_", "-")
 
     @property
     def metavar(self) -> str:
+        """What stands for the value in the help: the choices with ``|`` between, else the field's last word:
+        ``PATH``.
+        """
         return "|".join(self.choices) or self.field.rpartition("_")[2].upper()
 
     def listed(self, site: Site) -> dict[str, str]:
-        """What there is to choose from, by value, with what the list shows; empty for a free answer."""
+        """What the dialogue lists to choose from: each value with the text shown for it; empty for a free answer.
+
+        What the machine has to offer ends with ``OTHER``, after which an answer is typed.
+        """
         if found := self.offered(site):
             return {**found, OTHER: OTHER}
         return {name: f"{name:8} {self.labels[name]}" if name in self.labels else name for name in self.choices}
@@ -101,11 +110,12 @@ OTHER = "another one"
 
 
 def _asked(question: Question, **default: Any) -> Any:
-    """A field of ``Answers`` with all that is known of it; ``default`` is that of an answer nobody gave."""
+    """A dataclass field of ``Answers`` that carries ``question``; ``default`` is that of an answer nobody gave."""
     return dataclasses.field(metadata={"question": question}, **default)
 
 
 def _partitions(found: Iterable[Partition]) -> dict[str, str]:
+    """Partitions by name, each with the line that the dialogue shows: nodes, GPUs, time limit, whether it is down."""
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
     shown = {}
@@ -117,23 +127,34 @@ def _partitions(found: Iterable[Partition]) -> dict[str, str]:
 
 
 def _way_here(site: Site, given: Given) -> str:
+    """How jobs seem to run here, to suggest it: ``slurm`` where Slurm is, else what this machine's programs say."""
     from llmb_common.planning.site.machine import way_here  # not for the first stage, which lacks msgspec
 
     return "slurm" if site.has_slurm else way_here()
 
 
 def _fits(partition: Partition) -> tuple[bool, bool, bool]:
-    """Which of several with GPUs: one of a type that there are configurations for, then that of Slurm."""
+    """How well a partition with GPUs suits, to compare by; the highest is suggested.
+
+    A GPU type that LLMB knows counts most, then that it is up, then that it is Slurm's default.
+    """
     return bool(gpus.type_of(partition.gpu_name)), partition.up, partition.is_default
 
 
 def _gpu_partition_here(site: Site, given: Given) -> str:
+    """The partition to suggest for GPU jobs: the most suitable with GPUs, else Slurm's default; empty: there is
+    none.
+    """
     if site.gpu_partitions:
         return max(site.gpu_partitions, key=_fits).name
     return next((p.name for p in site.partitions if p.is_default), "")
 
 
 def _cpu_partition_here(site: Site, given: Given) -> Any:
+    """The partition to suggest for installation jobs: the first without GPUs that is up, else the one for GPU jobs.
+
+    None where neither is known.
+    """
     without_gpus = next((p.name for p in site.partitions if p.up and not p.gpus_per_node), None)
     return without_gpus or given.get("gpu_partition")
 
@@ -148,15 +169,18 @@ def _has_gres(site: Site, given: Given) -> bool:
 
 
 def _gpu_type_here(site: Site, given: Given) -> str:
+    """The GPU type to suggest, by the GPU partition; on Slurm empty where it is not known, elsewhere ``cpu``."""
     return site.gpu_type_in(str(given.get("gpu_partition"))) or ("" if on_slurm(given) else gpus.CPU)
 
 
 def _architecture_here(site: Site, given: Given) -> str:
+    """The architecture to suggest: that of all nodes, if they have one; else what machines with these GPUs have."""
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
 
 
 def _runtime_here(site: Site, given: Given) -> str:
+    """The container runtime to suggest: none on CPUs, ``enroot`` where it is here and Pyxis is not, else ``pyxis``."""
     if given.get("gpu_type") == gpus.CPU:
         return "none"
     return "enroot" if shutil.which("enroot") is not None and not site.has_pyxis else "pyxis"
@@ -368,15 +392,17 @@ class Answers:
 
     @property
     def on_slurm(self) -> bool:
+        """Whether jobs are submitted to Slurm."""
         return traits_of(self.cluster_type).slurm_options
 
     @property
     def uses_images(self) -> bool:
+        """Whether jobs run in container images: on Slurm, unless the runtime is ``none``."""
         return self.on_slurm and self.runtime != "none"
 
 
 def _all_questions() -> dict[str, Question]:
-    """What there is to know of each field of ``Answers``, by its name."""
+    """The question of each field of ``Answers`` that has one, by the field's name, in their order."""
     found = {}
     for known in fields(Answers):
         question: Question | None = known.metadata.get("question")
@@ -396,12 +422,12 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 
 
 def missing(given: Given) -> list[Question]:
-    """The questions that still need an answer before anything can be installed."""
+    """The questions that still need an answer before anything can be installed, in their order; empty: none does."""
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
 
 def with_defaults(given: Given) -> Given:
-    """``given``, and what the other answers are where nobody says."""
+    """A copy of ``given`` in which each answer that is absent or None has its default, where there is one."""
     values = dict(given)
     for question in QUESTIONS:
         default = question.default(values)
@@ -411,7 +437,10 @@ def with_defaults(given: Given) -> Given:
 
 
 def merged(old: Given, new: Given) -> Given:
-    """``old`` answers, changed by ``new`` ones; old ones that no longer fit are forgotten."""
+    """``old`` answers, changed by ``new`` ones, as a new dictionary.
+
+    Old answers that came from one which has changed, or that make no difference any more, are left out.
+    """
     changed = {name for name, value in new.items() if name in old and old[name] != value}
     kept = dict(old)
     for question in BY_FIELD.values():

@@ -22,30 +22,38 @@ _MIRROR = re.compile(r"[A-Za-z0-9.-]+(:[0-9]+)?(/[a-z0-9][a-z0-9._-]*)*")
 
 
 def nothing_wrong(text: str) -> str:
+    """An empty text, whatever ``text`` is: for answers that need no check."""
     return ""
 
 
 def folder_problem(text: str) -> str:
-    """Why a folder cannot be created here, or an empty string."""
+    """Why the folder ``text`` cannot be there: where it, or the nearest path above that exists, is no folder.
+
+    Empty where nothing is wrong.
+    """
     parent = existing(user_path(text, text))
     return "" if parent.is_dir() else f"{parent} is not a directory"
 
 
 def engine_problem(text: str) -> str:
+    """``PATH is not a program`` where ``text`` is not a file that can be executed; else empty."""
     path = user_path(text, text)
     return "" if path.is_file() and os.access(path, os.X_OK) else f"{path} is not a program"
 
 
 def not_writable(text: str) -> str:
+    """``PATH is not writable`` where this user cannot write to ``text`` or where it would be made; else empty."""
     parent = existing(user_path(text, text))
     return "" if os.access(parent, os.W_OK) else f"{parent} is not writable"
 
 
 def _not_a_slurm_name(text: str) -> str:
+    """A clause on what is wrong with ``text`` as the name of an account or partition; empty where nothing is."""
     return "" if is_slurm_name(text) else "is not a valid name in Slurm"
 
 
 def _not_a_mirror(text: str) -> str:
+    """A clause on what is wrong with ``text`` as ``HOST[:PORT][/FOLDER]`` of a registry; empty where nothing is."""
     return "" if _MIRROR.fullmatch(text) else "is not the address of a registry"
 
 
@@ -71,7 +79,7 @@ RELEASES = Kind(remedy='a list of releases in quotes, such as ["0.6"]', is_list=
 
 
 def unusable_path(text: str) -> str:
-    """What is wrong with a path as text, regardless of what is on disk."""
+    """What is wrong with a path as text, regardless of what is on disk, in words; empty: nothing."""
     if problem := line_problem(text):
         return f"it {problem}"
     try:
@@ -82,7 +90,10 @@ def unusable_path(text: str) -> str:
 
 
 def unusable_for_installation(text: str, given: Given) -> str:
-    """What is wrong with the path of the installation, where jobs are as ``given``."""
+    """What is wrong with ``text`` as the path of the installation, where jobs run as ``given`` says; empty: nothing.
+
+    Some characters break PYTHONPATH, a build on CPUs, or the mounts of a container. The disk is not looked at.
+    """
     if ":" in text:
         return "it contains a colon, which separates entries of PYTHONPATH"
     if on_cpus(given) and (found := re.search(r"\$(?=[A-Za-z_])|[{}]", text)):
@@ -94,7 +105,10 @@ def unusable_for_installation(text: str, given: Given) -> str:
 
 
 def free_there(suggestion: str) -> str:
-    """A hint beside the prompt: the free space."""
+    """A hint to put behind the prompt, in parentheses after a space: how much is free at the suggested folder.
+
+    Without a suggestion it says that free space will be checked.
+    """
     if not suggestion:
         return " (free space will be checked)"
     return f" ({size(free_bytes(Path(suggestion)))} free at {suggestion})"

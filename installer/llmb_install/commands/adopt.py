@@ -71,7 +71,10 @@ class _Inside:
     folder: Path
 
     def python(self, words: Sequence[str], what: str) -> str:
-        """The output of Python with the arguments ``words``.
+        """The standard output of the image's Python with the arguments ``words``, run in the container on the held
+        node.
+
+        ``what`` begins the error's message, such as ``the release cannot be read``.
 
         Raises:
             EnvironmentLacks: it failed; the message ends with its last words.
@@ -95,7 +98,15 @@ _CATALOGUE, _VALIDATION = "catalogue.json", "validation.json"
 
 
 def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Import the image, read its functions, and enter both in the installation's ``cluster_config.yaml``."""
+    """The command ``adopt``: import an image, read its functions on a node, enter both in ``cluster_config.yaml``.
+
+    The result compares its functions with the newest that LLMB brings. The image's release replaces another image of
+    the same release in that file. Holds the installation's lock.
+
+    Raises:
+        RequestError: its jobs run without images, or the image is none, or has no Megatron-Bridge that LLMB can use.
+        EnvironmentLacks: there is no installation, or the image cannot be imported or started.
+    """
     required_answers(path)
     secrets = credentials.from_environment()
     hidden = tuple(secret.reveal() for secret in (secrets.hf_token, secrets.ngc_api_key) if secret is not None)
@@ -135,10 +146,11 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
-    """The image as jobs name it, and its file: the one that is named, or that of a registry, imported if it is not yet.
+    """The image as jobs name it, and its file: the one named, or a registry's, imported if it is not yet.
 
     Raises:
         RequestError: there is no such file, or the name is not that of an image.
+        EnvironmentLacks: it cannot be imported.
     """
     if image.endswith(".sqsh"):
         file = user_path(image, image)
@@ -158,14 +170,25 @@ def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[
 
 
 def _digest(image: Path) -> str:
-    """A name for a folder that is mounted, whatever the image is called: ``nemo:26.10.sqsh`` would end the mount."""
+    """16 hexadecimal digits that stand for an image file as it is now: of its path, size and time of modification.
+
+    They name a folder that is mounted: ``nemo:26.10.sqsh`` would end the mount at the colon.
+    """
     status = image.stat()
     text = f"{image} {status.st_size} {status.st_mtime_ns}"
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
 def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
-    """The image's release of Megatron-Bridge. What its functions are is written to ``work``, unless it is there."""
+    """The image's release of Megatron-Bridge, read inside the image on a compute node that is held for it.
+
+    What its functions and their validation are is written to ``work``, unless the files are there already; nothing for
+    a release that has no functions.
+
+    Raises:
+        RequestError: the image has no Megatron-Bridge that LLMB can use.
+        EnvironmentLacks: the image does not start or its functions cannot be read.
+    """
     write_atomic(work / _CODE, pack_code(training_code()))
     container = Container(str(image), (f"{work}:{work}", *config.mounts))
     slurm = config.scheduler("slurm")
@@ -192,6 +215,12 @@ def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Repor
 
 
 def _release(output: str, image: Path) -> str:
+    """The release of Megatron-Bridge in ``output``, what the program that looks for versions in the image has
+    printed.
+
+    Raises:
+        RequestError: there is none, it is no valid number, or one that LLMB cannot use.
+    """
     line = next((line for line in output.splitlines() if line.startswith("LLMB-VERSIONS ")), "")
     found = json.loads(line.partition(" ")[2]) if line else {}
     release = found.get("megatron-bridge")
@@ -211,11 +240,16 @@ def _release(output: str, image: Path) -> str:
 
 
 def _has_functions(release: str) -> bool:
+    """Whether a release of Megatron-Bridge has performance recipes, functions that a catalogue can list."""
     return minor(release) == ENGINES[-1] or is_newer(release)
 
 
 def _keep(install: Path, work: Path, release: str) -> dict[str, Path]:
-    """Put what was found of ``release`` where it stays; by the key of ``cluster_config.yaml``."""
+    """Copy what was found of ``release`` from ``work`` to where it stays in the installation.
+
+    Returns the files by their key in ``cluster_config.yaml``: ``catalogue`` and ``validation``. Empty where nothing was
+    found.
+    """
     folder = install / CATALOGUES
     kept: dict[str, Path] = {}
     for key, name in (("catalogue", _CATALOGUE), ("validation", _VALIDATION)):
@@ -236,7 +270,11 @@ _DIFFERENCES = {
 
 
 def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
-    """The functions that are new, gone and changed against the newest that LLMB brings."""
+    """How the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
+
+    Their number, the release that they are compared with, and sorted names of those that are new, gone and changed, as
+    the keys of ``_DIFFERENCES`` say. A function with a field that this LLMB does not know counts as changed.
+    """
     assert recipe.catalogue is not None
     known, found = recipe.catalogue, Catalogue(file, recipe.variants[0])
     old = {entry.name for entry in known.index}
@@ -273,7 +311,10 @@ def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> 
 
 
 def _function(catalogue: Catalogue, name: str) -> Function | None:
-    """The function; None where it has a field that this LLMB does not know."""
+    """The function ``name`` of a catalogue.
+
+    None where it cannot be read, as with a field that this LLMB does not know.
+    """
     try:
         return catalogue.function(name)
     except LLMBError:

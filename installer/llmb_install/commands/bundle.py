@@ -75,7 +75,15 @@ class Target(NamedTuple):
 
 
 def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Write the bundle, or finish one that was interrupted."""
+    """The command ``bundle``: write the folder ``--to`` with packages and images, or finish one that was
+    interrupted.
+
+    Files in it that no lock names are removed. ``SHA256SUMS`` is removed at the beginning and written last.
+
+    Raises:
+        RequestError: the folder holds files that are no bundle's, or an option is wrong.
+        EnvironmentLacks: a package or an image cannot be had.
+    """
     folder = user_path(options.to, f"--to {options.to}")
     there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
@@ -118,7 +126,14 @@ _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 
 
 def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
-    """The releases whose CPU engines go in, and the images. Of the workloads asked for, else of the installation's."""
+    """The releases whose CPU engines go into the bundle, sorted, and the images, with the paths that they get there.
+
+    Of the workloads that were asked for, else of the installation's. No images with ``--no-images``.
+
+    Raises:
+        EnvironmentLacks: an image is not installed here and cannot be imported without Enroot
+        RequestError: a workload is unknown
+    """
     stored = stored_answers(path)
     answers = stored or _ANYWHERE
     if options.workloads:
@@ -142,12 +157,18 @@ def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) 
 
 
 def _machines(options: argparse.Namespace) -> list[str]:
-    """The machines that a bundle is for."""
+    """The architectures that a bundle is for, such as ``x86_64``: those asked for, else this machine's."""
     return options.platform or [platform.machine()]
 
 
 def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
-    """Those asked for; else this one, and those that the engines would get here."""
+    """The versions of Python that a bundle is for: those asked for, else what is here.
+
+    The latter are this Python and those that the engines get here.
+
+    Raises:
+        RequestError: ``--python`` names no version such as 3.12, or one that is too old for LLMB
+    """
     if options.python:
         if wrong := [text for text in options.python if not re.fullmatch(r"3\.\d{1,3}", text)]:
             raise RequestError(
@@ -166,7 +187,13 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
 def _fetch_wheels(
     clone: Path, folder: Path, targets: list[Target], releases: list[str], reporter: Reporter
 ) -> dict[str, str]:
-    """All that the locks name for ``targets``; removes what they do not name. Returns the hash of each file."""
+    """Fetch into ``folder`` all packages that the locks name for ``targets``; what is there already stays.
+
+    Removes the other files in it. Returns the SHA-256 of each file by ``wheels/NAME``.
+
+    Raises:
+        EnvironmentLacks: a package cannot be had
+    """
     folder.mkdir(parents=True, exist_ok=True)
     told = settings(child_environment())
     sources = Sources(told)
@@ -203,7 +230,10 @@ def _fetch_wheels(
 
 
 def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
-    """Locks, what for, and the packages that are taken as if for another Python."""
+    """Yields each lock with the machine and Python it is for, and packages that are taken as if for another Python.
+
+    These are by name, each with that version. A lock of an engine that does not run on a target's Python is left out.
+    """
     locks = clone / "installer" / "locks"
     for target in targets:
         for name in _TOOL_LOCKS:
@@ -214,7 +244,7 @@ def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[
 
 
 def _requirements(text: str, target: Target) -> Iterator[Requirement]:
-    """Yields those requirements of a lock that hold for a machine and Python."""
+    """Yields those requirements of a lock's text that hold for the machine and Python of ``target``."""
     version = spelt(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
@@ -226,7 +256,10 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
 
 
 def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
-    """The file of the pinned release that fits best; its source where there is no wheel of it for anybody."""
+    """Which of the file ``names`` suits the pinned ``requirement`` and ``target`` best: the most portable wheel.
+
+    Its source where there is no wheel of it for anybody. None: no file of it is among them that suits.
+    """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
     ranks = {tag: rank for rank, tag in enumerate(_tags(target))}
@@ -249,7 +282,7 @@ def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str
 
 
 def _tags(target: Target) -> Iterable[Tag]:
-    """The tags of wheels that a machine and Python take, the best first."""
+    """Yields the tags of wheels that a machine and Python take, the best first: the oldest glibc before newer ones."""
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):
         platforms += [f"{_EARLIER[minor]}_{target.machine}"] if minor in _EARLIER else []

@@ -41,7 +41,16 @@ _LARGE_SEGMENTS = (25, 11)
 
 
 def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
-    """The report on a site; the exit status is 1 where something keeps jobs from running."""
+    """The command ``doctor``: a report on whether jobs can run at this site.
+
+    Exit status 1 where something blocks them. Runs one small job on a compute node, unless told not to. There need be
+    no installation; one is not changed, but for a folder among its runs in which the job is tested, and which is
+    removed.
+
+    Raises:
+        ConfigError: ``cluster_config.yaml`` is wrong or not to be trusted.
+        RequestError: an account or partition on the command line is no name in Slurm.
+    """
     if (install / FILE_NAME).is_file():
         require_trusted(install / FILE_NAME, install)
         read_settings(install / FILE_NAME)
@@ -57,7 +66,13 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
 
 
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
-    """The site's settings, with what the command line says and, for an unknown site, what is found."""
+    """The site's settings with the account and partition of the command line.
+
+    ``cluster_type`` is detected where not set.
+
+    Raises:
+        RequestError: one of these is no name in Slurm
+    """
     kind = config.cluster_type or (SLURM if detect_site().has_slurm else way_here())
     changes = {"account": options.account, "gpu_partition": options.gpu_partition}
     for field, value in changes.items():
@@ -70,7 +85,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
 
 
 def _lines(checks: list[DoctorCheck]) -> list[str]:
-    """The checks as lines, with their remedies and a sum at the end."""
+    """The checks as lines of the report, each remedy on a line of its own, and how many are ok, in doubt or block."""
     width = max(len(check.name) for check in checks)
     lines = []
     for check in checks:
@@ -83,7 +98,7 @@ def _lines(checks: list[DoctorCheck]) -> list[str]:
 
 
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
-    """Every check that makes sense for these facts, in the order in which one would fix things."""
+    """Every check that makes sense for these facts, in the order in which one would fix things; never empty."""
     checks = [*_space(facts)]
     traits = traits_of(facts.config.cluster_type or SLURM)
     if not traits.slurm_options:
@@ -98,7 +113,9 @@ def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
 
 
 def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of the space for the installation and its images."""
+    """Yields checks of the free space for the installation and, where jobs use containers, for images; doubts at
+    most.
+    """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
     yield line("space for the installation", small, found, "results and checkpoints need more", "doubt")
@@ -110,7 +127,10 @@ def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
-    """Of this machine, or of a scheduler of which nothing more is known."""
+    """Yields checks where jobs do not run under Slurm.
+
+    They are of this machine's GPUs or the scheduler's commands, and of the training engine.
+    """
     if traits.this_machine:
         present = ", ".join(facts.site.local_gpus)
         blocked = facts.config.gpu_type not in (None, "cpu") and not present
@@ -126,7 +146,7 @@ def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
 
 
 def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of Slurm's commands, version, controller and features."""
+    """Yields checks of Slurm's commands, version, controller, MPI and topology; ends at the first that blocks."""
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
@@ -145,7 +165,7 @@ def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _mpi(facts: SiteFacts) -> DoctorCheck:
-    """Whether Slurm starts ranks as the site says; without its word, whether it can start those that use MPI."""
+    """The check of how Slurm starts ranks: as ``slurm.mpi`` says; without that, whether it has PMIx."""
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
         lacks = not any(name.startswith("pmix") for name in facts.mpi_types)
@@ -160,7 +180,7 @@ def _mpi(facts: SiteFacts) -> DoctorCheck:
 
 
 def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Whether Slurm keeps the nodes of a rack together; a segment is as many nodes as one has, or fewer."""
+    """Yields the check of whether Slurm keeps nodes of one NVLink rack together; nothing for GPUs in single nodes."""
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
         return
@@ -226,7 +246,10 @@ def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """The shortest limit that Slurm sets against what the workloads ask for, and the time that it leaves for a save."""
+    """Yields checks of time limits against what the workloads ask for, and of the time left to save a checkpoint.
+
+    Compares with the shortest limit that Slurm sets; nothing where it sets none.
+    """
     wanted = facts.workloads or (WorkloadNeeds("a benchmark"),)
     name = facts.slurm.gpu_partition
     partition = next((limit_minutes(p.time_limit) for p in facts.site.partitions if p.name == name), None)
@@ -267,7 +290,7 @@ def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
-    """Yields checks of what runs containers here."""
+    """Yields checks of what runs containers here, Pyxis or Enroot; nothing where jobs use no container."""
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
@@ -292,6 +315,6 @@ def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
 
 
 def release(text: str) -> tuple[int, int]:
-    """The first two numbers of a release; zeros where it is not known."""
+    """The first two numbers of a release, ``(24, 5)`` of ``24.05.3``; ``(0, 0)`` where ``text`` begins with none."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

@@ -19,5 +19,5 @@ class DoctorCheck:
 
 
 def line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
-    """``ok``, or if it is ``bad`` the ``level``, with what to do about it."""
+    """A line of the doctor's report: ``ok``, or the given ``level`` with ``remedy`` where ``bad`` is true."""
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

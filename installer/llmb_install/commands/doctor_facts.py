@@ -28,7 +28,10 @@ from llmb_install.working.artefact import free_bytes
 
 
 def ask_a_node(config: ClusterConfig, install: Path, image_folder: Path, image: Path | None = None) -> NodeReport:
-    """What one node of the GPU partition says, and ``image`` on it, where jobs run in one."""
+    """What one node of the GPU partition reports, asked by a short job; an error is in the report, not raised.
+
+    With ``image``, where jobs use containers, it is started there, too.
+    """
     releases = tuple(config.engine.releases.values()) if config.engine else ()
     needs = needs_of_site(config, install, traits_of(config.cluster_type or SLURM))
     needs = replace(needs, gpus_per_node=config.gpus_per_node or 0, pythons=(*needs.pythons, *releases))
@@ -97,15 +100,17 @@ class SiteFacts:
 
     @property
     def engine_pythons(self) -> list[str]:
-        """The Pythons in cluster_config.yaml in which jobs without a container train."""
+        """The paths of the Pythons in cluster_config.yaml in which jobs without a container train; empty: none is
+        named.
+        """
         engine = self.config.engine
         return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
 
 def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
-    """Gather all facts, each with a time limit. ``ask_node``: run one small job on a node of the GPU partition.
+    """Gather all facts that doctor judges, from this machine, Slurm and one node; what does not answer stays empty.
 
-    ``clone``: where the recipes are.
+    ``ask_node``: run one small job on a node of the GPU partition. ``clone``: where the recipes are.
     """
     image_folder = Path(config.image_folder) if config.image_folder else install / "images"
     site = detect_site()
@@ -143,8 +148,11 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
 
 
 def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, ...]:
-    """The workloads of the installation, or all recipes where there is none yet, on this site's GPUs. None without a
-    clone, which doctor does not need."""
+    """What each workload of the installation needs on this site's GPUs, or each recipe where nothing is installed
+    yet.
+
+    Those without a configuration for the GPUs are left out. Empty without a clone, which doctor does not need.
+    """
     try:
         recipes = load_recipes(clone)
     except EnvironmentLacks:
@@ -164,7 +172,10 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
 
 
 def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
-    """The limits that Slurm sets for this site's jobs, by partition, association and QOS."""
+    """The limits that Slurm sets for this site's jobs, by partition, association and QOS; asks Slurm now.
+
+    What does not answer sets no limit. Without ``has_accounting`` only the partition and the topology are asked.
+    """
     slurm: SlurmSettings = config.scheduler(SLURM)
     text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
     partition = assignments(text.split())
@@ -193,7 +204,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
 
 
 def limit_minutes(text: str) -> int | None:
-    """Minutes of a Slurm time limit (``1-00:00:00``, ``30:00``, ``infinite``); None where there is none."""
+    """Whole minutes of a Slurm time limit, ``1-00:00:00`` or ``30:00``; None for ``infinite`` and any other text."""
     found = re.match(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)\Z", text)
     if found is None:
         return None
@@ -202,7 +213,10 @@ def limit_minutes(text: str) -> int | None:
 
 
 def _blocks(text: str) -> tuple[int, ...] | None:
-    """The sizes of the blocks that ``scontrol show topology`` lists; before Slurm 24.11 it lists their nodes only."""
+    """The number of nodes in each block of ``scontrol show topology``'s output; None where it lists no blocks.
+
+    Before Slurm 24.11 there is no size in it, and the nodes are counted.
+    """
     sizes = []
     for line in text.splitlines():
         if line.startswith("BlockName="):
@@ -213,7 +227,10 @@ def _blocks(text: str) -> tuple[int, ...] | None:
 
 
 def _rows(*argv: str) -> list[list[str]]:
-    """The lines of a parsable answer, as many fields as its ``format=`` names."""
+    """Run a command of Slurm and return its lines, each split at ``|`` into as many fields as its ``format=`` names.
+
+    Other lines are left out; empty where it does not answer.
+    """
     fields = argv[-1].count(",") + 1
     rows = [line.split("|") for line in output(*argv).splitlines()]
     return [row for row in rows if len(row) == fields]

@@ -28,7 +28,10 @@ _SKEW_SECONDS = 5
 
 
 def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """The lines about the node, in the order in which one would fix things; one alone where it could not be asked."""
+    """Yields the lines about the node, in the order in which one would fix things.
+
+    One alone where it could not be asked.
+    """
     if node.error:
         remedy = "look at squeue and sinfo; --no-compute-node leaves this out"
         yield DoctorCheck("a compute node", "doubt", node.error, remedy)
@@ -59,7 +62,11 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
-    """A line whose level is that of the rule, and its remedy, unless there is a better one here."""
+    """The line ``name`` of the report, as bad as what ``rule`` remarked about the node; ok where it remarked
+    nothing.
+
+    ``found`` is what is there. ``remedy`` takes the place of the rule's own.
+    """
     remark = remarks.get(rule)
     if remark is None:
         return DoctorCheck(name, "ok", found)
@@ -67,7 +74,7 @@ def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, reme
 
 
 def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
-    """Yields checks of a node's architecture, GPUs, driver and network."""
+    """Yields checks of a node's architecture, GPUs, driver and network, by what the rules about nodes remarked."""
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
     yield _ruled("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
     shown, gpu_type = node.facts.before, facts.config.gpu_type
@@ -85,7 +92,7 @@ def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark])
 
 
 def _folders(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields checks of whether a node sees the installation, the images and the workload folder."""
+    """Yields checks of whether a node sees the installation, the image folder and the workload folder."""
     if facts.install.is_dir():
         sees = node.folder("installation").there
         remedy = "put the installation on a file system that all nodes share"
@@ -98,7 +105,11 @@ def _folders(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
-    """The folder of runs, in which doctor made one: who sees that sees the same file system."""
+    """Yields checks of whether the node, and the container on it, can write to the folder in which runs are kept.
+
+    They look for a folder that doctor has made there: who sees it sees the same file system. One doubt where this user
+    cannot write to it.
+    """
     if not node.writes:
         if facts.install.is_dir():
             remedy = "keep your runs elsewhere: export LLMB_WORKLOAD=/a/folder/of/yours"
@@ -116,7 +127,7 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
 
 
 def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields a check of programs on the node that did not answer; nothing where all did."""
+    """Yields one check that blocks, of programs on the node that did not answer; nothing where all did."""
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
     if hung:
@@ -125,7 +136,10 @@ def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
 
 
 def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
-    """The check of whether the training engine starts on the node."""
+    """The check of whether the Pythons in which jobs train start on the node.
+
+    It blocks where one does not, or none is set.
+    """
     wanted = facts.engine_pythons
     lost = [python for python in wanted if python not in node.facts.software.starts]
     found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
@@ -134,7 +148,7 @@ def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
 
 
 def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
-    """Yields checks of whether an image starts on the node, and sees its GPUs."""
+    """Yields checks of whether the image starts on the node, has room to be unpacked, and sees the node's GPUs."""
     inside = node.inside
     started = node.inside.started
     name = "the image on the node"
@@ -163,8 +177,11 @@ def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCh
 
 
 def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
-    """Whether a job unpacks its image on the node, ``needed`` bytes: what Enroot mounts does not outlive the SIGCONT
-    with which Slurm announces a preemption."""
+    """The check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
+
+    Else Enroot mounts it, which does not outlive the SIGCONT with which Slurm announces a preemption: a job could not
+    save then. In doubt only where Slurm preempts.
+    """
     wanted = ROOT_ROOM * needed
     if not roots.there:
         why = "Enroot does not say where it keeps roots (4.0 and later do)"

@@ -39,7 +39,15 @@ _NOTHING = "nothing to do: {} is complete\n"
 
 
 def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The default command: answers from a play file, flags, the installation itself, or the user; then the steps."""
+    """The default command: make what an installation with the given answers lacks.
+
+    The answers are from a play file, flags, the installation itself, or the user. With ``--record`` the answers are
+    only written to a file, with ``--list-workloads`` the workloads only listed.
+
+    Raises:
+        RequestError: answers are wrong or missing, or the folder holds other things.
+        EnvironmentLacks: this machine lacks something, or another command changed the installation meanwhile.
+    """
     if options.list_workloads:
         return list_workloads(clone)
     answers, secrets, was_asked = _gather(options, clone, path)
@@ -53,6 +61,12 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     found = stored_answers(Path(answers.install_path))
 
     def decide() -> Installation:
+        """The installation that there should be, by the answers; they are gathered anew if another command changed
+        it.
+
+        Raises:
+            EnvironmentLacks: it was changed after the user had answered
+        """
         now = stored_answers(Path(answers.install_path))
         if options.play or now == found:
             return Installation(clone, answers, secrets)
@@ -72,7 +86,8 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     ``clone`` has the recipes; ``path`` is the installation's folder.
 
     Raises:
-        RequestError: a workload or release is unknown, or there is no installation at ``path``
+        RequestError: a workload or release is unknown
+        EnvironmentLacks: there is no installation at ``path``, or this machine lacks something
     """
     recipes = load_recipes(clone)
     new = expand_workloads(options.workloads, recipes)
@@ -80,6 +95,7 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     answers_module.require_engines(engines, [recipes[name] for name in new])
 
     def decide() -> Installation:
+        """The installation at ``path`` as it is now, with the further workloads and releases."""
         old = _own_answers(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
@@ -90,7 +106,12 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Take workloads out of the installation: images and engines that nothing else needs go, results stay."""
+    """Take workloads out of the installation: images and engines that nothing else needs go, results stay.
+
+    Raises:
+        RequestError: a workload is unknown or not installed
+        EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless ``--despite-runs``)
+    """
     required_answers(path)
     with transaction(path, verbose=options.verbose) as reporter:
         old = required_answers(path)
@@ -118,9 +139,14 @@ def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Repair what is damaged, build what the clone asks for now, remove what that leaves over."""
+    """Repair what is damaged, build what the clone asks for now, remove what that leaves over.
+
+    Raises:
+        EnvironmentLacks: there is no installation, or this machine lacks something
+    """
 
     def decide() -> Installation:
+        """The installation at ``path`` as its own answers say now."""
         answers = _own_answers(required_answers(path))
         return Installation(clone, _checked(options, answers), credentials.from_environment())
 
@@ -128,7 +154,11 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Fetch what draws the charts of reports, as the first report with charts does."""
+    """Fetch the script that draws the charts of reports unless it is there; the result's text is its path.
+
+    Raises:
+        EnvironmentLacks: there is no installation, or it cannot be fetched
+    """
     part = Installation(clone, required_answers(path)).charts()
     ran = []
     if not part.is_complete():
@@ -138,7 +168,7 @@ def charts(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def list_workloads(clone: Path) -> Result:
-    """The workloads that can be installed."""
+    """The workloads that the clone has recipes for, whatever is installed: name, title, sizes and image of each."""
     recipes = load_recipes(clone)
     rows = [
         {"workload": name, "title": recipe.title, "sizes": list(recipe.sizes), "image": recipe.image}
@@ -149,10 +179,14 @@ def list_workloads(clone: Path) -> Result:
 
 
 def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *, repair: bool = False) -> Result:
-    """Run what is missing, or print it with ``--dry-run``. If there is nothing to do, nothing is written.
+    """Make what the installation lacks, or print it with ``--dry-run``. If there is nothing to do, nothing is
+    written.
 
     ``decide`` says what there should be. It is asked twice: before anything is written, for refusals, and as the lock's
     holder, because another command may have come first. ``repair``: also what only the thorough check finds damaged.
+
+    Raises:
+        LLMBError: what ``decide`` raises, what this machine lacks, or why a part could not be made
     """
     installation = decide()
     todo = artefact.missing(installation.artefacts())
@@ -191,6 +225,7 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
 
 
 def _what_next(installation: Installation) -> Iterator[str]:
+    """Yields remarks on a finished installation: that colleagues cannot use it, by the umask, and what to do next."""
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
     umask = os.umask(0)
@@ -207,9 +242,9 @@ def _what_next(installation: Installation) -> Iterator[str]:
 
 
 def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
-    """The summary that the user confirms: answers, steps, download and disk space.
+    """The summary that the user confirms, some lines: answers, download and disk space of the steps, free space.
 
-    ``accounts`` are all that the user may charge, of which the answers have one.
+    Secrets are only said to be given. ``accounts`` are all that the user may charge, of which the answers have one.
     """
     answers = as_given(installation.answers)
     others = [account for account in accounts if account != answers.get("account")]
@@ -261,6 +296,11 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
+            """The summary of answers and secrets that the user confirms.
+
+            Raises:
+                RequestError: this machine or Slurm contradicts an answer
+            """
             raise_all(_site_problems(options, answers, clone, path))  # while they can still be corrected
             return describe(Installation(clone, answers, secrets), site.accounts)
 
@@ -275,7 +315,10 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
 
 
 def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, path: Path) -> list[RequestError]:
-    """What this machine, Slurm or the recipes contradict; what is installed like that already may stay."""
+    """Errors of what this machine, Slurm or the recipes contradict in the answers; empty: nothing.
+
+    Of what is installed like that already only paths are looked at. Without ``--no-site-check`` Slurm is asked.
+    """
     given = as_given(answers)
     found = path_problems(given)
     stored = stored_answers(path)
@@ -290,7 +333,7 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
 
 
 def _found_on(given: Given) -> Given:
-    """What Slurm tells, so that nobody is asked: whether GPUs are asked for."""
+    """The answer ``gres`` if Slurm says that the given partition has GPUs, so that nobody is asked; else empty."""
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
         return {}
@@ -301,19 +344,24 @@ def _found_on(given: Given) -> Given:
 
 
 def _own_mpi(mpi: str) -> str | None:
-    """``mpi`` where somebody chose it; None for what release 0.2 found by itself: PMIx if Slurm has it, else none."""
+    """``mpi`` where somebody chose it; None where it is what release 0.2 found by itself: Slurm's PMIx, else
+    ``none``.
+    """
     types = mpi_types()
     found = next((name for name in types if name.startswith("pmix")), "none") if types else None
     return None if mpi == found else mpi
 
 
 def _own_answers(answers: Answers) -> Answers:
-    """The answers without what release 0.2 found by itself, and wrote to ``cluster_config.yaml``."""
+    """The answers with ``mpi`` left out where release 0.2 had found it by itself; asks Slurm where one is set."""
     return answers if answers.mpi is None else replace(answers, mpi=_own_mpi(answers.mpi))
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
-    """The answers of a play file; there is a note if it has ``mpi``, as those of release 0.2 do."""
+    """The answers of the play file ``where``, with ``mpi`` only if somebody chose it.
+
+    Tells the user what becomes of it. Those without ``mpi`` are returned as they are.
+    """
     mpi = play.get("mpi")
     if not isinstance(mpi, str):
         return play
@@ -324,7 +372,7 @@ def _without_found_mpi(play: Given, where: str) -> Given:
 
 
 def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
-    """Which answers come from the installation, where the flags alone would mean something else."""
+    """Tell the user which answers are those of the installation, where the flags alone would mean something else."""
     path = answers.install_path
     try:
         alone = answers_module.complete({**flags, "install_path": path}, recipes)
@@ -338,10 +386,12 @@ def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Reci
 
 
 def _checked(options: argparse.Namespace, answers: Answers) -> Answers:
+    """The answers, without the check of free space if ``--no-space-check`` was given."""
     return replace(answers, space_check=False) if options.no_space_check else answers
 
 
 def _estimate(todo: list[Artefact]) -> str:
+    """How many steps are to do, and about how much is to download and to store, as a line for people."""
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)
     steps = f"{counted(len(todo), 'step')} to do"

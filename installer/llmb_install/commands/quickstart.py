@@ -30,11 +30,13 @@ _ENDING = 45.0
 
 
 def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Result:
-    """Install the CPU engine and this machine's settings under ``install``, and train; the table of the run.
+    """The command ``install --quickstart``: make a CPU installation, train a tiny model in it, show the result.
+
+    The result's text is the table of the run. A run that did not succeed is a CheckFailed in the result, not raised.
 
     Raises:
         EnvironmentLacks: what the machine lacks.
-        CheckFailed: the run left no results.
+        CheckFailed: the training run failed or left no results.
     """
     with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")
@@ -64,7 +66,11 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
 
 
 def _install(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
-    """Make a CPU installation. An existing one of another kind only gets the engine added."""
+    """Make what a CPU installation lacks; the user is told where its engine is there already.
+
+    An existing one for other jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``. Under the
+    installation's lock.
+    """
     remove_leftovers(installation.path)
     if installation.needs_engine():
         if "engine-cpu" not in make_missing(installation.artefacts(), reporter, space_check=space_check):
@@ -77,9 +83,10 @@ def _install(installation: Installation, reporter: Reporter, *, space_check: boo
 
 
 def _environment(clone: Path, install: Path) -> dict[str, str]:
-    """The caller's variables without what steers a launch: a leftover must not change what the quickstart shows.
+    """The caller's environment for the training run, without the variables that would change what is trained.
 
-    Nor may one end it: with PYTHONIOENCODING=ascii a rank fails to print a path such as /home/jürgen.
+    With ``LLMB_INSTALL``, ``LLMB_REPO`` and ``LLMB_PYTHON`` for this installation. PYTHONIOENCODING is left out, too:
+    with ``ascii`` a rank fails to print a path such as /home/jürgen.
     """
     kept = {name: value for name, value in os.environ.items() if name not in {*VARIABLES, "PYTHONIOENCODING"}}
     tool = install / "venvs" / TOOL / "bin" / "python"
@@ -87,7 +94,11 @@ def _environment(clone: Path, install: Path) -> dict[str, str]:
 
 
 def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
-    """Train through ``launch.sh`` as a user would; returns the folder of the run."""
+    """Train through ``launch.sh`` as a user would; returns the folder of the new run.
+
+    Raises:
+        CheckFailed: it ended with another status than 0, or left no run
+    """
     experiments = install / "workloads" / WORKLOAD / "experiments"
     before = set(_run_folders(experiments))
     variables = {"MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": str(RANKS), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
@@ -112,7 +123,10 @@ def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
 
 
 def _training_progress(experiments: Path, before: set[Path]) -> str:
-    """The last iteration in the log of the run that began, for the progress line."""
+    """How far the run is that began, for the progress line: ``step 3 of 50, loss 9.123``, by its log.
+
+    ``before`` are the runs' folders that were there earlier. While there is no step yet: ``loading Megatron-Bridge``.
+    """
     for folder in set(_run_folders(experiments)) - before:
         for log in folder.glob("*/log-*.out"):
             if found := iterations_in(log.read_bytes()):
@@ -123,11 +137,15 @@ def _training_progress(experiments: Path, before: set[Path]) -> str:
 
 
 def _run_folders(experiments: Path) -> list[Path]:
-    """The folders of all runs below ``experiments``."""
+    """The folders of all runs in ``experiments``, a workload's folder of runs; in no order, empty where there is
+    none.
+    """
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
 
 def _table(clone: Path, install: Path, run_folder: Path) -> Answer:
-    """What the documented script prints of a run: the table of step times."""
+    """What the documented script prints of a run: the table of step times. A script that fails is told in the
+    answer.
+    """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
     return ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))

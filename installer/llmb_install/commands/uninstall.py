@@ -30,8 +30,15 @@ from llmb_install.working.transaction import at_work, install_lock, transaction
 
 
 def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """Remove what the installer has made. Results (``workloads/``) stay unless ``--results-too`` says otherwise; what
-    others have put beside it stays in any case."""
+    """The command ``uninstall``: remove what the installer has made; the user confirms it unless ``--yes`` is given.
+
+    Results (``workloads/``) stay unless ``--results-too`` is given; what others have put beside it stays in any case.
+    ``stays`` in the result's data lists what is left in the folder.
+
+    Raises:
+        EnvironmentLacks: there is no installation, runs have not ended, or another installer is at work.
+        RequestError: it was not confirmed.
+    """
     if not (path / ANSWERS_FILE).is_file():  # readable or not: a damaged installation can be removed too
         raise files.no_installation(path)
     if not options.yes:
@@ -62,10 +69,12 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
-    """Refuse to uninstall where runs may not have ended, unless the options allow it.
+    """Refuse to uninstall where runs have not ended, unless ``--despite-runs`` was given.
+
+    Where the tool that asks for jobs is damaged, the states on record count, and the user is told.
 
     Raises:
-        LLMBError: some may not have
+        EnvironmentLacks: code ``live-runs``; names the runs
     """
     if options.despite_runs:
         return
@@ -83,7 +92,7 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
 
 
 def _unfinished_on_record(install: Path) -> list[str]:
-    """The runs that had not ended when they were last looked at, each with its state.
+    """The runs whose record says that they had not ended, as ``ID (WORKLOAD, STATE)``, sorted; nobody is asked.
 
     Records that cannot be read are left out: a damaged installation can be removed too.
     """
@@ -97,14 +106,14 @@ def _unfinished_on_record(install: Path) -> list[str]:
 
 
 def _experiments(install: Path) -> Iterator[Path]:
-    """The folders that runs are in: the installation's, and those of others that are on its list."""
+    """Yields the folders that runs are in: the installation's, and those elsewhere that are on its list."""
     yield from install.glob("workloads/*/experiments")
     with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
         yield from map(Path, read_json(list_file(install))["folders"])
 
 
 def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
-    """What to remove: the installer's files, and the results where that is asked for."""
+    """The paths to remove, in order: what the installer has made, and the results where ``--results-too`` was given."""
     targets = list(belongings(path))
     results = path / "workloads"
     if options.results_too and results.exists():
@@ -113,9 +122,10 @@ def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
 
 
 def _sweep_images(install: Path, reporter: Reporter) -> None:
-    """Remove what our killed imports have left in a folder of images that has a lock of its own, as a shared one.
+    """Remove what this user's killed imports have left in a folder of images with a lock of its own, as a shared
+    one.
 
-    Nothing is removed while somebody imports there, or where the folder is closed to us.
+    Nothing is removed while somebody imports there, or where the folder is closed to us; no error is raised.
     """
     folder = install / "images"
     with contextlib.suppress(LLMBError, NotFlatError):  # damaged answers
@@ -130,8 +140,11 @@ def _sweep_images(install: Path, reporter: Reporter) -> None:
 
 
 def _remove_state(folder: Path) -> None:
-    """Remove what is in ``.llmb``: near the end the answers, because while they are there, uninstall can be repeated,
-    and then the lock, which tells those who wait for it."""
+    """Empty ``folder``, the installation's ``.llmb``; the folder itself stays.
+
+    Last go the answers, because while they are there, uninstall can be repeated, and then the lock, which tells those
+    who wait for it.
+    """
     last = [folder / ANSWERS_FILE.name, folder / "lock"]
     for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
         _remove(entry)

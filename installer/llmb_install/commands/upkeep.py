@@ -35,9 +35,9 @@ from llmb_install.working.transaction import at_work
 
 
 def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord]:
-    """Runs of ``workloads`` (empty: of the installation) that wait or train.
+    """The records of runs of ``workloads`` (empty: of the whole installation) that are queued or running.
 
-    A run is asked about where it is; one that nobody can tell of counts as live.
+    Their schedulers are asked now, and the records updated; a run that nobody can tell of counts as live.
 
     Raises:
         RecordError: the installation is damaged.
@@ -50,8 +50,11 @@ def _live_runs(install: Path, workloads: tuple[str, ...] = ()) -> list[RunRecord
 def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) -> None:
     """Refuse to go on while runs of these workloads (of all, if empty) are queued or running.
 
+    ``doing`` begins the message: ``cannot uninstall /path``. Where an installation is too damaged to tell, the user is
+    told so, and it passes.
+
     Raises:
-        EnvironmentLacks: there are such runs.
+        EnvironmentLacks: code ``live-runs``: there are such runs; names them.
     """
     try:
         live = _live_runs(install, workloads)
@@ -67,12 +70,17 @@ _NOTE = Path(".llmb") / "removing.json"
 
 
 def is_pending(install: Path) -> bool:
-    """Whether a removal of workloads was begun and not finished."""
+    """Whether a removal of workloads was begun in the installation and not finished: its note is there."""
     return (install / _NOTE).exists()
 
 
 def begin_removal(before: Installation, after: Installation) -> None:
-    """Note what is to go, engines by their names. Under the installation's lock, as ``finish``."""
+    """Write down which images and engines ``after`` no longer needs and ``before`` has; nothing where there are
+    none.
+
+    Removes nothing: ``finish_removal`` does. Only images in the installation itself are noted. Under the installation's
+    lock.
+    """
     needed = after.needed_images()
     images = [image.path.name for image in before.images() if image.path not in needed and image.is_private]
     engines = sorted(before.engine_names() - after.engine_names())
@@ -81,7 +89,10 @@ def begin_removal(before: Installation, after: Installation) -> None:
 
 
 def finish_removal(installation: Installation, reporter: Reporter) -> None:
-    """Remove the images and engines that were noted and that no workload of the installation needs."""
+    """Remove the images and engines that ``begin_removal`` noted and that no workload needs now, and then the note.
+
+    Does nothing without a note. Under the installation's lock.
+    """
     note = installation.path / _NOTE
     noted = read_receipt(note) or {}
     images = _names(noted, "images")
@@ -100,7 +111,11 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
 
 
 def prune(installation: Installation, reporter: Reporter) -> None:
-    """Remove builds of environments that others have replaced, where neither a run nor a process may be using them."""
+    """Remove builds of environments that later ones have replaced and that no process uses.
+
+    None is removed while a run waits or trains. Nothing is removed where that cannot be told, or where ``venvs`` is a
+    link.
+    """
     old = list(chain.from_iterable(environment.earlier_builds() for environment in installation.environments()))
     if not old or (installation.path / "venvs").is_symlink():
         return
@@ -116,13 +131,17 @@ def prune(installation: Installation, reporter: Reporter) -> None:
 
 
 def _names(noted: Mapping[str, Any], key: str) -> list[str]:
-    """The names in a list of the note; empty where it has no such list."""
+    """The texts in the list ``key`` of the note; empty where it has no such list."""
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """What is installed and what is available."""
+    """The command ``list``: each workload that the clone has, whether it is installed, and whether its image is
+    there.
+
+    Without an installation none is installed, which is no error.
+    """
     answers = stored_answers(path)
     recipes = load_recipes(clone)
     images = {image.source: image for image in Installation(clone, answers).images()} if answers else {}
@@ -149,7 +168,13 @@ def show(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
 
 def verify(options: argparse.Namespace, clone: Path, path: Path) -> Result:
-    """The thorough check of every part; the result has CheckFailed if one of them fails."""
+    """The command ``verify``: look thoroughly at every part; the result has a CheckFailed if one of them fails.
+
+    Repairs nothing.
+
+    Raises:
+        EnvironmentLacks: there is no installation.
+    """
     installation = Installation(clone, required_answers(path))
     reporter = Reporter(None, verbose=options.verbose)
     busy = at_work(path)

@@ -17,18 +17,23 @@ from llmb_install.working.scratch import write_record
 
 
 def receipt_path(folder: Path, release: str) -> Path:
-    """Where in the folder of catalogues it is noted in which image ``release`` was read."""
+    """The file in ``folder``, that of the catalogues, that notes in which image ``release`` was read.
+
+    It need not exist.
+    """
     return folder / f"adopted-{release}.json"
 
 
 def write_receipt(folder: Path, release: str, image: Path) -> None:
-    """Note that ``release`` was read in the file ``image`` as it is now."""
+    """Write the file that notes that ``release`` was read in the image file ``image`` as it is now; makes
+    ``folder``.
+    """
     folder.mkdir(exist_ok=True)
     write_record(folder.parent, receipt_path(folder, release), {"schema": 1, "image": str(image), **_state(image)})
 
 
 def _state(image: Path) -> dict[str, Any]:
-    """Size and modification time of an image file, which change when it is replaced."""
+    """Size in bytes and modification time in nanoseconds of an image file, which change when it is replaced."""
     status = image.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
 
@@ -69,7 +74,11 @@ def _problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base
 
 
 def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
-    """What is wrong with the files that were read in the image. Raises LLMBError where one cannot be read."""
+    """What is wrong with the catalogue and the validation that were read in the image, in words; None: nothing.
+
+    Raises:
+        LLMBError: one of the files cannot be read
+    """
     if own.catalogue is not None:
         catalogue = Catalogue(Path(own.catalogue), base)
         if not is_of(catalogue.release, name):

@@ -27,7 +27,10 @@ _FOLDERS = ("bin", "venvs", "images", "hugging_face", CATALOGUES)
 
 
 def _entries(install: Path, name: str) -> list[Path]:
-    """What lies in a folder of the installation; nothing where that is a link: other installations may share it."""
+    """The paths in the folder ``name`` of the installation, sorted; empty where that is missing.
+
+    Empty also where it is a link: other installations may share it.
+    """
     folder = install / name
     if folder.is_symlink() or not folder.is_dir():
         return []
@@ -35,9 +38,11 @@ def _entries(install: Path, name: str) -> list[Path]:
 
 
 def belongings(install: Path) -> list[Path]:
-    """Files, links and folders of the installation, without its results and without ``.llmb``.
+    """Files, links and folders that the installer has made in the installation, without results and without
+    ``.llmb``.
 
     In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
+    Removes nothing.
     """
     found = []
     for path in _entries(install, "images"):
@@ -63,7 +68,11 @@ def belongings(install: Path) -> list[Path]:
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
-    """The link of the environment, its builds, finished or not, and the cache of its packages."""
+    """What belongs to the environment ``name`` in ``venvs``: its link, its builds, finished or not, its package
+    cache.
+
+    Only what the installer has made; empty: nothing is there.
+    """
     build = build_names(name)
     found = []
     for path in _entries(install, "venvs"):
@@ -77,7 +86,10 @@ def environment_paths(install: Path, name: str) -> list[Path]:
 
 
 def remove_if_empty(install: Path) -> None:
-    """Remove the folders that the installer makes, where nothing is left in them; a mounted one stays."""
+    """Remove the folders that the installer makes in ``install``, where nothing is left in them.
+
+    A link or mount stays.
+    """
     for folder in (install / name for name in _FOLDERS):
         if folder.is_symlink():
             continue

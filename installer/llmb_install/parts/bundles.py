@@ -25,31 +25,34 @@ _CHOSEN = "LLMB_BUNDLE"
 
 
 def fingerprint(clone: Path) -> str:
-    """A hash of all locks: a bundle serves the releases of LLMB that have the same."""
+    """A SHA-256 of all lock files of the clone, as hexadecimal digits: a bundle serves releases of LLMB with the
+    same.
+    """
     locks = sorted((clone / "installer" / "locks").glob("*.txt"))
     return hashlib.sha256(b"\0".join(lock.read_bytes() for lock in locks)).hexdigest()
 
 
 def image_path(bundle: Path, architecture: str, source: str) -> Path:
-    """Where a bundle has the image ``source`` for an architecture."""
+    """The path at which the folder ``bundle`` keeps the image ``source`` for an architecture; it need not exist."""
     return bundle / "images" / architecture / image_file_name(source)
 
 
 def in_use() -> bool:
-    """Whether this process takes packages and images from a bundle alone."""
+    """Whether this process takes packages and images from a bundle alone, after ``use`` here or in its parent."""
     return bool(os.environ.get(_CHOSEN))
 
 
 def bundled_image(architecture: str, source: str) -> Path | None:
-    """Where the image is to be taken from, if this process uses a bundle."""
+    """The path in the bundle from which the image is to be taken, whether it is there or not; None without a bundle."""
     chosen = os.environ.get(_CHOSEN)
     return image_path(Path(chosen), architecture, source) if chosen else None
 
 
 def use(bundle: Path, clone: Path) -> None:
-    """From here on this process, and those that it starts, take packages and images from ``bundle`` alone.
+    """Let this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
-    Everything in it is compared with its hash first, except images: each is when it is taken.
+    That is by environment variables. Everything in it is compared with its hash first, except images: each is when it
+    is taken.
 
     Raises:
         EnvironmentLacks: it is none, is damaged, or is for other machines or another release of LLMB.
@@ -76,10 +79,10 @@ def use(bundle: Path, clone: Path) -> None:
 
 
 def read_sums(bundle: Path) -> dict[str, str]:
-    """The hash of each file, by its name in the bundle.
+    """The SHA-256 of each file of a bundle, by its path in it, as ``SHA256SUMS`` there says; no file is compared.
 
     Raises:
-        EnvironmentLacks: it is no bundle, or an unfinished one.
+        EnvironmentLacks: the folder is no bundle, or an unfinished one.
     """
     try:
         with open_plain(bundle / SUMS) as stream:
@@ -94,7 +97,7 @@ def read_sums(bundle: Path) -> dict[str, str]:
 
 
 def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
-    """The error that a folder is no bundle, or an unfinished one."""
+    """The error that the folder ``bundle`` is no bundle, or an unfinished one; ``why`` ends its message."""
     return EnvironmentLacks(
         f"{bundle} is not a bundle, or an unfinished one: {why}",
         remedy="name the folder that 'llmb-install bundle --to DIR' made; the same command finishes it",
@@ -102,10 +105,10 @@ def _no_bundle(bundle: Path, why: str) -> EnvironmentLacks:
 
 
 def _require_fit(bundle: Path, clone: Path) -> None:
-    """Refuse a bundle that was made for another machine, Python or release.
+    """Refuse a bundle that was made for another kind of machine, version of Python or release of LLMB than this.
 
     Raises:
-        EnvironmentLacks: it was
+        EnvironmentLacks: it was, or does not say what it is for
     """
     machine, version = platform.machine(), "{}.{}".format(*sys.version_info)
     try:

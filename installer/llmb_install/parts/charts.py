@@ -46,15 +46,20 @@ class Charts(Artefact):
 
     @property
     def path(self) -> Path:
+        """The file of the script, in the folder of the tool's environment."""
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:
         return f"write the script that draws charts, by what {self.lock} says"
 
     def room(self) -> list[Room]:
+        """The space that what writes the script takes while it is used."""
         return [Room(self.tool.link.parent, 130_000_000, "what draws charts")]
 
     def lacks(self) -> list[EnvironmentLacks]:
+        """The error that no package index has what writes the script; empty where one has, or pip or uv may know
+        better.
+        """
         try:
             Sources(settings(child_environment())).links("vl-convert-python", _is_for_here)
         except Unavailable as problem:
@@ -63,6 +68,7 @@ class Charts(Artefact):
         return []
 
     def is_complete(self) -> bool:
+        """Whether the file of the script is there; its content is not looked at."""
         return self.path.is_file()
 
     def verify(self) -> str | None:
@@ -72,10 +78,11 @@ class Charts(Artefact):
         return None if self.is_complete() else f"{self.path} is missing"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Make it unless it is there.
+        """Write the script unless it is there, or ``anew``; whether it was written. Fetches vl-convert-python for
+        that.
 
         Raises:
-            EnvironmentLacks: what makes it could not be had, or did not run.
+            EnvironmentLacks: vl-convert-python could not be had, or did not run.
         """
         if not anew and self.is_complete():
             return False
@@ -106,5 +113,5 @@ def _is_for_here(name: str) -> bool:
 
 
 def _not_had(problem: Unavailable) -> EnvironmentLacks:
-    """The error that what draws charts cannot be fetched."""
+    """The error that what draws charts cannot be fetched, because of ``problem``."""
     return not_had("what draws the charts of reports cannot be fetched", problem)

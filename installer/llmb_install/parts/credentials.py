@@ -66,7 +66,10 @@ _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))
 
 
 def setting(name: str, env: Mapping[str, str]) -> str:
-    """The value of an ``ENROOT_`` variable for a caller with ``env``; empty where nobody sets it."""
+    """The value of an ``ENROOT_`` variable for a caller with ``env``: from there, else from Enroot's settings files.
+
+    Empty where nobody sets it, or where its value would run a program.
+    """
     if env.get(name):
         return env[name]
     files = [ENROOT_CONFIG, *sorted(ENROOT_CONFIG.with_name(f"{ENROOT_CONFIG.name}.d").glob("*.conf"))]
@@ -83,18 +86,21 @@ def setting(name: str, env: Mapping[str, str]) -> str:
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
-    """The folder in which Enroot unpacks layers, by its settings and ``env``."""
+    """The folder in which Enroot unpacks layers, by its settings and ``env``; ``/tmp`` where nobody says."""
     return Path(setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The folder in which Enroot keeps downloaded layers, by its settings and ``env``."""
+    """The folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist."""
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
     return Path(setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
 
 
 def _expanded(value: str, env: Mapping[str, str]) -> str:
-    """A value with its variables put in; empty where it would run a program."""
+    """The text of a setting with the variables of ``env`` put in and quotes taken off.
+
+    Empty where it would run a program.
+    """
     if "$(" in value or "`" in value:
         return ""
     text = value.strip("\"'")
@@ -102,19 +108,19 @@ def _expanded(value: str, env: Mapping[str, str]) -> str:
 
 
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
-    """The file in which Enroot looks for credentials, by its settings and ``env``."""
+    """The file in which Enroot looks for the user's credentials, by its settings and ``env``; it need not exist."""
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
     return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
 
 @contextmanager
 def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> Iterator[dict[str, str]]:
-    """Enroot's variables for an import from ``host``. Those of NGC get a configuration of their own while it lasts,
-    where there is a key that Enroot does not have.
+    """A context that gives the Enroot variables to add for an import from ``host``; empty: Enroot's own settings do.
 
-    It has the key that was given to LLMB, in ``kept``, else, where the user's own credentials say nothing of NGC, the
-    name of the variable that has one, which Enroot evaluates; and beside it the user's other entries. ``root``: the
-    installation in whose folder for unfinished things it lies, for a compute node too.
+    For NGC, where there is a key that Enroot does not have, a private folder with a file of credentials exists
+    meanwhile. It has the key that was given to LLMB, in the file ``kept``, else, where the user's own credentials say
+    nothing of NGC, the name of the variable that has one, which Enroot evaluates; and beside it the user's other
+    entries. ``root``: the installation in whose folder for unfinished things it lies, for a compute node too.
     """
     is_ngc = host.partition(":")[0] in NGC_HOSTS
     text = _with_ngc_key(_read(enroot_credentials_path(env)), kept, env) if is_ngc else None
@@ -127,7 +133,10 @@ def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> 
 
 
 def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None:
-    """The user's credentials with the key in addition; None where they are to be used as they are."""
+    """``theirs``, the text of the user's credentials, with an NGC key in addition.
+
+    The key is that in the file ``kept``, else a variable of ``env``. None where nothing has to be added.
+    """
     with contextlib.suppress(PermissionError):  # a colleague's
         if lines := _read(kept):
             return added(without(theirs, NGC_HOSTS), lines)
@@ -144,8 +153,9 @@ def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
 
 
 def remove_ngc_key(install: Path) -> Path | None:
-    """Take back what an earlier release has put into the user's credentials for Enroot; the file, if anything was
-    removed. What somebody has changed there since stays.
+    """Take back the key that release 0.2 has put into the user's credentials for Enroot; returns that file.
+
+    None where nothing was removed. What somebody has changed there since stays; a file that is left empty is removed.
 
     Raises:
         RecordError: the key stays there, because the file cannot be read or written.
@@ -165,7 +175,10 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 
 def _without_own_lines(path: Path, digest: str) -> bool:
-    """Remove from the user's credentials the lines with the key of this digest; whether there were any."""
+    """Remove the NGC key with this ``digest`` from the credentials in ``path``; whether it was there.
+
+    A file with nothing else in it is removed.
+    """
     text = _read(path)
     ours = [e.host for e in entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
     if not ours:
@@ -196,17 +209,20 @@ def _bytes(text: str) -> bytes:
 
 
 def _is_private(path: Path) -> bool:
-    """Whether a file is there that only its owner can read and write."""
+    """Whether ``path`` is a file with mode 0600: only its owner can read and write it."""
     return path.is_file() and path.stat().st_mode & 0o777 == 0o600
 
 
 def hf_token_path(install: Path) -> Path:
-    """The file of an installation that holds its Hugging Face token."""
+    """The file of an installation for its Hugging Face token; it need not exist."""
     return install / ".llmb" / "hf_token"
 
 
 def key_path(install: Path) -> Path:
-    """The NGC key that was given to LLMB, as credentials for Enroot."""
+    """The file of an installation for the NGC key that was given to LLMB, as credentials for Enroot.
+
+    It need not exist.
+    """
     return install / ".llmb" / "enroot" / ".credentials"
 
 
@@ -217,8 +233,11 @@ def stored_hf_token(install: Path) -> Secret | None:
 
 
 def from_environment() -> Secrets:
-    """Secrets that the caller's environment offers. Those that came as flags are to be kept; others are used, and
-    stored nowhere: a token that every shell of the user exports was not given to this installation."""
+    """The secrets in the caller's environment variables; None where none is set.
+
+    Those that came as flags are marked to be kept in the installation. Others are only used: a token that every shell
+    of the user exports was not given to this installation.
+    """
     kept = os.environ.get(KEPT, "").split(",")
     token = next(filter(os.environ.get, ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")), "")
     key = next(filter(os.environ.get, _KEY_VARIABLES), "")
@@ -230,7 +249,11 @@ def from_environment() -> Secrets:
 
 
 def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Iterator[Artefact]:
-    """The artefacts for ``secrets``, and always the check that no file of ours with a secret is open to others."""
+    """Yields the parts that keep those of ``secrets`` that are to be kept, each in a file, and a check of these
+    files.
+
+    The check, that others cannot read them, always comes. The NGC key is kept only where jobs use images.
+    """
     if secrets.hf_token and "hf_token" in secrets.keep:
         yield hf_token_file(install, secrets.hf_token)
     if secrets.ngc_api_key and uses_images and "ngc_api_key" in secrets.keep:
@@ -239,7 +262,9 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
 
 
 def hf_token_file(install: Path, token: Secret) -> Small:
-    """The Hugging Face token, in a file of the installation, for later downloads."""
+    """The part that keeps the Hugging Face token in a file of the installation, for later downloads; not written
+    yet.
+    """
     path, text = hf_token_path(install), token.reveal() + "\n"
 
     def look() -> str | None:
@@ -286,7 +311,7 @@ def registry_key(install: Path, key: Secret) -> Small:
 
 
 def closed_files(install: Path) -> Small:
-    """The check that nobody else can read the files with secrets that this installation has written."""
+    """The part that checks that nobody else can read this user's files with secrets; making it closes them."""
 
     def loose() -> list[Path]:
         """The files with secrets that are this user's and that others can read."""
@@ -302,7 +327,7 @@ def closed_files(install: Path) -> Small:
         return found
 
     def look() -> str | None:
-        """What is wrong with files of secrets; None: nothing."""
+        """Which files with secrets others can read, in words; None: none."""
         found = loose()
         return f"other users can read {', '.join(map(str, found))}" if found else None
 

@@ -80,22 +80,35 @@ class CpuEngine(Environment):
     disk = 1_800_000_000
 
     def room(self) -> list[Room]:
+        """The space that building it takes, also where it is there already."""
         return [Room(self.link.parent, ENGINE_BYTES, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Also builds for this machine, a Python that they are for, and PyTorch's CPU build for it."""
+        """What this machine lacks to build it: packages for it, a Python that they are for, PyTorch's CPU build.
+
+        Empty: nothing. Where there is no such Python, uv is told to fetch one, which takes a while and stays.
+        """
         problems = (_no_builds, self._no_python, self._no_torch)
         found = [*super().lacks()]
         found += filter(None, (problem() for problem in problems))
         return found
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
+        """Build or link it unless it is complete, with a Python that was found meanwhile; whether anything changed.
+
+        Raises:
+            EnvironmentLacks: it could not be built
+        """
         if not self.python and (python := python_for(self.release)):
             return replace(self, python=python).ensure(reporter, anew=anew)
         return super().ensure(reporter, anew=anew)
 
     def _no_python(self) -> EnvironmentLacks | None:
-        """None where there is one, or where uv has just fetched one."""
+        """The error that there is no Python for this engine; None where there is one, or where uv has just fetched
+        one.
+
+        Fetching tells the user so.
+        """
         oldest, newest = KINDS[self.release].pythons
         wanted = uv.spelt(oldest, newest)
         if python_for(self.release):
@@ -112,7 +125,10 @@ class CpuEngine(Environment):
         )
 
     def _no_torch(self) -> EnvironmentLacks | None:
-        """The error that no index has PyTorch's CPU build for this engine; None where one has, or may have."""
+        """The error that no index has PyTorch's CPU build for this engine; None where one has, or may have.
+
+        Asks the indexes, unless another engine has it or the user's own uv may know better.
+        """
         python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         # Another engine has it, or a uv with settings of its own knows better.
@@ -131,7 +147,7 @@ class CpuEngine(Environment):
 
 
 def own_engine(python: Path) -> Small:
-    """The Python of an environment that somebody else made, with torch and Megatron-Bridge: never built here."""
+    """The part that stands for a site's own Python with torch and Megatron-Bridge: looked at, and never built here."""
 
     def look() -> str | None:
         """What is wrong with the site's own engine; None: nothing."""
@@ -148,7 +164,11 @@ def own_engine(python: Path) -> Small:
 
 
 def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> CpuEngine:
-    """The environment with Megatron-Bridge ``release``; ``kind`` of environment as ``Content`` names them."""
+    """The CPU engine with Megatron-Bridge ``release`` in the installation, whether it is built or not.
+
+    ``kind``: who makes the environment, ``venv``, ``uv`` or ``conda``. Its ``python`` is empty where this machine has
+    none for it. An unknown release is a KeyError.
+    """
     engine = KINDS[release]
     return CpuEngine(
         link=install / "venvs" / engine.name,
@@ -163,13 +183,19 @@ def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str =
 
 
 def python_for(release: str) -> str | None:
-    """A Python on this machine that runs the engine of a release; None where there is none."""
+    """The path of a Python on this machine that runs the engine of a release; None where there is none.
+
+    Fetches nothing.
+    """
     oldest, newest = KINDS[release].pythons
     return uv.find_python(lambda version: oldest <= version <= newest)
 
 
 def _no_builds() -> EnvironmentLacks | None:
-    """Whether the locks' packages have builds for this machine: x86_64 and aarch64, manylinux."""
+    """The error that the engine's packages have no builds for this machine; None where they have.
+
+    They are for Linux on x86_64 and aarch64, with glibc 2.28 or newer.
+    """
     machine = platform.machine()
     if sys.platform != "linux" or machine not in ("x86_64", "aarch64"):
         return EnvironmentLacks(
@@ -223,11 +249,11 @@ class Tool(Environment):
         return f"environment {self.link} with LLMB from {self.editable}"
 
     def is_usable(self) -> bool:
-        """As of any environment; whether it is complete has looked at every file already."""
+        """Whether the environment can be relied on now: complete, undamaged, and all its packages import."""
         return self.is_complete() and self._smoke_problem() is None
 
     def _is_built(self) -> bool:
-        """Also whether every file is what was installed: a tenth of a second's work."""
+        """Whether a build of these inputs is there whose Python starts and whose files are all what was installed."""
         return super()._is_built() and self._damage() is None
 
 
@@ -243,25 +269,31 @@ class SharedTool(Tool):
         return f"environment {self.link} with what LLMB needs"
 
     def room(self) -> list[Room]:
+        """The space that the environment needs, with what to do about too little of it: use another cache folder."""
         elsewhere = "set XDG_CACHE_HOME to a directory with more: what commands need is kept there"
         return [room._replace(elsewhere=elsewhere) for room in super().room()]
 
     def _is_linked(self) -> bool:
+        """True: it is used by its folder, whatever the link leads to."""
         return True
 
     def note_use(self) -> None:
-        """Note that the environment was used now; nothing where the folder cannot be written."""
+        """Note that the environment was used now, by its folder's time; nothing where that cannot be written."""
         with contextlib.suppress(OSError):
             os.utime(self.folder)
 
     def earlier_builds(self) -> list[Path]:
-        """Builds of other locks that nobody has used for four weeks, which may be removed."""
+        """The folders of builds of other locks that nobody has used for four weeks, which may be removed; removes
+        none.
+        """
         before = time.time() - 28 * 86400
         return [folder for folder in super().earlier_builds() if folder.stat().st_mtime < before]
 
 
 def shared_tool(clone: Path, home: Path) -> SharedTool:
-    """The environment with what LLMB needs that clones without an installation share, in the folder ``home``."""
+    """The environment with what LLMB needs that a user's clones without an installation share, in the folder
+    ``home``.
+    """
     whole = tool_environment(clone, home)
     return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
 
@@ -275,13 +307,13 @@ class Hub(Environment):
 
 
 def hub_environment(clone: Path, install: Path) -> Hub:
-    """The environment with the packages that ``hugging_face`` uses, for the Python of the tool."""
+    """The environment that fetches from Hugging Face, in the installation, whether it is built or not."""
     lock = clone / "installer" / "locks" / "hub.txt"
     return Hub(link=install / "venvs" / HUB, python=_tool_python(), lock=lock, smoke=HUB_IMPORTS)
 
 
 def tool_environment(clone: Path, install: Path) -> Tool:
-    """The environment of the tool itself in an installation."""
+    """The environment of the tool itself in an installation, whether it is built or not."""
     return Tool(
         link=install / "venvs" / TOOL,
         python=_tool_python(),
@@ -292,7 +324,7 @@ def tool_environment(clone: Path, install: Path) -> Tool:
 
 
 def _tool_python() -> str:
-    """The Python for the tool: one that it runs on, which the caller already does."""
+    """The path of the Python that the tool's environments are made with: the one that runs this."""
     python = uv.find_python(uv.is_tool_python)
     assert python is not None, "the caller runs on such a Python"
     return python

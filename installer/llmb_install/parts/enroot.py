@@ -30,7 +30,11 @@ _ABANDONED_SECONDS = 3600.0
 
 
 def remove_broken(cache: Path) -> list[Path]:
-    """Remove our own layers that are damaged; which those were. Enroot downloads what is missing."""
+    """Remove this user's layers in Enroot's cache that are damaged, and return them; Enroot downloads what is
+    missing.
+
+    Each is read whole by zstd. Empty: none is damaged, or zstd is missing.
+    """
     broken = []
     for layer in sorted(cache.iterdir()) if cache.is_dir() else ():
         if not _LAYER.fullmatch(layer.name) or not _is_own(layer.lstat()):
@@ -42,8 +46,11 @@ def remove_broken(cache: Path) -> list[Path]:
 
 
 def remove_abandoned(cache: Path) -> None:
-    """Remove our own parts of layers to which nobody has written for an hour: of downloads that were killed. Enroot
-    begins each anew. Another host may use the same cache, so that no process tells who is at work."""
+    """Remove this user's parts of layers in Enroot's cache to which nobody has written for an hour.
+
+    They are of downloads that were killed; Enroot begins each anew. Another host may use the same cache, so that no
+    process tells who is at work.
+    """
     for path in cache.glob(f"*.{'?' * 10}"):
         with contextlib.suppress(FileNotFoundError):  # one that is whole meanwhile
             status = path.lstat()
@@ -86,6 +93,7 @@ class Watch:
         self._step, self._shown = step, shown
 
     def __call__(self, line: str) -> None:
+        """Take note of a line that Enroot has printed, and show on the progress line what it is doing."""
         text = re.sub(r"\x1b\[[0-9;]*m", "", line).strip()
         if "[WARN]" in text and "architecture" in text:
             self.wrong_architecture = text.partition("]")[2].strip()
@@ -95,19 +103,25 @@ class Watch:
 
     @property
     def was_unpacking(self) -> bool:
-        """Whether it came no further than to unpack layers that are in the cache."""
+        """Whether Enroot was last seen unpacking layers from its cache, or converting them."""
         return self.doing.startswith(_UNPACKING)
 
 
 def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> EnvironmentLacks:
-    """The error for an import that ended with ``done.status`` other than 0."""
+    """The error for an import of ``source`` that ended with ``done.status`` other than 0: cause, last lines, remedy.
+
+    ``env``: Enroot's environment. ``remote``: it ran on a compute node.
+    """
     cause, remedy = _cause(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
     return EnvironmentLacks(f"{source} was not imported: {cause}\n{tail}", remedy=remedy)
 
 
 def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
-    """The error for an import that reported success and left a file that is unusable."""
+    """The error for an import of ``source`` that reported success and left a file that is unusable.
+
+    ``problem`` is a clause that says what is wrong with the file.
+    """
     if watch.wrong_architecture:
         return EnvironmentLacks(
             f"{source} exists, but not for the compute nodes: {problem}\n    {watch.wrong_architecture}",
@@ -120,7 +134,7 @@ def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
 
 
 def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> tuple[str, str]:
-    """Why an import failed, and what to do, by what Enroot printed."""
+    """Why an import failed, as a clause, and what to do, by what Enroot printed; never empty."""
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
     if "No space left on device" in text or "Disk quota exceeded" in text:
@@ -197,8 +211,10 @@ _RETRIES = "ENROOT_TRANSFER_RETRIES"
 
 
 def patience(env: Mapping[str, str]) -> dict[str, str]:
-    """Enroot's variable for trying again, as curl does after 429 and 5xx and where a name is not resolved, unless the
-    user or the site has set it. Of itself Enroot gives up at once."""
+    """Enroot's variable that has it try a download again, three times; empty where the user or the site has set it.
+
+    Of itself Enroot gives up at once. It tries as curl does: after 429 and 5xx, and where a name is not resolved.
+    """
     return {} if setting(_RETRIES, env) else {_RETRIES: "3"}
 
 
@@ -207,9 +223,10 @@ _DIGEST_SECONDS, _WITH_A_NODE_SECONDS = 60.0, 600.0
 
 
 def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping[str, str]) -> tuple[str | None, str]:
-    """What the registry calls the content of ``image`` for ``architecture``, or None and why that is not known.
+    """The registry's digest of ``image`` for ``architecture``, ``sha256:...``, and an empty text; else None and why.
 
-    Enroot can say it from 4.0 on. A registry that does not answer is left to the import, which says why.
+    ``prefix``: words that run a command on a compute node. Enroot can ask from 4.0 on. A registry that does not answer
+    is left to the import, which says why.
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
@@ -223,16 +240,19 @@ def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping
 
 
 def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
-    """What stands on the progress line while Enroot is ``doing`` something, which begins now: how much has been written
-    to ``cache`` or ``output`` since, and how fast."""
+    """What stands on the progress line while Enroot is ``doing`` something, which begins now.
+
+    While it downloads or writes the image that is a function, whose text says how much has come to ``cache`` or
+    ``output`` since, and how fast; else ``doing`` itself.
+    """
     began, before = time.monotonic(), _sizes(cache)
 
     def downloaded() -> int:
-        """Bytes of layers that Enroot has downloaded since the import began."""
+        """Bytes in Enroot's cache in files that were not there when this began."""
         return sum(bytes_ for name, bytes_ in _sizes(cache).items() if name not in before)
 
     def written() -> int:
-        """Bytes of the image that have been written."""
+        """Bytes of the image file that have been written; 0: it is not there yet."""
         return output.stat().st_size if output.exists() else 0
 
     measure = {"Downloading": downloaded, "Creating": written}.get(doing.partition(" ")[0])
@@ -252,7 +272,7 @@ def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    """The sizes of the files in a folder, by name; none where there is nothing yet."""
+    """The sizes in bytes of what lies in a folder, by name; empty where there is no folder."""
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():
         with contextlib.suppress(OSError):

@@ -46,17 +46,22 @@ class Environment(Content, Artefact):
 
     @property
     def id(self) -> str:
+        """The name of the environment in messages: that of its link in ``venvs``."""
         return self.name
 
     def show(self) -> str:
         return f"{self.kind} environment {self.link} with Python {self.python} from {self.lock}"
 
     def room(self) -> list[Room]:
+        """The space that building it takes, by the estimate of its kind."""
         return [Room(self.link.parent, self.disk, f"environment {self.name}")]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """A free path, conda, where it was asked for, and an index that has uv or, where that is at hand already, the
-        first package of the lock."""
+        """What this machine lacks to build the environment, as errors; empty: nothing.
+
+        Looked for are a free path, conda where it was asked for, and an index that has uv or, where uv is at hand, the
+        first package of the lock. Asks the indexes; writes nothing.
+        """
         found = []
         if os.path.lexists(self.link) and not is_ours(self.link):
             lack = EnvironmentLacks(
@@ -83,7 +88,10 @@ class Environment(Content, Artefact):
 
     @property
     def folder(self) -> Path:
-        """Where this content lives: what the link leads to, else a finished build; a name without a file if none."""
+        """The folder of the build with this content: what the link leads to, else a finished build.
+
+        Where there is none, a name at which nothing lies.
+        """
         builds = _builds(self, self.inputs()[:8])
         linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
         if linked in builds:
@@ -92,11 +100,14 @@ class Environment(Content, Artefact):
         return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
 
     def new_folder(self) -> Path:
-        """A folder for a new build, with a name that nobody has used."""
+        """A path for a new build beside the link, with a name that nobody has used; not made."""
         return self.link.with_name(f"{self.name}-{self.inputs()[:8]}-{secrets.token_hex(3)}")
 
     def inputs(self) -> str:
-        """A hash of everything that decides what the environment contains."""
+        """A SHA-256 of everything that decides what the environment contains, as hexadecimal digits.
+
+        Its path, kind, lock and clone; not the Python that it is made with.
+        """
         # However a path is spelt: a folder that is reached through a link is the same one.
         path = str(Path(os.path.realpath(self.link.parent)) / self.link.name)
         parts = ["1", path, self.kind, self.lock.read_text(encoding="utf-8")]
@@ -105,21 +116,27 @@ class Environment(Content, Artefact):
         return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
     def is_complete(self) -> bool:
-        """Whether the receipt fits, the interpreter runs, and no installed package has gone since."""
+        """Whether the link leads to a build of these inputs that has all its packages, and its Python starts.
+
+        A quick look: the content of files is not compared.
+        """
         return self._is_linked() and self._is_built()
 
     def is_usable(self) -> bool:
-        """Whether it is complete, every file is what was installed, and it imports: for those who rely on it now.
+        """Whether the environment can be relied on now: complete, every file what was installed, and it imports.
 
         That it imports would not be enough: a package that has lost its ``__init__.py`` still does, as a namespace.
         """
         return self.is_complete() and self._damage() is None and self._smoke_problem() is None
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Build or link it unless it is complete. What was linked before stays: see ``prune``.
+        """Build or link the environment unless it is complete; whether anything changed. ``anew``: build it in any
+        case.
+
+        What was linked before stays on disk: see ``prune``.
 
         Raises:
-            EnvironmentLacks: it could not be built; the message ends with the last lines of pip.
+            EnvironmentLacks: it could not be built; the message says why.
         """
         if not anew and self.is_complete():
             return False
@@ -132,11 +149,20 @@ class Environment(Content, Artefact):
         return True
 
     def ensure_usable(self, reporter: Reporter) -> bool:
-        """As ``ensure``, for those who rely on it now: what is damaged or does not import is built anew."""
+        """Build or link the environment unless it is complete; whether anything changed.
+
+        As ``ensure``, for those who rely on it now: one that is damaged or does not import is built anew.
+
+        Raises:
+            EnvironmentLacks: it could not be built
+        """
         return self.ensure(reporter, anew=self._damage() is not None or self._smoke_problem() is not None)
 
     def verify(self) -> str | None:
-        """The receipt's check, every file's hash, and a real import; what is wrong, or None."""
+        """What is wrong with the environment, in words, by its receipt, every file's hash, and a real import.
+
+        None: nothing.
+        """
         if damage := self._damage():
             return damage
         if not self.is_complete():
@@ -144,27 +170,33 @@ class Environment(Content, Artefact):
         return self._smoke_problem()
 
     def _damage(self) -> str | None:
-        """Which installed files are gone or have changed, in words; None: none."""
+        """``LINK is damaged: ...`` with some installed files that are gone or have changed; None: none."""
         damaged = first_few(list(damaged_files(self.folder)))
         return f"{self.link} is damaged: {damaged}" if damaged else None
 
     def earlier_builds(self) -> list[Path]:
-        """Builds that the link no longer points to, including unfinished and damaged ones."""
+        """The folders of builds that are not in use now, including unfinished and damaged ones; removes none."""
         return [folder for folder in _builds(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:
-        """Remove earlier builds that no process of this machine uses; returns them."""
+        """Remove earlier builds that no process of this machine uses; returns their folders.
+
+        Raises:
+            EnvironmentLacks: one cannot be removed
+        """
         old = [folder for folder in self.earlier_builds() if not uses(folder)]
         for folder in old:
             discard(folder)
         return old
 
     def _smoke_problem(self) -> str | None:
-        """Which of its packages cannot be imported, in words; None: all can."""
+        """Why a package that the environment must have cannot be imported, in words, by importing all; None: all
+        can.
+        """
         return environment_build.smoke_problem(self, self.folder)
 
     def _is_linked(self) -> bool:
-        """Whether the link leads to the folder in use."""
+        """Whether the environment's link leads to the build with its present inputs."""
         return self.link.is_symlink() and self.link.readlink() == Path(self.folder.name)
 
     def _is_built(self) -> bool:
@@ -181,7 +213,10 @@ class Environment(Content, Artefact):
 
 
 def _discard_unfinished(environment: Environment) -> None:
-    """Remove builds that were never finished: the next one needs the room."""
+    """Remove the environment's builds that were never finished and that nobody uses: the next one needs the room.
+
+    One that cannot be removed stays for another time.
+    """
     for folder in _builds(environment):
         if folder != environment.folder and not (folder / RECEIPT).exists() and not uses(folder):
             # What resists, because somebody still writes there, is removed another time.
@@ -235,7 +270,11 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
 
 
 def _closed_to_others(built: Path) -> Path | None:
-    """The folder that keeps others from the environment's Python, where they can reach the environment itself."""
+    """The folder that keeps other users from the environment's Python although they can reach the environment
+    itself.
+
+    None: there is none, or the environment is closed to them, too.
+    """
 
     def closed(path: Path) -> Path | None:
         """The nearest folder above a path that other users cannot enter; None: they can."""
@@ -246,14 +285,20 @@ def _closed_to_others(built: Path) -> Path | None:
 
 
 def _point(link: Path, target: str) -> None:
-    """Make ``link`` lead to ``target`` in one move, which a folder in its place does not let happen."""
+    """Make ``link`` lead to ``target`` by one rename, in place of what it led to; a folder there is an OSError."""
     fresh = unfinished(root_for(link.parent, link.parent.parent), link.name)
     fresh.symlink_to(target)
     fresh.replace(link)
 
 
 def discard(folder: Path) -> None:
-    """Remove an environment: its receipt first, so that a kill in between leaves nothing that looks complete."""
+    """Remove an environment, or the link to one; what is gone already is no error.
+
+    Its receipt goes first, so that a kill in between leaves nothing that looks complete.
+
+    Raises:
+        EnvironmentLacks: it cannot be removed
+    """
     with contextlib.suppress(FileNotFoundError):
         (folder / RECEIPT).unlink()
     try:
@@ -269,7 +314,7 @@ def discard(folder: Path) -> None:
 
 
 def installed_packages(folder: Path) -> list[str]:
-    """``name-version`` of every package in the environment, from the names of its metadata folders."""
+    """``name-version`` of every package in the environment's folder, sorted, by their metadata folders; empty: none."""
     found = folder.glob("lib/python3.*/site-packages/*.dist-info")
     return sorted(path.name.removesuffix(".dist-info") for path in found)
 

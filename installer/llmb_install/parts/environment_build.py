@@ -70,7 +70,7 @@ class Build:
 
     @property
     def cache(self) -> Path:
-        """The folder with what uv has fetched, kept for the next attempt (``cache_name``)."""
+        """The folder beside the environment with what uv has fetched, kept for the next attempt; it need not exist."""
         return self.folder.with_name(cache_name(self.environment.name))
 
     @cached_property
@@ -80,7 +80,7 @@ class Build:
 
     @cached_property
     def uv(self) -> str:
-        """The program that installs, fetched where it is not at hand.
+        """The path of uv, with which packages are installed, fetched into ``cache`` where it is not at hand.
 
         Raises:
             EnvironmentLacks: no index has it.
@@ -91,25 +91,40 @@ class Build:
             raise no_uv(problem) from problem
 
     def run(self, argv: list[str], on_line: Callable[[str], None] | None = None) -> command.Finished:
-        """Run a program with this machine's settings for packages; returns how it ended."""
+        """Run a program with this machine's settings for packages, in the build's folder; returns how it ended.
+
+        Its lines go to the log and to ``on_line``. An exit status other than 0 is no error.
+        """
         env = {**child_environment(), **self.settings.variables}
         # uv reads the settings of a project in the current folder, whoever's that is.
         cwd = self.folder if self.folder.is_dir() else self.folder.parent
         return command.run(argv, self.reporter, env=env, on_line=on_line, cwd=cwd)
 
     def require(self, done: command.Finished, what: str, remedy: str) -> None:
-        """Raise the EnvironmentLacks for ``what`` if the program that has ended did not succeed."""
+        """Refuse to go on where the program in ``done`` did not succeed.
+
+        Raises:
+            EnvironmentLacks: its exit status is not 0; the message says ``what``, and the package index may explain it
+        """
         if done.status != 0:
             raise failure(self, what, done, remedy)
 
     def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
-        """Have uv install what ``arguments`` name, ``total`` packages if that is known."""
+        """Have uv install what ``arguments`` name, and return how it ended, whatever its status.
+
+        ``what``: how the progress line calls it. ``total``: number of packages, 0 where it is not known.
+
+        Raises:
+            EnvironmentLacks: uv itself cannot be had
+        """
         argv = uv.install_argv(self.uv, self.python, self.cache, self.settings, arguments)
         return self.run(argv, UvProgress(self.step, what, total))
 
 
 def not_had(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
-    """What to say where ``what`` cannot be had; an index that does not answer is reason enough, whatever it has.
+    """The error that ``what`` cannot be had, because of ``problem``; not raised.
+
+    Where an index does not answer, that alone is said.
 
     ``if_absent``: what to do where the indexes answer, and do not have it.
     """
@@ -119,28 +134,33 @@ def not_had(what: str, problem: Unavailable, if_absent: str = "") -> Environment
 
 
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
-    """What to say where uv, without which nothing is installed, cannot be had."""
+    """The error that uv, without which nothing is installed, cannot be had, because of ``problem``."""
     remedy = f"{problem.remedy}, or put a uv on PATH"
     return not_had("uv, which installs everything else, cannot be fetched", problem, remedy)
 
 
 def _indented(lines: Iterable[str]) -> str:
-    """The lines, indented, as one text."""
+    """The lines as one text, each with four blanks before it; empty for no lines."""
     return "\n".join(f"    {line}" for line in lines)
 
 
 def cache_name(environment: str) -> str:
-    """The folder beside the environment ``environment`` from which uv links its files; gone when they are complete."""
+    """The name of the folder beside the environment from which uv links files; gone when the environment is
+    complete.
+    """
     return f".uv-{environment}"
 
 
 def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[str]:
-    """Matches the folders that the environment ``environment`` is built in; ``content``: only those of this hash."""
+    """A pattern for the names of the folders in which the environment ``environment`` is built.
+
+    ``content``: a regular expression for the hash in the name, to match builds of that content only.
+    """
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
 
 def is_ours(link: Path) -> bool:
-    """Whether ``link`` is one that leads to an environment of its name."""
+    """Whether ``link`` is a link, made by the installer, to a build of the environment of that name."""
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
 
@@ -153,19 +173,20 @@ _ELSEWHERE = re.compile(
 
 
 def child_environment() -> dict[str, str]:
-    """The caller's variables without those that would send uv or Python elsewhere."""
+    """The caller's environment variables without those that would send uv or Python elsewhere, as a new dictionary."""
     return {name: value for name, value in os.environ.items() if not _ELSEWHERE.match(name)} | {"PYTHONNOUSERSITE": "1"}
 
 
 def disk_is_full(done: command.Finished) -> bool:
-    """Whether a program ended because the disk or the quota is full."""
+    """Whether the last lines of a program say that the disk or the quota is full."""
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
 def failure(build: Build, what: str, done: command.Finished, remedy: str, if_absent: str = "") -> EnvironmentLacks:
-    """``what``, with what the index says of the package that uv failed at, else with the last lines of the program.
+    """The error for a program that failed in a build: ``what``, and what the index says of the package it failed at.
 
-    ``if_absent``: as in ``not_had``.
+    Where the index says nothing, the last lines of the program. ``if_absent``: what to do where the indexes answer, and
+    do not have it. May ask the indexes.
     """
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
@@ -176,9 +197,10 @@ def failure(build: Build, what: str, done: command.Finished, remedy: str, if_abs
 
 
 def _refusal(build: Build, output: str) -> Unavailable | None:
-    """What the indexes say of the package that uv's ``output`` is about; None where it is about none, or they have it.
+    """What the indexes say, asked now, of the package that uv's ``output`` is about.
 
-    uv calls a package unknown that an index refuses to show, and a page for people a damaged archive.
+    None: about none, or they have it. uv calls a package unknown that an index refuses to show, and a page for people a
+    damaged archive.
     """
     lock = build.environment.lock.read_text(encoding="utf-8")
     said = output.partition("error:")[2]
@@ -209,14 +231,17 @@ HASHED = ("--require-hashes", "--no-deps")
 
 
 def lock_requirements(text: str) -> list[str]:
-    """The requirements of a lock file, each on one line without its hashes; environment markers stay."""
+    """The requirements in the text of a lock file, without hashes, each as one text; environment markers stay."""
     joined = re.sub(r"\\\n\s*", " ", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE))
     lines = (re.split(r"\s--hash=|\s#", line)[0].strip() for line in joined.splitlines())
     return [line for line in lines if line]
 
 
 def count_for_here(requirements: list[str]) -> int:
-    """How many packages to announce: lines for the oldest Python alone, and for other systems, are left out."""
+    """How many of a lock's requirements are installed here, for the progress line.
+
+    Lines for the oldest Python alone, and for other systems, do not count.
+    """
     other = re.compile(r"< ?['\"]3\.11|emscripten|win32")
     return sum(other.search(line.partition(";")[2].replace("!= 'emscripten'", "")) is None for line in requirements)
 
@@ -228,7 +253,10 @@ def with_hashes(text: str, name: str) -> str:
 
 
 def extract(lock: Path, name: str, folder: Path) -> Path | None:
-    """A lock file in ``folder`` with nothing but package ``name`` of ``lock``; None where it has no such package."""
+    """Write a lock file to ``folder`` with nothing but package ``name`` of ``lock``; its path.
+
+    None, and nothing written, where the lock has no such package.
+    """
     text = with_hashes(lock.read_text(encoding="utf-8"), name)
     if not text:
         return None
@@ -242,12 +270,17 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
 def further_indexes(package: str, told: IndexSettings) -> tuple[str, ...]:
-    """Where else than the machine's indexes ``package`` is looked for; nowhere where pip is told to use none."""
+    """Addresses of indexes at which ``package`` is looked for besides this machine's; PyTorch's own for ``torch``.
+
+    Empty for other packages, and where pip is told to use no index.
+    """
     return (CPU_TORCH_INDEX,) if package == "torch" and not told.options else ()
 
 
 def _install(build: Build) -> None:
-    """Install everything that the lock says, and nothing else.
+    """Install into the new environment everything that its lock says, and nothing else.
+
+    What another environment has is linked.
 
     Raises:
         EnvironmentLacks: something cannot be installed
@@ -277,7 +310,11 @@ def _install(build: Build) -> None:
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
-    """Install the packages that say they are for Python 3.12 alone; returns a lock of the others."""
+    """Install the packages that say they are for Python 3.12 alone; returns the file of a lock with the others.
+
+    Raises:
+        EnvironmentLacks: they cannot be installed
+    """
     parts = [with_hashes(lock, name) for name in build.environment.of_newer_python]
     newer = build.folder / ".llmb-lock-newer.txt"
     rest = build.folder / ".llmb-lock-rest.txt"
@@ -290,7 +327,13 @@ def _install_as_if_newer(build: Build, lock: str) -> Path:
 
 
 def _install_cpu_torch(build: Build, torch: str) -> None:
-    """PyTorch's CPU build, from wherever this machine gets it. Never falls back to a build with CUDA."""
+    """Install PyTorch's CPU build from this machine's index, else from PyTorch's own; never a build with CUDA.
+
+    ``torch``: its requirement in the lock.
+
+    Raises:
+        EnvironmentLacks: neither has it, or the disk is full
+    """
     hashed = [*HASHED, "-r", str(extract(build.environment.lock, "torch", build.folder))]
     for source, arguments in (
         ("this machine's index", hashed),
@@ -340,6 +383,9 @@ class UvProgress:
         self._what = f"{what} ({total})" if total else what
 
     def __call__(self, line: str) -> None:
+        """Show on the progress line what a line that uv has printed says; lines that say nothing of use are left
+        out.
+        """
         text = line.strip()
         if download := re.match(r"Downloading (\S+) \((.*)\)", text):
             self._step.update(f"{self._what}: downloading {download[1]} ({download[2]})")
@@ -350,7 +396,10 @@ class UvProgress:
 
 
 def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
-    """Make the environment in ``folder``, where nothing is yet.
+    """Make the environment in ``folder``, where nothing is yet: create it, install its lock, import its packages.
+
+    What uv has fetched is kept beside it when that fails, for the next attempt, and removed at the end. Writes no
+    receipt.
 
     Raises:
         EnvironmentLacks: it could not be made; the cause is in the message.
@@ -367,7 +416,7 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
 
 
 def _create(build: Build) -> None:
-    """Make the empty environment, by uv or conda.
+    """Make the empty environment in the build's folder, by uv or conda; uv is fetched in any case.
 
     Raises:
         EnvironmentLacks: it cannot be made
@@ -391,7 +440,9 @@ def _create(build: Build) -> None:
 
 
 def conda(environment: str) -> str:
-    """The program that makes an environment of kind ``conda``.
+    """The path of the program on PATH that makes an environment of kind ``conda``: conda, mamba or micromamba.
+
+    ``environment`` is named in the error.
 
     Raises:
         EnvironmentLacks: there is none.
@@ -406,14 +457,14 @@ def conda(environment: str) -> str:
 
 
 def _smoke_argv(environment: Content, folder: Path) -> list[str]:
-    """The command line that imports the packages which an environment must have."""
+    """The command line that imports, in the environment in ``folder``, the packages that it must have; not run."""
     program = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
     # -I: a json.py in the current folder is not the environment's.
     return [str(folder / "bin" / "python"), "-I", "-c", program, *environment.smoke]
 
 
 def smoke_problem(environment: Content, folder: Path) -> str | None:
-    """Why the packages of the environment in ``folder`` do not import, or None when they do."""
+    """Why the packages of the environment in ``folder`` do not import, in words; None when they do."""
     answer = ask(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:
         return f"{environment.link} does not run: {answer.why}"

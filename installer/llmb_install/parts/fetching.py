@@ -23,24 +23,26 @@ _SECONDS = 600
 
 
 def has_pip() -> bool:
-    """Whether the Python that runs this program has pip."""
+    """Whether the Python that runs this program can import pip."""
     return importlib.util.find_spec("pip") is not None
 
 
 def hashes(lock: str) -> Set[str]:
-    """The SHA-256 of every file that the text of a lock names."""
+    """Every SHA-256 in the text of a lock, as hexadecimal digits."""
     return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
 def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexSettings) -> None:
-    """Put the package that ``lock`` names, which needs no other, into ``folder``, which is made.
+    """Put the only package that ``lock`` names into the new folder ``folder``, by pip, the user's uv, or
+    ``Sources``.
 
     pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` likes. They are asked
-    once: what they do not get is asked for again by ``Sources``, which knows whether to wait.
+    once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``told``: the indexes
+    that this machine uses. The hash is compared with the lock's.
 
     Raises:
         Unavailable: nobody has it; as ``Sources`` says.
-        OSError: it could not be written.
+        OSError: it could not be written, or ``folder`` is there.
     """
     folder.mkdir()
     own = shutil.which("uv")
@@ -58,7 +60,9 @@ def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexS
 
 
 def _did(argv: List[str], folder: Path, told: IndexSettings) -> bool:
-    """Whether pip or uv has fetched into ``folder``; where it failed, the folder is empty again."""
+    """Run ``argv``, pip or uv, to install into ``folder``; whether it succeeded. After a failure the folder is
+    empty.
+    """
     try:
         subprocess.run(
             [*argv, "--target", "."],

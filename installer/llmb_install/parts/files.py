@@ -25,8 +25,10 @@ Loader = Callable[[str, str, type[LLMBError]], tuple[Any, Lines]]
 
 
 def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any], Lines]:
-    """The keys and values in ``cluster_config.yaml``, answers or a play file, and their lines; none in a file that says
-    nothing: emptied by hand, or by a disk that was full.
+    """The keys and values in ``cluster_config.yaml``, answers or a play file, and their lines by ``$.key``.
+
+    Both are empty for a file that says nothing: emptied by hand, or by a disk that was full. Values are not checked.
+    ``load`` parses the text.
 
     Raises:
         ConfigError: it cannot be read, is not YAML (with the line), or is of a later release.
@@ -51,7 +53,7 @@ def read_settings(path: Path, load: Loader = load_text) -> tuple[dict[str, Any],
 
 
 def no_installation(install: Path) -> EnvironmentLacks:
-    """The refusal of a command that needs an installation, where there is none."""
+    """The error for a command that needs an installation, where ``install`` has none; not raised here."""
     return EnvironmentLacks(
         f"there is no installation in {install}",
         remedy="set LLMB_INSTALL or --install-path to one, or make one with ./installer.py",
@@ -59,7 +61,7 @@ def no_installation(install: Path) -> EnvironmentLacks:
 
 
 def answers_file(path: Path, text: str) -> Small:
-    """The file ``.llmb/answers.yaml``, with the answers that later commands use."""
+    """The part that keeps the answers, ``text`` in YAML, in the file ``path`` for later commands; not written yet."""
 
     def look() -> str | None:
         """What is wrong with the file of answers; None: nothing."""
@@ -70,7 +72,7 @@ def answers_file(path: Path, text: str) -> Small:
         return f"{path} is missing or differs from the answers given"
 
     def make() -> None:
-        """Write the file of answers."""
+        """Write the file of answers, and its folder."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path.parents[1], path, text)
 
@@ -86,13 +88,16 @@ class WorkloadFolders(Artefact):
     id = "workloads"
 
     def is_complete(self) -> bool:
+        """Whether all folders are there."""
         return all(folder.is_dir() for folder in self.folders)
 
     def make(self) -> None:
+        """Make the folders that are missing."""
         for folder in self.folders:
             folder.mkdir(parents=True, exist_ok=True)
 
     def verify(self) -> str | None:
+        """Which folders are missing, or are this user's and not writable, in words; None: none."""
         bad = [str(folder) for folder in self.folders if not folder.is_dir() or _owner_cannot_write(folder)]
         return f"missing or not writable: {', '.join(bad)}" if bad else None
 
@@ -101,7 +106,10 @@ class WorkloadFolders(Artefact):
 
 
 def _owner_cannot_write(folder: Path) -> bool:
-    """Whether we own it and cannot write to it. Colleagues need not: they keep runs in folders of their own."""
+    """Whether this user owns the folder and cannot write to it.
+
+    Colleagues need not: they keep runs in their own folders.
+    """
     return folder.stat().st_uid == os.geteuid() and not os.access(folder, os.W_OK)
 
 
@@ -189,13 +197,13 @@ _MARK = "of the installation that this file stands in, also through a symbolic l
 
 
 def wrapper_text(command: str) -> str:
-    """The script in ``bin`` that starts a command."""
+    """The text of the shell script in ``bin`` that starts ``command``, ``llmb-run`` or ``llmb-install``."""
     program = _PROGRAM.format(command=command, package=COMMANDS[command])
     return _SCRIPT.format(command=command, which=_WHICH[command], program=program)
 
 
 def commands(folder: Path) -> Small:
-    """``llmb-run`` and ``llmb-install`` in ``folder``, as scripts that start the tool's Python."""
+    """The part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; not written yet."""
     paths = [folder / name for name in COMMANDS]
 
     def look() -> str | None:
@@ -213,12 +221,12 @@ def commands(folder: Path) -> Small:
 
 
 def is_ours(path: Path) -> bool:
-    """Whether the installer wrote the file, in this release or an earlier one."""
+    """Whether ``path`` is a script of ``bin`` that the installer wrote, in this release or an earlier one."""
     return path.is_file() and _MARK in path.read_text(encoding="utf-8", errors="replace")
 
 
 def is_current(path: Path) -> bool:
-    """Whether a script in ``bin`` is what this release writes, and can be executed."""
+    """Whether ``path`` is the script that this release writes to ``bin`` under its name, and can be executed."""
     if not path.is_file() or not path.stat().st_mode & 0o100:
         return False
     return path.read_text(encoding="utf-8", errors="replace") == wrapper_text(path.name)

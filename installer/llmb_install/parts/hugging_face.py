@@ -30,8 +30,11 @@ _ATTEMPTS = 6
 
 
 def check_token(token: Secret) -> str:
-    """What is wrong with a token, or an empty string: also when Hugging Face cannot be reached from here, or the
-    package that asks it is not there yet. ``ModelFiles`` asks again when it gets no files."""
+    """What is wrong with a Hugging Face token, in words, asked there within seconds; empty: nothing that is known.
+
+    Empty also when Hugging Face cannot be reached from here, or the package that asks it is not there yet.
+    ``ModelFiles`` asks again when it gets no files.
+    """
     value = token.reveal()
     if not value.isascii() or any(c.isspace() for c in value):
         return "this is not a token: it contains a space or a non-ASCII character"
@@ -67,6 +70,7 @@ class ModelFiles(Artefact):
 
     @property
     def id(self) -> str:
+        """The name of the part in messages and in ``--json``: ``hugging-face OWNER/NAME``."""
         return f"hugging-face {self.repository}"
 
     download = 20_000_000
@@ -76,7 +80,7 @@ class ModelFiles(Artefact):
         return f"fetch tokenizer and configuration of {self.repository} to {self.cache}"
 
     def is_complete(self) -> bool:
-        """Whether every file of the receipt is there with its size."""
+        """Whether every file that the receipt names is there with its size; False without a receipt for this commit."""
         receipt = read_receipt(self._receipt)
         if receipt is None or (receipt.get("repository"), receipt.get("revision")) != (self.repository, self.revision):
             return False
@@ -85,7 +89,10 @@ class ModelFiles(Artefact):
         return bool(found) and all(path.is_file() and path.stat().st_size == bytes_ for path, bytes_ in found)
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Download, then look at the result without the network.
+        """Download the files unless they are there, or ``anew``, and look at them without the network; whether it
+        did.
+
+        Writes a receipt with their sizes.
 
         Raises:
             EnvironmentLacks: the files are not available; the remedy names the page to visit.
@@ -110,6 +117,7 @@ class ModelFiles(Artefact):
         return True
 
     def verify(self) -> str | None:
+        """What is wrong with the files, in words, by their sizes and a look without network; None: nothing."""
         if not self.is_complete():
             return f"files of {self.repository} are missing or changed in {self.cache}"
         if not self._hub.is_complete():
@@ -122,7 +130,11 @@ class ModelFiles(Artefact):
         return None
 
     def _offline(self) -> None:
-        """What a job without network will do: find the files in the cache."""
+        """Look for the files in the cache as a job without network will.
+
+        Raises:
+            EnvironmentLacks: they are not all there
+        """
         from huggingface_hub.errors import LocalEntryNotFoundError
 
         try:
@@ -134,14 +146,16 @@ class ModelFiles(Artefact):
             ) from error
 
     def _snapshot(self, **more: Any) -> Path:
-        """Look for the files, or fetch them; returns their folder. ``more`` goes to ``snapshot_download``."""
+        """Look for the files, or fetch them; returns their folder. ``more``: further arguments of
+        ``snapshot_download``.
+        """
         from huggingface_hub import snapshot_download
 
         more |= {"revision": self.revision, "cache_dir": self.cache, "allow_patterns": list(PATTERNS)}
         return Path(str(snapshot_download(self.repository, **more)))
 
     def _download(self, anew: bool) -> Path:
-        """Fetch the files, with several attempts; returns their folder.
+        """Fetch the files, in up to six attempts; returns their folder. ``anew``: also those that are in the cache.
 
         Raises:
             EnvironmentLacks: they cannot be had
@@ -168,7 +182,11 @@ class ModelFiles(Artefact):
         raise AssertionError("the last attempt returns or raises")
 
     def _explained(self, error: Exception, page: str) -> EnvironmentLacks:
-        """The error that says why the files did not come, and what to do."""
+        """The error that says why the files did not come, and what to do; asks Hugging Face whether it accepts the
+        token.
+
+        ``page``: the address of the repository.
+        """
         from huggingface_hub.errors import RepositoryNotFoundError
 
         token = self._token
@@ -190,19 +208,19 @@ class ModelFiles(Artefact):
 
 
 def _endpoint() -> str:
-    """The address of Hugging Face, or of the site's mirror."""
+    """The address of Hugging Face, or of the site's mirror (``HF_ENDPOINT``)."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 
 
 def _import_from(environment: Environment) -> None:
-    """Let the packages of ``environment`` be imported, where the tool has none of that name."""
+    """Let this process import the packages of ``environment``, from now on, where the tool has none of that name."""
     for folder in environment.folder.glob("lib/python3.*/site-packages"):
         if str(folder) not in sys.path:
             sys.path.append(str(folder))
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether it may work later: too many requests, or a server's own trouble."""
+    """Whether a failed download may work later, by its HTTP status: too many requests, or a server's own trouble."""
     seen: BaseException | None = error
     while seen is not None:
         status = getattr(getattr(seen, "response", None), "status_code", 0)

@@ -70,6 +70,7 @@ class Image(Artefact):
 
     @property
     def id(self) -> str:
+        """The name of the part in messages and in ``--json``: ``image FILE``."""
         return f"image {self.path.name}"
 
     @property
@@ -79,28 +80,33 @@ class Image(Artefact):
 
     @property
     def install(self) -> Path:
-        """The installation, or the bundle, that the image is imported for."""
+        """The folder of the installation, or of the bundle, that the image is imported for."""
         return self.receipts.parent.parent
 
     @property
     def root(self) -> Path:
-        """Where it lies until it is whole, under whose lock: the installation, or its own folder, where others write
-        too, or where that is another file system."""
+        """The folder under which the image lies until it is whole, and whose lock guards that.
+
+        The installation; or the image's own folder, where others write too, or where that is another file system.
+        """
         folder = self.path.parent
         return root_for(folder, self.install) if self.is_private else folder
 
     @property
     def inspector(self) -> Inspector:
-        """What looks into image files, where images are imported."""
+        """What looks into image files, where images are imported: on this machine or on a compute node."""
         return Inspector(self.prefix)
 
     def receipt_path(self) -> Path:
-        """Where its receipt is written: beside it, or in the installation, where the folder is read-only."""
+        """The file for the image's receipt: beside the image, or, if that folder is read-only, in ``receipts``."""
         beside, own = self._receipt_paths()
         return beside if os.access(self.path.parent, os.W_OK) else own
 
     def receipt(self) -> dict[str, Any] | None:
-        """The receipt that fits the file's size and time, else the one beside it, else our own."""
+        """The image's receipt that fits the file's size and time, else the one beside it, else that in ``receipts``.
+
+        None where there is none. One that does not fit is returned all the same.
+        """
         found = [receipt for receipt in map(read_receipt, self._receipt_paths()) if receipt]
         status = status_of(self.path)
         key = (status.st_size, status.st_mtime_ns) if status else None
@@ -108,12 +114,15 @@ class Image(Artefact):
         return next(iter([*fitting, *found]), None)
 
     def _receipt_paths(self) -> tuple[Path, Path]:
-        """Where the image's receipt may lie: beside it, or in the installation."""
+        """The two files in which the image's receipt may be: beside the image, and in the installation."""
         name = f"{self.path.name}.receipt.json"
         return self.path.with_name(name), self.receipts / name
 
     def room(self) -> list[Room]:
-        """None for a file that is there: it may be adopted. A compute node is asked for its own when it imports."""
+        """The space that importing the image takes; empty where the file is there: it may be adopted.
+
+        A compute node is asked for its own space when it imports.
+        """
         if self.path.is_file():
             return []
         if self.origin:
@@ -124,7 +133,10 @@ class Image(Artefact):
         return [Room(self.path.parent, IMAGE_BYTES, self.id), unpacked]
 
     def lacks(self) -> list[EnvironmentLacks]:
-        """Enroot, or the image in the folder that it is to be taken from; a compute node is asked for its own."""
+        """What this machine lacks to import the image: Enroot, or the file to take it from; empty: nothing.
+
+        Empty also where the file is there. Where a compute node imports, it is asked for Enroot only then.
+        """
         if self.path.is_file():
             return []
         if self.origin is None:
@@ -144,7 +156,10 @@ class Image(Artefact):
         superblock.
 
         Reads 96 bytes and not the whole file, which ``verify`` does. False: there is no file, no receipt, or another
-        image's. Raises what ``require_trusted`` does where the file lies where others could have put it.
+        image's.
+
+        Raises:
+            ConfigError: the file lies where others could have put it
         """
         # A folder elsewhere is one that the settings name.
         named = None if self.path.is_relative_to(self.install) else self.path.parent
@@ -163,7 +178,11 @@ class Image(Artefact):
         return True
 
     def verify(self) -> str | None:
-        """Read the whole image and compare its hash; what is wrong, or None."""
+        """What is wrong with the image, in words, by its receipt and the hash of all of it; None: nothing.
+
+        Raises:
+            ConfigError: the file lies where others could have put it
+        """
         receipt = self.receipt()
         if not self.path.is_file():
             return f"{self.path} is missing"
@@ -178,7 +197,9 @@ class Image(Artefact):
         return None if sha256_of(self.path) == receipt.get("sha256") else f"{self.path} has changed since its import"
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Import it unless it is complete; a whole image without a receipt is adopted.
+        """Import the image unless it is complete, or ``anew``; whether anything changed.
+
+        A whole image without a receipt is adopted: it gets one. The old file stays until the new one takes its place.
 
         Raises:
             EnvironmentLacks: it could not be imported, with the cause, which Enroot does not always say.
@@ -203,29 +224,32 @@ class Image(Artefact):
 
     @property
     def asked_for(self) -> str:
-        """What Enroot is asked for: the image, or its copy in the site's mirror. Its receipt names the source."""
+        """The name under which Enroot asks for the image: its source, or its copy in the site's mirror."""
         host, slash, folder = self.mirror.partition("/")
         return f"{host}#{folder}{slash}{self.source.rpartition('#')[2]}" if host else self.source
 
     def show(self) -> str:
+        """What a dry run prints: the command line that would import the image."""
         return shlex.join(self.import_command(self.path))
 
     def import_command(self, output: Path) -> list[str]:
-        """The command line that imports the image to ``output``."""
+        """The command line that imports the image to ``output``, on a compute node where that is wanted; not run."""
         argv = ["enroot", "import", "--output", str(output), "--arch", self.architecture, f"docker://{self.asked_for}"]
         return [*self.prefix, *argv]
 
     def discard(self) -> None:
+        """Remove the image and its receipts; what is gone already is no error."""
         for receipt in self._receipt_paths():
             receipt.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
 
 def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
-    """Take over the file that is there, when its content is right; tell what is wrong otherwise.
+    """Take over the image file that is there if its content is right, by writing a receipt for it; whether it was.
 
     With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
-    original, a damaged file too. Without one, every byte is unpacked once.
+    original, a damaged file too. Without one, every byte is unpacked once. The user is told what is wrong with it.
+    False also where there is no file.
     """
     if not image.path.exists():
         return False
@@ -253,7 +277,13 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
 
 
 def _require_agreement(image: Image, receipt: Mapping[str, object]) -> None:
-    """Raise BadImage unless the receipt describes this very content, imported from the source that is wanted."""
+    """Refuse an image file unless ``receipt`` describes this very content, imported from the source that is wanted.
+
+    Reads all of the file.
+
+    Raises:
+        BadImage: it does not
+    """
     source, architecture = receipt.get("source"), receipt.get("architecture")
     if (source, architecture) != (image.source, image.architecture):
         raise BadImage(f"its receipt is for {source}, {architecture}")
@@ -269,7 +299,11 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
 
 
 def _take(image: Image, origin: Path, step: Step) -> None:
-    """Link or copy the image from ``origin``, and believe the copy when it is what the receipt there says."""
+    """Link or copy the image from the file ``origin`` to its place, with the receipt there, whose hash is compared.
+
+    Raises:
+        EnvironmentLacks: ``origin`` is not what its receipt says; nothing is left of it
+    """
     fresh = unfinished(image.root, image.path.name)
     receipt = _receipt_beside(origin) or {}
     try:
@@ -343,7 +377,10 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
 def _run_enroot(
     image: Image, output: Path, reporter: Reporter, step: Step, env: Mapping[str, str]
 ) -> tuple[command.Finished, enroot.Watch]:
-    """Import to ``output``; returns how Enroot ended, and what it was seen to do."""
+    """Run Enroot's import of the image to ``output``; returns how it ended, and what it was seen to do.
+
+    A failure is in the status, not raised.
+    """
     unpacked: AbstractContextManager[Mapping[str, str]] = nullcontext({})
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
         unpacked = import_folder(image.install, temporary_folder(env))
@@ -354,7 +391,7 @@ def _run_enroot(
 
 
 def _not_found(program: str) -> EnvironmentLacks:
-    """The error that a program which imports images is missing."""
+    """The error that ``program``, with which images are imported, is missing."""
     return EnvironmentLacks(
         f"container images cannot be imported: {program} was not found",
         remedy="install Enroot here, import on a compute node with --install-method srun, or point --image-folder "
@@ -363,7 +400,11 @@ def _not_found(program: str) -> EnvironmentLacks:
 
 
 def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | None = None) -> None:
-    """``digest``: the registry's name for the content; None where nobody has said it."""
+    """Write the image's receipt, for the content of ``path``, all of which is read for its hash.
+
+    ``adopted``: the file was there before. ``digest``: the registry's name for the content; None where nobody has said
+    it.
+    """
     status = path.stat()
     receipt = {
         "schema": 1,
@@ -380,21 +421,30 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | Non
 
 
 def _store(image: Image, receipt: Mapping[str, object]) -> None:
-    """Write the image's receipt to its place."""
+    """Write ``receipt`` as the image's, to ``Image.receipt_path``."""
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
     write_record(image.root if target.parent == image.path.parent else image.install, target, receipt)
 
 
 def _open_as_folder(image: Image, file: Path) -> None:
-    """Let whoever may read a shared folder read the image in it, whatever the umask: others would import it anew."""
+    """Let whoever may read a shared image folder read ``file``, the image, whatever the umask.
+
+    Else they would import it anew. Does nothing for an image in the installation itself.
+    """
     if not image.is_private:
         with contextlib.suppress(PermissionError):  # a link to somebody else's file
             file.chmod(file.stat().st_mode & 0o777 | image.path.parent.stat().st_mode & 0o044)
 
 
 def _require_open(image: Image) -> None:
-    """Refuse an image that is closed to us. It is not unusable: its owner, and whoever shares it, would lose it."""
+    """Refuse an image file that is somebody else's and closed to this user, which is no reason to import it anew.
+
+    A file that is missing passes.
+
+    Raises:
+        EnvironmentLacks: it is closed; names its owner
+    """
     status = status_of(image.path)
     if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
         raise EnvironmentLacks(
@@ -405,7 +455,13 @@ def _require_open(image: Image) -> None:
 
 @contextmanager
 def _locked(image: Image, reporter: Reporter) -> Iterator[None]:
-    """The lock of a folder that others write to as well, and what a killed import has left there removed."""
+    """Hold the lock of an image folder that others write to as well, for at most two hours of waiting.
+
+    What a killed import of this user has left there is removed first.
+
+    Raises:
+        EnvironmentLacks: the lock is closed to us or held for too long
+    """
     folder = image.root
     open_as_folder(folder)
     with install_lock(folder, reporter, patience=_IMPORT_SECONDS):
@@ -416,10 +472,10 @@ def _locked(image: Image, reporter: Reporter) -> Iterator[None]:
 
 
 def _require_writable(image: Image) -> None:
-    """Refuse an image folder in which the image cannot be written.
+    """Make the image's folder, and refuse one in which the image cannot be written.
 
     Raises:
-        EnvironmentLacks: it is one
+        EnvironmentLacks: it cannot be made or written, or a folder has the image's name
     """
     folder = image.path.parent
     try:
@@ -440,7 +496,13 @@ def _require_writable(image: Image) -> None:
 
 
 def _require_space(image: Image) -> None:
-    """Room for the image, and for its unpacked layers where Enroot unpacks them."""
+    """Refuse to import an image where there is no room for it, or for its layers where Enroot unpacks them.
+
+    On a compute node that imports, it is the node's view that counts; one that says nothing passes.
+
+    Raises:
+        EnvironmentLacks: there is too little
+    """
     for folder, needed, remedy in (
         (image.path.parent, IMAGE_BYTES, "choose another --image-folder"),
         (temporary_folder(image.env), UNPACKED_BYTES, "set ENROOT_TEMP_PATH to a folder with more room"),

@@ -22,7 +22,10 @@ class NetrcEntry:
 
 
 def entries(text: str) -> list[NetrcEntry]:
-    """All entries, in their order. An entry ends where the next one, or a macro, begins."""
+    """All entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
+
+    An entry ends where the next one, or a macro, begins.
+    """
     found: list[NetrcEntry] = []
     words = iter(_words(text))
     while following := next(words, None):
@@ -44,7 +47,7 @@ def entries(text: str) -> list[NetrcEntry]:
 
 
 def reached(text: str) -> list[NetrcEntry]:
-    """The entries that curl finds: none after ``default``, which fits every host."""
+    """The entries of a netrc file that curl finds: those before ``default``, which fits every host."""
     return list(takewhile(lambda entry: entry.host, entries(text)))
 
 
@@ -56,7 +59,7 @@ def added(text: str, lines: str) -> str:
 
 
 def without(text: str, hosts: Collection[str]) -> str:
-    """``text`` without the entries of ``hosts``; comments between them stay."""
+    """The text of a netrc file without the entries of ``hosts``; comments between them stay."""
     for entry in reversed(entries(text)):
         if entry.host in hosts:
             inside = text[entry.start : entry.end].splitlines(keepends=True)
@@ -71,7 +74,7 @@ def without(text: str, hosts: Collection[str]) -> str:
 
 
 def _words(text: str) -> list[tuple[int, str]]:
-    """Position and text of every word outside comment lines."""
+    """Every word of a netrc text outside comment lines, each with its position in the text before it."""
     found: list[tuple[int, str]] = []
     for line in re.finditer(r"[^\n]+", text):
         if not line[0].lstrip().startswith("#"):

@@ -24,7 +24,10 @@ _METADATA = ".dist-info"
 
 
 def add_clone(environment: Path, clone: Path) -> None:
-    """Have the Python of ``environment`` import ``clone`` as it is; the record of that is a package's."""
+    """Have the Python of ``environment`` import the packages of ``clone`` where they are, like an editable install.
+
+    Writes ``llmb.pth`` and the metadata of a package ``llmb``, which must not be there yet.
+    """
     packages = next(environment.glob("lib/python3.*/site-packages"))
     # Python reads this file as the locale's encoding, which may not have the letters of a path.
     folders = [os.fsencode(clone / name) for name in ("common", "cli", "installer")]
@@ -41,8 +44,9 @@ def add_clone(environment: Path, clone: Path) -> None:
 def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[str]:
     """Link those packages of the environment ``source`` into ``target`` that ``wanted`` names as ``NAME==VERSION``.
 
-    Nothing happens where the Pythons differ, where the file system has no hard links, or where a file of ``source`` is
-    damaged. Returns what was linked.
+    Returns what was linked, as ``NAME==VERSION``. Nothing happens, and the list is empty, where the Pythons differ,
+    where the file system has no hard links, or where a file of ``source`` is damaged. Packages that ``target`` has
+    stay.
     """
     source = source.resolve()  # its link may move while we read
     here = next(source.glob("lib/python3.*/site-packages"), None)
@@ -60,7 +64,11 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
 
 
 def _link(metadata: Path, there: Path) -> None:
-    """Link one package. Its programs stay behind: each names the Python that it was installed for."""
+    """Link the files of one package, by its metadata folder, into the ``site-packages`` folder ``there``.
+
+    Its programs stay behind: each names the Python that it was installed for. Its record is written last, which makes
+    it an installed package.
+    """
     record = metadata / "RECORD"
     with record.open(encoding="utf-8", newline="") as stream:
         rows = [row for row in csv.reader(stream) if row and not row[0].startswith(("..", "/"))]
@@ -92,7 +100,10 @@ def _requirement(metadata: Path) -> str:
 
 
 def _can_link(here: Path, there: Path) -> bool:
-    """Whether files of one ``site-packages`` can have a second name in the other."""
+    """Whether files in ``here`` can have a hard link in ``there``, both ``site-packages`` folders.
+
+    Tried with one file.
+    """
     probe = there / f".llmb-link-{os.getpid()}"
     source = next(here.glob(f"*{_METADATA}/RECORD"), None)
     try:

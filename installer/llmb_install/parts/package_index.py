@@ -63,13 +63,20 @@ class Sources:
         """What indexes said that did not let the last ``links`` look, although others had its files."""
 
     def configured(self, location: str) -> str:
-        """The index or page of links that ``location`` is of, as it may be shown; itself where it is of none."""
+        """The index or page of links whose file ``location`` is, as it may be shown; ``location`` itself if it is of
+        none.
+
+        Without user, password and fragment.
+        """
         shown = without_password(location)
         known = [without_password(source) for source in (*self._indexes, *self._pages)]
         return next((source for source in known if shown.startswith(source)), shown)
 
     def links(self, package: str, accepts: Callable[[str], bool] = bool, more: Collection[str] = ()) -> List[Link]:
-        """The files of ``package`` whose names ``accepts`` likes; ``more``: further indexes to ask.
+        """The files of ``package`` whose names ``accepts`` likes, never none, from all pages and indexes that are
+        told.
+
+        ``more``: further indexes to ask. Each page is read once; what did not let us look is kept in ``refusal``.
 
         Raises:
             Unavailable: there is none; with what each index said that did not answer, or did not let us look.
@@ -106,10 +113,13 @@ class Sources:
     def fetch(
         self, package: str, accepts: Callable[[str], bool], hashes: Collection[str], more: Collection[str] = ()
     ) -> bytes:
-        """The first file that ``accepts`` likes and whose SHA-256 is one of ``hashes``.
+        """The content of the first file of ``package`` whose name ``accepts`` likes and whose SHA-256 is in
+        ``hashes``.
+
+        ``more``: further indexes to ask.
 
         Raises:
-            Unavailable: there is none.
+            Unavailable: there is none; what the last file that was tried was refused for.
         """
         problems = []
         for link in self.links(package, accepts, more):
@@ -126,14 +136,16 @@ class Sources:
         raise problems[-1]
 
     def _seconds(self) -> float:
-        """How many seconds an index may be silent, by uv's own setting."""
+        """How many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``; 60 where that is no
+        number.
+        """
         try:
             return float(self._env.get("UV_HTTP_TIMEOUT") or 60)
         except ValueError:
             return 60.0
 
     def _page(self, page: str) -> List[Link]:
-        """The files that a page of links, or a folder, names; each is read once.
+        """The files that a page of links, or a folder, names; each is read once, and kept. Empty: it names none.
 
         Raises:
             Unavailable: it cannot be read
@@ -143,7 +155,9 @@ class Sources:
         return self._read_pages[page]
 
     def _read_page(self, page: str) -> List[Link]:
-        """The files that a page of links, or a folder, names.
+        """The files that a page of links, or a folder, names, read now.
+
+        A server that did not answer before is not asked again.
 
         Raises:
             Unavailable: it cannot be read, or is a page for people
@@ -209,7 +223,7 @@ class Sources:
             raise refusals.unanswered(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
-        """The request for an address, with the user and password that are known for its host."""
+        """The request for an address, with the user and password that are known for its host; not sent."""
         parts = urllib.parse.urlsplit(location)
         host = parts.netloc.rpartition("@")[2]
         request = urllib.request.Request(
@@ -222,7 +236,10 @@ class Sources:
         return request
 
     def _credentials(self, parts: urllib.parse.SplitResult) -> Optional[Tuple[str, str]]:
-        """Of the address, of an index on the same host, or of the user's netrc."""
+        """User and password for an address: its own, those of an index on the same host, or of the user's netrc.
+
+        None where nobody knows any.
+        """
         for index in (parts.geturl(), *self._indexes, *self._pages):
             try:
                 known = urllib.parse.urlsplit(index)
@@ -237,18 +254,23 @@ class Sources:
         return (entry[0], entry[2] or "") if entry else None
 
     def _proxies(self) -> Dict[str, str]:
-        """The proxy for each scheme, by the settings for packages, else by the environment."""
+        """The address of the proxy for each scheme, by the settings for packages, else by the environment; empty:
+        none.
+        """
         told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
         return {**urllib.request.getproxies(), **told}
 
     def _by_proxy(self, location: str) -> str:
-        """The proxy that was used, for a message; empty where there was none."""
+        """`` (by the proxy ADDRESS)``, for a message about ``location``; empty where no proxy was used for it."""
         host = _host(location).rpartition("@")[2]
         proxy = self._proxies().get(location.partition(":")[0])
         return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
     def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
-        """The TLS settings for an address; without any certificates, or for a trusted host, nothing is verified."""
+        """The TLS settings for an address.
+
+        Nothing is verified for a trusted host, and on a machine without any certificates where no password is sent.
+        """
         given = self._env.get("SSL_CERT_FILE")
         context = ssl.create_default_context(cafile=given if given and Path(given).is_file() else None)
         if self._env.get("SSL_CLIENT_CERT"):
@@ -264,7 +286,7 @@ class Sources:
 
 
 def _normal(name: str) -> str:
-    """The name of a package in the spelling of indexes."""
+    """The name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -276,7 +298,7 @@ def _local(location: str) -> Optional[Path]:
 
 
 def _host(page: str) -> str:
-    """Host and port of an address.
+    """Host and port of an address, with user and password if it has them; empty for a path.
 
     Raises:
         Unavailable: it is none, such as http://[::1/simple.
@@ -288,7 +310,7 @@ def _host(page: str) -> str:
 
 
 def _joined(base: str, link: str) -> str:
-    """Where a link on a page leads; empty where that is no address."""
+    """The address to which ``link`` on the page ``base`` leads; empty where that is no address."""
     try:
         return urllib.parse.urljoin(base, link)
     except ValueError:
@@ -301,7 +323,7 @@ def without_fragment(location: str) -> str:
 
 
 def _is_html(text: str) -> bool:
-    """Whether a text is HTML."""
+    """Whether a text looks like HTML: it begins with ``<``."""
     return text.lstrip()[:1] == "<"
 
 
@@ -311,7 +333,7 @@ def _is_for_people(text: str) -> bool:
 
 
 def _together(problems: List[Unavailable]) -> Unavailable:
-    """What several indexes answered, as one error."""
+    """What several indexes answered, as one error; not raised."""
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
     down = all(problem.down for problem in problems)
@@ -320,7 +342,11 @@ def _together(problems: List[Unavailable]) -> Unavailable:
 
 
 def _persistently(read: Callable[[], bytes]) -> bytes:
-    """What ``read`` returns, perhaps not at once: a server that is overloaded, or hung up, is asked twice more."""
+    """What ``read`` returns; where its error says that asking later may help, it is tried twice more after a pause.
+
+    Raises:
+        Unavailable: no try succeeded, or there is no use in another, or the server wants us to wait too long
+    """
     for pause in PAUSES:
         try:
             return read()
@@ -336,7 +362,13 @@ def _persistently(read: Callable[[], bytes]) -> bytes:
 
 
 def _bounded(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
-    """What ``work`` returns. Looking a name up, and each address of a host, has a patience of its own."""
+    """What ``work`` returns, in at most ``seconds``, however long it takes to look a name up or to try each address.
+
+    ``shown`` is what the message says did not answer.
+
+    Raises:
+        Unavailable: ``work`` raised it, or has not ended; it then goes on in its thread, and nobody waits for it
+    """
     silence = refusals.unanswered(shown, TimeoutError(f"no answer in {seconds:.0f} s"))
     ended: List[Union[bytes, Unavailable]] = [silence]
 

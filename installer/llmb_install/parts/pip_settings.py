@@ -41,7 +41,10 @@ class IndexSettings(NamedTuple):
 
 
 def settings(env: Mapping[str, str]) -> IndexSettings:
-    """What pip is told by its files and by ``env``; variables of uv's own win."""
+    """What pip is told by its files and by ``env``, as variables and options of uv; variables of uv's own win.
+
+    ``options`` is ``--no-index`` or empty. Settings that uv needs no word for are left out.
+    """
     chosen = _pip_settings(env)
     variables = {}
     for name, value in chosen.items():
@@ -61,7 +64,11 @@ def settings(env: Mapping[str, str]) -> IndexSettings:
 
 
 def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
-    """As ``pip install`` sees them: files from the machine's to the user's, sections, variables; the later one wins."""
+    """The settings of ``pip install``, by their names in its files: ``index-url``.
+
+    From the machine's files to the user's, sections, then ``PIP_`` variables; the later one wins. A file that cannot be
+    parsed is passed over.
+    """
     found: Dict[Tuple[str, str], str] = {}
     for path in _pip_files(env):
         parser = configparser.RawConfigParser()
@@ -79,7 +86,10 @@ def _pip_settings(env: Mapping[str, str]) -> Dict[str, str]:
 
 
 def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
-    """Yields the configuration files that pip reads, the least important first."""
+    """Yields the configuration files that pip reads, the least important first; they need not exist.
+
+    Nothing where ``PIP_CONFIG_FILE`` is the null device.
+    """
     own = env.get("PIP_CONFIG_FILE")
     if own == os.devnull:
         return
@@ -96,6 +106,6 @@ def _pip_files(env: Mapping[str, str]) -> Iterator[Path]:
 
 
 def has_certificates() -> bool:
-    """Whether this machine has certificates of authorities."""
+    """Whether this machine has certificates of authorities where Python's OpenSSL looks for them."""
     paths = ssl.get_default_verify_paths()
     return bool(paths.cafile or (paths.capath and any(Path(paths.capath).iterdir())))

@@ -51,7 +51,7 @@ class Unavailable(Exception):
 
 
 def without_password(location: str) -> str:
-    """An address without user, password and fragment, as it may be shown."""
+    """An address without user, password and fragment, as it may be shown; a path stays as it is."""
     try:
         parts = urllib.parse.urlsplit(location)
     except ValueError:
@@ -60,7 +60,10 @@ def without_password(location: str) -> str:
 
 
 def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
-    """What to say where ``shown`` gave no answer at all, or only half of one; ``by``: the proxy that was asked."""
+    """The error that ``shown`` gave no answer at all, or only half of one, because of ``error``; not raised.
+
+    ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
+    """
     cause: Any = error
     while isinstance(cause, urllib.error.URLError):
         cause = cause.reason
@@ -87,15 +90,15 @@ def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
 
 
 def broken_off(location: str, what: str, where: str = "") -> Unavailable:
-    """The error that a file ends before its end."""
+    """The error that a file at ``location`` ends before its end; ``what`` it is, ``where`` it ends, put behind that."""
     remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
     return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
 
 
 def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
-    """What to say of an answer that is none of a file.
+    """The error for an HTTP answer of ``shown`` that has no file; not raised.
 
-    ``retry_after``: that header, if it has one; ``known``: it was told a user and a password.
+    ``retry_after``: that header, empty if it has none; ``known``: it was told a user and a password.
     """
     code = f"{status} {reason}"
     later = _seconds(retry_after)
@@ -123,13 +126,16 @@ def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bo
 
 
 def nowhere(package: str, asked: str) -> Unavailable:
-    """What to say where nobody has any file of ``package``; ``asked``: who was asked, and what they answered."""
+    """The error that nobody has any file of ``package``; ``asked``: who was asked, and what they answered."""
     remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
     return Unavailable(f"no index or folder has {package} ({asked})", remedy, absent=True)
 
 
 def web_page(shown: str, text: str) -> Unavailable:
-    """What to say of a page for people in place of a file or of a list of files."""
+    """The error that ``shown`` answers with a page for people in place of a file or of a list.
+
+    Names the title in ``text``.
+    """
     title = re.search(r"<title[^>]*>\s*(.*?)\s*</title", text, re.IGNORECASE | re.DOTALL)
     named = f" ({' '.join(title[1].split())[:60]!r})" if title else ""
     remedy = f"log in to the network or the proxy that answers in its place, or {OTHER_INDEX}"
@@ -137,7 +143,7 @@ def web_page(shown: str, text: str) -> Unavailable:
 
 
 def other_content(shown: str) -> Unavailable:
-    """What to say of a file whose hash is not that of the lock."""
+    """The error that the file ``shown`` has another hash than the lock says."""
     remedy = (
         f"have those who run it fetch the file again, or {OTHER_INDEX}; what the locks do not name is never installed"
     )
@@ -145,7 +151,7 @@ def other_content(shown: str) -> Unavailable:
 
 
 def _of_proxy(shown: str, why: str) -> Unavailable:
-    """The error that a proxy wants a user."""
+    """The error that ``shown`` cannot be reached because the proxy wants a user; ``why`` ends the message."""
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
 
@@ -157,7 +163,7 @@ def _tls(cause: ssl.SSLError) -> str:
 
 
 def _seconds(text: str) -> float:
-    """What ``Retry-After`` asks for: seconds, or a date (RFC 9110, 10.2.3); 0 where it asks for nothing."""
+    """How many seconds the header ``Retry-After`` asks to wait, as a number or a date; 0 where it asks for nothing."""
     if text.strip().isdigit():
         return float(text)
     date = parsedate_tz(text)

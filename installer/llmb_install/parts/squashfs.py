@@ -58,7 +58,8 @@ class Inspector:
         self._prefix = list(prefix)
 
     def check(self, path: Path, architecture: str) -> int:
-        """All checks: superblock, listing, architecture of the programs inside. Returns the file system's size.
+        """Check an image file: superblock, listing, architecture of the programs inside. Its file system's size in
+        bytes.
 
         Raises:
             BadImage: it is damaged, not an image, or for other machines.
@@ -76,7 +77,7 @@ class Inspector:
         return used
 
     def read_everything(self, path: Path) -> None:
-        """Unpack every byte of the image to nowhere.
+        """Refuse an image file with a damaged block, by unpacking every byte of it to nowhere.
 
         Compressed blocks that are damaged fail here. Enroot stores file contents uncompressed (``-noD``), without any
         checksum: only the hash in a receipt can tell whether those are what was imported.
@@ -91,10 +92,12 @@ class Inspector:
             raise BadImage(f"its content cannot be read ({cause[0] if cause else 'unsquashfs failed'})")
 
     def _architecture(self, path: Path, names: list[str]) -> str:
-        """The architecture of an image's programs, by the head of one of them.
+        """The architecture of an image's programs, ``x86_64`` or ``aarch64``, by the head of one of them.
+
+        One that is not known is a text for people. ``names``: all paths in the image.
 
         Raises:
-            BadImage: it has none
+            BadImage: it has no program
         """
         programs = [name for name in names if name.lstrip("/").rpartition("/")[0] in _PROGRAM_FOLDERS]
         for name in sorted(programs, key=lambda name: name.rpartition("/")[2] not in _USUAL)[:_TRIES]:
@@ -105,7 +108,7 @@ class Inspector:
         raise BadImage("it contains no program in bin or usr/bin, so it is not a container image")
 
     def _unsquashfs(self, *arguments: str, most: int = MOST_BYTES) -> Answer:
-        """Its answer, cut after ``most`` bytes.
+        """Run ``unsquashfs`` with ``arguments``; its answer, cut after ``most`` bytes. A failure is in the answer.
 
         Raises:
             EnvironmentLacks: it cannot run, or hangs.

@@ -33,7 +33,7 @@ BESIDE = Path(sys.executable).parent
 
 
 def at_hand(*folders: Path) -> Optional[str]:
-    """uv in one of ``folders``, else that of the Python that runs this."""
+    """The path of uv in one of ``folders``, else beside the Python that runs this; None where there is none."""
     for folder in (*folders, BESIDE):
         program = folder / "uv"
         if os.access(str(program), os.X_OK):
@@ -47,10 +47,11 @@ def on_path() -> Optional[str]:
 
 
 def fetched(folder: Path, told: IndexSettings) -> str:
-    """The locked uv, which is in ``folder`` from now on.
+    """Fetch the uv that the lock names into ``folder``, which is made; returns its path. What is there is replaced.
 
     Raises:
         Unavailable: no folder, page or index that packages come from has it for this machine.
+        OSError: it could not be written; names the path.
     """
     program = folder / "uv"
     fresh = folder / f".uv.{os.getpid()}"
@@ -70,12 +71,15 @@ def fetched(folder: Path, told: IndexSettings) -> str:
 
 
 def may_know_better(problem: Unavailable) -> bool:
-    """Whether the user's own uv, or pip, may get what we do not: told what only they understand, they are believed."""
+    """Whether the user's own uv, or pip, may get what we could not, for the reason ``problem``.
+
+    They may be told what only they understand, such as a keyring: then they are to be tried.
+    """
     return on_path() is not None or (problem.by_name and fetching.has_pip())
 
 
 def is_for_here(name: str) -> bool:
-    """Whether ``name`` is the wheel of the locked release for this machine."""
+    """Whether the file name ``name`` is that of the wheel of the locked uv for this machine and its C library."""
     version = re.search(r"^uv==([\d.]+)", LOCK.read_text("utf-8"), re.MULTILINE)
     libc = "manylinux" if platform.libc_ver()[0] == "glibc" else "musllinux"
     tag = rf"uv-{re.escape(version[1]) if version else '0'}-.*{libc}_\d+_\d+_{platform.machine()}\b.*\.whl"
@@ -83,7 +87,7 @@ def is_for_here(name: str) -> bool:
 
 
 def obtained(folder: Path, told: IndexSettings) -> str:
-    """uv at hand, or fetched into ``folder``, or the one on PATH.
+    """The path of uv: at hand, else fetched into ``folder``, else the one on PATH.
 
     Raises:
         Unavailable: there is none.
@@ -101,9 +105,9 @@ def obtained(folder: Path, told: IndexSettings) -> str:
 
 
 def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional[str]:
-    """Have uv, which is fetched into ``folder`` if need be, put a Python where it keeps its own.
+    """Have uv download a Python of ``version``, such as 3.12, to where uv keeps its own; why that failed, or None.
 
-    Returns why that failed, or None.
+    uv is fetched into ``folder`` if need be, and gets ten minutes at most.
     """
     told = settings(env)
     try:
@@ -130,16 +134,16 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
 
 def cause(line: str) -> str:
-    """Why uv failed, by the last line that it printed."""
+    """Why uv failed, by the last line that it printed: the line without ``cause: `` before it."""
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
 def install_argv(program: str, python: str, cache: Path, told: IndexSettings, arguments: Iterable[str]) -> List[str]:
-    """As pip does it: byte code for those who cannot write there, and the best file of all indexes.
+    """The command line of ``uv pip install`` for ``arguments``, with byte code and the best file of all indexes.
 
-    uv calls the latter unsafe, because a package may come from another index than expected; here the hashes decide.
-    ``cache`` lies beside the environment and is not the user's: files are linked from there, not written twice, and
-    nothing of it counts against the quota of a home folder.
+    Both are as pip does it. uv calls the latter unsafe, because a package may come from another index than expected;
+    here the hashes decide. ``cache`` lies beside the environment and is not the user's: files are linked from there,
+    not written twice, and nothing of it counts against the quota of a home folder.
     """
     options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
     options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
@@ -149,8 +153,11 @@ def install_argv(program: str, python: str, cache: Path, told: IndexSettings, ar
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
-    """The user's, for what is needed before there is an installation. A relative one is to be ignored, says
-    https://specifications.freedesktop.org/basedir-spec."""
+    """The user's folder for what is needed before there is an installation: ``llmb`` in XDG_CACHE_HOME, else
+    ~/.cache.
+
+    A relative XDG_CACHE_HOME does not count. The folder is not made.
+    """
     chosen = Path(env.get("XDG_CACHE_HOME", ""))
     return (chosen if chosen.is_absolute() else Path.home() / ".cache") / "llmb"
 
@@ -168,9 +175,11 @@ _FETCHED = "3.12"
 
 
 def repair_environment() -> None:
-    """Set HOME where it is not set, as the machine knows it; for a user without a name to one that nobody can write to,
-    and messages name. Forget certificates that are gone, of an environment that was left for instance: uv and Python
-    would know no authority at all."""
+    """Repair this process's variables: set HOME where it is not set, drop those of certificates that are gone.
+
+    A user without a name gets a HOME that nobody can write to, and that messages name. With certificates that are gone,
+    of an environment that was left for instance, uv and Python would know no authority at all.
+    """
     if not os.environ.get("HOME"):
         try:
             os.environ["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
@@ -182,17 +191,20 @@ def repair_environment() -> None:
 
 
 def is_tool_python(version: Version) -> bool:
-    """Whether the tool runs on a version of Python."""
+    """Whether LLMB's own tool runs on this version of Python: 3.10 or newer."""
     return version >= TOOL_MINIMUM
 
 
 def running_version() -> Version:
-    """The version of the Python that runs this program."""
+    """The version of the Python that runs this program, major and minor."""
     return (sys.version_info[0], sys.version_info[1])
 
 
 def find_python(accepts: Accepts) -> Optional[str]:
-    """The path of a Python whose version ``accepts`` likes: the running one, else the first that works on PATH."""
+    """The path of a Python whose version ``accepts`` likes: the running one, else one on PATH, else one of uv's.
+
+    None where there is none.
+    """
     if accepts(running_version()):
         return sys.executable
     for path in _candidates():
@@ -203,7 +215,7 @@ def find_python(accepts: Accepts) -> Optional[str]:
 
 
 def _candidates() -> Iterator[str]:
-    """The paths of Pythons, the preferred ones first.
+    """Yields the paths of Pythons on PATH, then of uv's own, the preferred ones first; not all need to run.
 
     Of every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
     """
@@ -219,13 +231,15 @@ def _candidates() -> Iterator[str]:
 
 
 def version_of(path: str) -> Optional[Version]:
-    """The version of the Python ``path``; None where it does not run."""
+    """The version of the Python at ``path``, which is started for it; None where it does not run."""
     found = _look_at(path)
     return found[1] if found else None
 
 
 def _look_at(path: str) -> Optional[Tuple[str, Version]]:
-    """The real executable behind ``path`` and its version; None where it does not run."""
+    """Path of the real executable and version of the Python at ``path``, which is started; None where it does not
+    run.
+    """
     program = "import sys; print(sys.executable); print(*sys.version_info[:2])"
     try:
         done = subprocess.run(
@@ -246,7 +260,7 @@ def _look_at(path: str) -> Optional[Tuple[str, Version]]:
 
 
 def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
-    """What to do where no such Python is found. Distributions whose own fits have it in every installation."""
+    """What to do where no Python from ``oldest`` to ``newest`` is found, as one line; without ``newest``: or newer."""
     wanted = spelt(oldest, newest) + ("" if newest else " or newer")
     return (
         f"get a Python {wanted}: 'module load python' on a cluster with modules, or as root 'dnf install python3.12' "
@@ -263,9 +277,10 @@ def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
 
 
 def start_with_another(argv: List[str], stream: TextIO) -> int:
-    """Called under an old Python when no newer one was found: have uv fetch one and go on there, or explain.
+    """For a Python that is too old, where no newer one was found: have uv fetch one and go on there, or explain.
 
-    Returns the exit status only where that failed, or where only help was asked for.
+    ``argv``: what to start with it. Returns exit status 3 where that failed, or where only help was asked for; else
+    this process becomes the new Python's. Messages go to ``stream``.
     """
     found = "{}.{}".format(*running_version())
     what = f"LLMB needs Python 3.10 or newer; this is Python {found} ({sys.executable})"
@@ -282,7 +297,13 @@ def start_with_another(argv: List[str], stream: TextIO) -> int:
 
 
 def main() -> None:
-    """Replace this process by uv with the given arguments, fetched first where it is missing."""
+    """Replace this process by uv with its arguments, told what pip is told here.
+
+    It is fetched first where it is missing.
+
+    Raises:
+        SystemExit: with a message, where uv cannot be had
+    """
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)
     told = settings(env)

@@ -44,7 +44,7 @@ class Artefact(ABC):
     @property
     @abstractmethod
     def id(self) -> str:
-        """The name of the artefact in messages and in ``--json``."""
+        """The name of the part in messages and in ``--json``, one of a kind in its installation."""
 
     needs: tuple[str, ...] = ()
     """The ids of those that must be there before."""
@@ -53,19 +53,23 @@ class Artefact(ABC):
     """Bytes to download, and on disk, estimated."""
 
     def room(self) -> Sequence[Room]:
-        """The space that making it needs; the folders must be writable."""
+        """The space that making the part needs, of which the folders must be writable; empty: next to none."""
         return ()
 
     def lacks(self) -> Sequence[EnvironmentLacks]:
-        """What else this machine lacks to make it, found in seconds and without writing anything of it."""
+        """What else this machine lacks to make the part, as errors, found in seconds and without writing anything of
+        it.
+
+        Empty: nothing.
+        """
         return ()
 
     @abstractmethod
     def is_complete(self) -> bool:
-        """Whether it seems to be there and right: a quick look, without writing, network or lock."""
+        """Whether the part seems to be there and right: a quick look, without writing, network or lock."""
 
     def ensure(self, reporter: Reporter, *, anew: bool = False) -> bool:
-        """Make it unless it is complete. Returns whether anything changed.
+        """Make the part unless it is complete. Returns whether anything changed.
 
         ``anew``: it is damaged where the quick look sees nothing. What is large is made and checked beside the old one,
         which stays as it is until a rename puts the new one into its place.
@@ -76,16 +80,20 @@ class Artefact(ABC):
         return True
 
     def make(self) -> None:
-        """Make an artefact that is small, in one go."""
+        """Make a part that is small, in one go; those with an ``ensure`` of their own have none.
+
+        Raises:
+            NotImplementedError: the part has none
+        """
         raise NotImplementedError
 
     @abstractmethod
     def verify(self) -> str | None:
-        """What is wrong with it, by a thorough look; None: nothing."""
+        """What is wrong with the part, in words, by a thorough look that repairs nothing; None: nothing."""
 
     @abstractmethod
     def show(self) -> str:
-        """What ``ensure`` would do, as a dry run prints it."""
+        """What ``ensure`` would do, as a dry run prints it; does nothing."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +111,14 @@ class Small(Artefact):
         return self.name
 
     def is_complete(self) -> bool:
+        """Whether ``look`` finds nothing wrong."""
         return not self.look()
 
     def make(self) -> None:
         self.correct()
 
     def verify(self) -> str | None:
+        """What ``look`` says is wrong with the part; None: nothing."""
         return self.look() or None
 
     def show(self) -> str:
@@ -116,7 +126,7 @@ class Small(Artefact):
 
 
 def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) -> None:
-    """Refuse to begin where something is missing to make the artefacts.
+    """Refuse to begin where this machine lacks something to make the parts; returns where it has all.
 
     Raises:
         EnvironmentLacks: with everything that ``lacking`` finds
@@ -125,7 +135,10 @@ def require_ready(artefacts: Iterable[Artefact], *, space_check: bool = True) ->
 
 
 def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[EnvironmentLacks]:
-    """Everything that is missing on this machine to make the artefacts; ``space_check``: space on disks, too."""
+    """Everything that this machine lacks to make the parts, as errors; empty: nothing.
+
+    ``space_check``: space on disks, too. Folders that cannot be written always count.
+    """
     wanted = list(artefacts)
     rooms = list(chain.from_iterable(artefact.room() for artefact in wanted))
     folders = dict.fromkeys(room.folder for room in rooms)
@@ -139,9 +152,13 @@ def lacking(artefacts: Iterable[Artefact], *, space_check: bool) -> list[Environ
 
 
 def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
-    """Raise what was found before anything was begun as one error, a table where there are several.
+    """Raise what was found before anything was begun: the only error itself, or one that lists all. Returns for
+    none.
 
-    ``more`` is added to its remedy. What the user can correct decides the exit status.
+    Errors with the same message count once. ``more`` is added to the remedy.
+
+    Raises:
+        LLMBError: the only one; of several a RequestError if the user can correct one, else an EnvironmentLacks
     """
     distinct = list({problem.message: problem for problem in found}.values())
     if not distinct:
@@ -161,18 +178,18 @@ def raise_all(found: Iterable[LLMBError], more: str = "") -> None:
 
 
 def free_bytes(folder: Path) -> int:
-    """Bytes free on the disk where ``folder`` is or will be."""
+    """Bytes free on the disk where ``folder`` is or, if it does not exist, will be."""
     return shutil.disk_usage(existing(folder)).free
 
 
 def existing(folder: Path) -> Path:
-    """``folder``, or the directory in which it would have to be made."""
+    """``folder`` as an absolute path, or the nearest path above it that exists."""
     absolute = folder.absolute()
     return next(path for path in (absolute, *absolute.parents) if path.exists())
 
 
 def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
-    """One for each file system that is too small for all that comes to it."""
+    """An error for each file system that is too small for all of ``rooms`` that come to it; empty: all have room."""
     devices: dict[int, list[Room]] = {}
     for room in rooms:
         devices.setdefault(existing(room.folder).stat().st_dev, []).append(room)
@@ -192,7 +209,7 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
 
 
 def _unwritable(folder: Path) -> EnvironmentLacks | None:
-    """The error that a folder cannot be made or written; None where it can."""
+    """The error that ``folder`` cannot be made or written; None where it can. Tries nothing."""
     parent = existing(folder)
     if parent.is_dir() and os.access(parent, os.W_OK | os.X_OK):
         return None
@@ -207,7 +224,7 @@ _SIDE_BY_SIDE = 3
 
 
 def missing(artefacts: Iterable[Artefact]) -> list[Artefact]:
-    """Those of the artefacts that are not complete."""
+    """Those of the parts that are not complete, in their order."""
     return [artefact for artefact in artefacts if not artefact.is_complete()]
 
 
@@ -218,15 +235,15 @@ def make_missing(
     *,
     space_check: bool = True,
 ) -> list[str]:
-    """Make what is missing, and anew what ``damaged`` names with its problem, each artefact after those it needs.
-    Returns the ids of those that were made.
+    """Make the parts that are missing, and anew those in ``damaged``; returns the ids of those that were made.
 
+    ``damaged`` has the problem of each by its id. A part comes after those it needs; three are made side by side.
     ``space_check``: whether there has to be room for all of it. Ctrl-C ends every program that one of them has started.
 
     Raises:
         EnvironmentLacks: what is missing on this machine for any of them; nothing was begun.
         CheckFailed: what is damaged and not the installer's to make again.
-        LLMBError: the error of the first that failed.
+        LLMBError: the error of the first that failed; those that were being made are finished.
     """
     damaged = damaged or {}
     waiting = {artefact.id: artefact for artefact in artefacts if artefact.id in damaged or not artefact.is_complete()}
@@ -268,7 +285,7 @@ def make_missing(
 
 
 def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, str | None]:
-    """The thorough look at every artefact: what is wrong with each, or None."""
+    """Look thoroughly at every part: what is wrong with each, by its id, or None. An error is what is wrong."""
     found: dict[str, str | None] = {}
     for artefact in artefacts:
         with reporter.step(f"checking {artefact.id}") as shown:
@@ -282,7 +299,11 @@ def verify_all(artefacts: Iterable[Artefact], reporter: Reporter) -> dict[str, s
 
 
 def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | None:
-    """The error that names what ``verify_all`` found wrong, if anything; ``remedy`` for what no hand has to correct."""
+    """The error that names what ``verify_all`` found wrong; None where nothing is. Not raised here.
+
+    ``remedy``: what to do, but for problems that end in a remedy of their own: a mistake by hand, which no update takes
+    out of a file.
+    """
     bad = [f"    {name}: {problem}" for name, problem in found.items() if problem]
     if not bad:
         return None
@@ -297,7 +318,7 @@ def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | No
 
 
 def read_receipt(path: Path) -> dict[str, Any] | None:
-    """The receipt in ``path``; None where it is missing, unreadable or of another schema."""
+    """The content of the receipt ``path``; None where it is missing, unreadable or of another schema than 1."""
     try:
         receipt = read_json(path)
     except RecordError:

@@ -81,13 +81,15 @@ def run(
     on_line: Callable[[str], None] | None = None,
     patience: float = 5.0,
 ) -> Finished:
-    """Run ``argv`` with stdout and stderr joined; every line goes to the log and to ``on_line``.
+    """Run ``argv`` to its end, with stdout and stderr joined; every line goes to the log and to ``on_line``.
 
     The program gets no terminal input. It and everything that it has started die with this process, even when that is
-    killed. ``patience``: seconds between SIGTERM and SIGKILL when it is stopped.
+    killed. ``env``: its whole environment, if not ours. ``patience``: seconds between SIGTERM and SIGKILL when it is
+    stopped. An exit status other than 0 is returned, not raised.
 
     Raises:
         OSError: it cannot be started.
+        Interrupted: ``stop_all`` was called.
     """
     reporter.log("$ " + shlex.join(argv))
     tail: deque[str] = deque(maxlen=_TAIL)
@@ -117,7 +119,10 @@ def run(
 
 
 def stop_all() -> None:
-    """End every program that ``run`` has started in any thread, and start no more: their callers get Interrupted."""
+    """End every program that ``run`` has started in any thread.
+
+    From then on ``run`` starts none and raises Interrupted.
+    """
     _stopping.set()
     with _guard:
         processes = list(_running)
@@ -126,7 +131,7 @@ def stop_all() -> None:
 
 
 def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None) -> subprocess.Popen[str]:
-    """Start a program in a session of its own that ends with this process.
+    """Start a program, not waiting for it, in a session of its own that ends with this process, however that ends.
 
     Raises:
         FileNotFoundError: there is no such program

@@ -47,16 +47,18 @@ class Reporter:
         self.log_path: Path | None = None
 
     def log_into(self, folder: Path) -> None:
-        """Write the log to a file in ``folder`` from now on."""
+        """Write the log to a file in ``folder`` from now on; the file is made with the first line."""
         self._folder = folder
 
     def hide(self, secret: str) -> None:
-        """Replace ``secret`` by ``****`` in everything that is printed or logged from now on."""
+        """Replace ``secret`` by ``****`` in everything that is printed or logged from now on; an empty one is no
+        secret.
+        """
         if secret:
             self._secrets.append(secret)
 
     def log(self, line: str) -> None:
-        """A line for the log file only (and for the screen with ``--verbose``)."""
+        """Write a line to the log file, if there is one, and with ``--verbose`` to the screen."""
         with self._lock:
             self._write_log(line)
             if self._verbose:
@@ -69,13 +71,17 @@ class Reporter:
             self._print(text)
 
     def say_where_the_log_is(self) -> None:
-        """For the end of a run that failed; nothing where nothing was logged."""
+        """Tell the user the path of the log, at the end of a run that failed; nothing where nothing was logged."""
         if self.log_path is not None:
             self.note(f"full log: {self.log_path}")
 
     @contextmanager
     def step(self, title: str) -> Iterator[Step]:
-        """A step that takes time: shows what it is doing and for how long, then whether it went well."""
+        """A context for a step that takes time: shows what it does and for how long, then ``ok`` or ``failed``.
+
+        Failed is a step that raises, which passes on, or whose ``is_wrong`` is set. The given ``Step`` says what is
+        shown.
+        """
         step = Step(title)
         with self._lock:
             self._running.append(step)
@@ -109,7 +115,7 @@ class Reporter:
         self.close()
 
     def close(self) -> None:
-        """Close the log."""
+        """Close the log file; a line that is logged later opens a new one."""
         with self._lock:
             if self._log is not None:
                 with contextlib.suppress(OSError):  # what could not be written is tried once more
@@ -117,7 +123,10 @@ class Reporter:
                 self._log = None
 
     def _live_lines(self) -> Live | None:
-        """The running steps at the bottom of the terminal, rewritten while other lines pass above them."""
+        """What keeps the running steps at the bottom of the terminal while other lines pass above them; not started.
+
+        None where the library for it, rich, is missing.
+        """
         try:
             from rich.console import Console
             from rich.live import Live
@@ -147,7 +156,7 @@ class Reporter:
         )
 
     def _tick(self, step: Step, stop: threading.Event) -> None:
-        """Print now and then how far a step is, where lines cannot be overwritten."""
+        """Print now and then how far ``step`` is, until ``stop`` is set: for where lines cannot be overwritten."""
         seconds = _FIRST_PLAIN
         while not stop.wait(seconds):
             seconds = _REFRESH_PLAIN
@@ -155,7 +164,7 @@ class Reporter:
                 self._print(f"... {step.describe()}")
 
     def _print(self, text: str) -> None:
-        """Print a line, with secrets masked."""
+        """Print a line to the screen, with secrets masked, above the running steps."""
         shown = folded(self._masked(text), self._stream)
         if self._live is not None:
             self._live.console.print(shown, soft_wrap=True, markup=False, emoji=False)
@@ -164,7 +173,10 @@ class Reporter:
         self._stream.flush()
 
     def _write_log(self, line: str) -> None:
-        """Write a line to the log, with secrets masked; a log that cannot be written ends with a note."""
+        """Write a line to the log file, which is made with the first one, with secrets masked.
+
+        A log that cannot be written ends with a note to the user; nothing is raised.
+        """
         if self._folder is None:
             return
         try:
@@ -180,7 +192,7 @@ class Reporter:
             self._folder = None
 
     def _masked(self, text: str) -> str:
-        """A text with secrets masked, and without what a terminal must not get."""
+        """A text with secrets masked, and without the control characters that a terminal must not get."""
         for secret in self._secrets:
             text = text.replace(secret, "****")
         return printable_lines(text)  # much of it is what other programs said
@@ -197,7 +209,7 @@ class Step:
         self._start = time.monotonic()
 
     def update(self, detail: str | Callable[[], str]) -> None:
-        """Set what the step is doing: a text, or a function that gives it."""
+        """Set what stands behind the step's title: a text, or a function that is asked for it each time it is shown."""
         self._detail = detail
 
     def elapsed(self) -> float:
@@ -205,15 +217,15 @@ class Step:
         return time.monotonic() - self._start
 
     def describe(self) -> str:
-        """The step in one line: title, what it does, and for how long."""
+        """The step in one line: title, what it is doing, and for how long, ``TITLE: DETAIL (12 s)``."""
         return f"{self.title}{self.detail_suffix()} ({duration(self.elapsed())})"
 
     def detail_suffix(self) -> str:
-        """What the step is doing, after a colon; empty where nobody said."""
+        """What the step is doing, as ``: TEXT`` to be put behind its title; empty where nobody said."""
         detail = self._detail if isinstance(self._detail, str) else self._detail()
         return f": {detail}" if detail else ""
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people write them: ``3 min 20 s``."""
+    """Seconds as people write them: ``45 s``, and from 100 on ``3 min 20 s``."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{int(seconds) // 60} min {int(seconds) % 60:02d} s"

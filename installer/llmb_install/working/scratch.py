@@ -33,7 +33,10 @@ def root_for(folder: Path, root: Path) -> Path:
 
 
 def unfinished(root: Path, name: str) -> Path:
-    """A path that nobody else uses, for what becomes ``name`` on the file system of ``root``."""
+    """A new path in the folder for unfinished things of ``root``, for what is renamed to ``name`` when it is whole.
+
+    Nobody else uses it. The folder is made, the path is not.
+    """
     folder = root / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     return folder / f"{name}.{secrets.token_hex(4)}"
@@ -41,7 +44,10 @@ def unfinished(root: Path, name: str) -> Path:
 
 @contextmanager
 def private_folder(root: Path, name: str) -> Iterator[Path]:
-    """A folder that only its owner may enter, while it is needed."""
+    """A context that gives a new folder below ``root`` that only this user may enter, and removes it at the end.
+
+    ``name``: the beginning of its name.
+    """
     folder = unfinished(root, name)
     folder.mkdir(mode=0o700)
     try:
@@ -51,7 +57,10 @@ def private_folder(root: Path, name: str) -> Iterator[Path]:
 
 
 def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) -> None:
-    """``write_atomic`` by way of the folder of ``root``; for a folder that is a link to elsewhere, as that does it.
+    """Replace the content of ``path`` in one move, by a temporary file in ``root``'s folder for unfinished things.
+
+    Where ``path`` lies on another file system than ``root``, the temporary file is beside it. ``mode`` holds whatever
+    the umask.
 
     Raises:
         RecordError: the file cannot be written.
@@ -62,14 +71,19 @@ def write(root: Path, path: Path, content: str | bytes, *, mode: int = 0o644) ->
 
 
 def write_record(root: Path, path: Path, value: Any) -> None:
-    """Write a value as indented JSON, as ``write`` does."""
+    """Write ``value`` to ``path`` as indented JSON, in one move, as ``write`` does.
+
+    Raises:
+        RecordError: the file cannot be written.
+    """
     write(root, path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def sweep(root: Path) -> list[Path]:
-    """Remove what is ours in the folder, of links not what they lead to; returns it. Only under ``root``'s lock.
+    """Remove what is this user's in ``root``'s folder for unfinished things, and return it.
 
-    The folder itself may be such a link: what a kill leaves behind that would stay for good.
+    Only under ``root``'s lock. Of links the link goes, not what it leads to. The folder itself may be such a link: what
+    a kill leaves behind that would stay for good.
     """
     folder = root / FOLDER
     if folder.parent.is_symlink():
@@ -87,7 +101,11 @@ def sweep(root: Path) -> list[Path]:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link, or a folder with its content."""
+    """Remove a file, a link, or a folder with its content, as far as that can be removed.
+
+    Raises:
+        FileNotFoundError: it is gone already
+    """
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

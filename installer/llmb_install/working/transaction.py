@@ -42,9 +42,11 @@ Owner = dict[str, str | int]
 
 @contextmanager
 def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, create: bool = True) -> Iterator[None]:
-    """Hold the installation's lock; wait up to ``patience`` seconds for another installer, saying so.
+    """A context that holds the installation's lock; waits up to ``patience`` seconds for another installer, saying
+    so.
 
-    ``create``: make the folder where there is none. Who removes the installation removes the lock's file as its holder.
+    ``create``: make the installation's folder where there is none. Who removes the installation removes the lock's file
+    as its holder.
 
     Raises:
         EnvironmentLacks: it is still held (the message names the owner), or the folder is not writable, or was removed.
@@ -67,7 +69,9 @@ def install_lock(install: Path, reporter: Reporter, *, patience: float = 600.0, 
 
 
 def _open(folder: Path, create: bool) -> int:
-    """The lock file.
+    """Open the lock file in ``folder``, which is made where that is asked for; returns the file descriptor.
+
+    Takes no lock.
 
     Raises:
         EnvironmentLacks: the folder is read-only, or somebody else's (the message names the owner), or was removed.
@@ -88,7 +92,7 @@ def _open(folder: Path, create: bool) -> int:
 
 
 def _gone(install: Path) -> EnvironmentLacks:
-    """The error that another command has removed the installation."""
+    """The error, code ``installation-gone``, that another command has removed the installation; not raised here."""
     return EnvironmentLacks(
         f"another command has removed the installation in {install} meanwhile",
         remedy="make one again with ./installer.py, if you still want it",
@@ -97,7 +101,9 @@ def _gone(install: Path) -> EnvironmentLacks:
 
 
 def open_as_folder(folder: Path) -> None:
-    """Let whoever may write to a shared folder lock it and begin something there, whoever came first, with any umask.
+    """Let whoever may write to the shared folder ``folder`` lock it and begin something there, whatever our umask.
+
+    Makes its ``.llmb`` with a lock file, and gives what is ours there the folder's group and permission to write.
 
     Raises:
         EnvironmentLacks: somebody else has closed the lock (the message names them).
@@ -122,13 +128,19 @@ def open_as_folder(folder: Path) -> None:
 
 
 def at_work(install: Path) -> str:
-    """Who is changing the installation just now, in words; empty where nobody is, as far as can be told."""
+    """Who is changing the installation just now: ``process 42 on HOST, since TIME``.
+
+    Empty where nobody is, as far as can be told; the lock is not touched.
+    """
     lease = _Lease(install / ".llmb" / "lock.owner")
     return lease.describe_owner() if lease.is_held() else ""
 
 
 def _whose(folder: Path) -> str:
-    """`` (FOLDER belongs to ANN)`` for the nearest folder that can be seen, if it is somebody else's."""
+    """`` (FOLDER belongs to ANN)`` for the nearest path from ``folder`` up that can be seen.
+
+    Empty if it is this user's.
+    """
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             owner = path.stat().st_uid
@@ -137,7 +149,9 @@ def _whose(folder: Path) -> str:
 
 
 def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, patience: float) -> None:
-    """Wait for the lock and the lease of an installation, at most ``patience`` seconds; tells who has them.
+    """Wait for the lock and the lease of an installation until both are ours, at most ``patience`` seconds.
+
+    Tells the user once who has them.
 
     Raises:
         EnvironmentLacks: it took too long, or the installation is gone
@@ -164,7 +178,10 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
 
 
 def _is_locked(descriptor: int) -> bool:
-    """Whether we hold the lock now; also on a file system without locks, where the lease alone decides."""
+    """Try to lock the file, without waiting; whether we hold the lock now.
+
+    False where the file system cannot lock.
+    """
     try:
         return try_lock(descriptor)
     except OSError:
@@ -181,7 +198,7 @@ class _Lease:
         self._seen_at = 0.0
 
     def acquire(self) -> bool:
-        """Take the lease, from a dead owner too; returns whether it is ours now."""
+        """Try to take the lease, from a dead owner too, without waiting; returns whether it is ours now."""
         if self._create():
             return True
         owner = _read_owner(self._path) or {}
@@ -191,12 +208,12 @@ class _Lease:
         return self._create()
 
     def is_held(self) -> bool:
-        """Whether a living owner has the lease."""
+        """Whether a living owner has the lease, as far as can be told; False also where the file names none."""
         owner = _read_owner(self._path)
         return owner is not None and not self._is_dead(owner)
 
     def release(self) -> None:
-        """Give the lease back, if it is still ours."""
+        """Remove the lease if it is still ours; else nothing happens."""
         owner = _read_owner(self._path)
         if owner is not None and owner.get("token") == self._token:
             with contextlib.suppress(FileNotFoundError):
@@ -204,7 +221,7 @@ class _Lease:
 
     @contextmanager
     def kept_alive(self) -> Iterator[None]:
-        """A context in which the lease's time is renewed again and again."""
+        """A context in which the lease's time is renewed every few seconds, for others to see that its owner lives."""
         stop = threading.Event()
         thread = threading.Thread(target=self._beat, args=(stop,), daemon=True)
         thread.start()
@@ -215,7 +232,7 @@ class _Lease:
             thread.join()
 
     def describe_owner(self) -> str:
-        """The lease's owner in words."""
+        """The lease's owner in words: ``process 42 on HOST, since TIME``, or that it has not identified itself."""
         owner = _read_owner(self._path)
         if owner is None:
             return "it has not identified itself"
@@ -228,7 +245,7 @@ class _Lease:
                 os.utime(self._path)
 
     def _create(self) -> bool:
-        """Make the file with us as its owner; returns whether it was not there."""
+        """Make the file of the lease with this process as its owner; False where a lease is there."""
         me = identify()
         assert me is not None, "this process is alive"
         owner: Owner = {
@@ -250,7 +267,11 @@ class _Lease:
         return True
 
     def _is_dead(self, owner: Owner) -> bool:
-        """Whether an owner has ended: its process is gone, or elsewhere, its lease has stood still for long."""
+        """Whether ``owner`` has ended: its process is gone, or, on another host, its lease has stood still for 60
+        seconds.
+
+        The latter is seen only by asking again: the first look begins to count.
+        """
         alive = _lives(owner)
         if alive is not None:
             return not alive
@@ -264,7 +285,7 @@ class _Lease:
         return time.monotonic() - self._seen_at > _SILENCE
 
     def _remove_stale(self, token: str | int | None) -> None:
-        """Remove the lease of the dead owner with this token, and no other's."""
+        """Remove the lease of the dead owner with this token; another's, taken by mistake, is put back."""
         # Rename first: of several who saw the same dead owner only one gets it, and nobody removes a new owner's lease.
         aside = self._path.with_name(f"{self._path.name}.stale.{self._token}")
         try:
@@ -279,7 +300,7 @@ class _Lease:
 
 
 def _lives(owner: Owner) -> bool | None:
-    """Whether this process is alive; None where that cannot be told from here."""
+    """Whether the process ``owner`` is alive; None where that cannot be told from here: it is on another host."""
     host = str(owner.get("host", ""))
     started = str(owner.get("started", ""))
     boot = str(owner.get("boot", ""))
@@ -287,7 +308,7 @@ def _lives(owner: Owner) -> bool | None:
 
 
 def _read_owner(path: Path) -> Owner | None:
-    """The owner that a file names; None where it names none."""
+    """The owner of the lock that the file ``path`` names; None where it is missing or names none."""
     try:
         owner = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError):
@@ -303,10 +324,13 @@ _PATIENCE = 5.0
 
 @contextmanager
 def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
-    """A folder of its own below ``base`` for what an import unpacks, as Enroot's variables for it.
+    """A context that gives a new folder below ``base`` for what an import unpacks, as Enroot's variables for it.
 
     While it exists, a link ``.llmb/llmb-import.TOKEN@HOST`` to it lets ``remove_leftovers`` find it, and the variable
-    its processes.
+    its processes. At the end both are removed.
+
+    Raises:
+        EnvironmentLacks: the folder cannot be made
     """
     folder = base.absolute() / f"{_IMPORT}.{secrets.token_hex(8)}"
     link = install / ".llmb" / f"{folder.name}@{platform.node()}"
@@ -326,7 +350,11 @@ def import_folder(install: Path, base: Path) -> Iterator[dict[str, str]]:
 
 
 def remove_leftovers(install: Path) -> list[Path]:
-    """Remove them. Only under the installation's lock: then they cannot belong to anybody who is alive here."""
+    """Remove what killed commands have left in the installation, and end their imports; the paths that were removed.
+
+    Only under the installation's lock: then it cannot belong to anybody who is alive here. What imports had unpacked is
+    removed, too, and not in the list.
+    """
     state = install / ".llmb"
     for link in state.glob(f"{_IMPORT}.*@{platform.node()}"):
         _end_import(link)
@@ -340,12 +368,19 @@ def remove_leftovers(install: Path) -> list[Path]:
 
 
 def earlier_parts(images: Path, name: str = "*.sqsh") -> list[Path]:
-    """Our own files of imports that release 0.2 did not finish; ``name``: of this image alone."""
+    """This user's files of imports into the folder ``images`` that release 0.2 did not finish; removes none.
+
+    ``name``: of the image of this file name alone.
+    """
     return [path for path in images.glob(f".{name}.*.????????.part") if _is_own(path, stat.S_ISREG)]
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether who wrote this owner is dead, or nobody knows and it is old: it is linked as the lease in a moment."""
+    """Whether ``path``, a lease that was being taken, is of a dead process, or of one unknown and over 60 seconds
+    old.
+
+    A living one links it as the lease in a moment.
+    """
     owner = _read_owner(path)
     if owner is not None and _lives(owner) is not None:
         return not _lives(owner)
@@ -355,14 +390,17 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def _end_import(link: Path) -> None:
-    """End an import that a killed command left, and remove what it unpacked."""
+    """End the processes of an import that a killed command left, and remove ``link`` and the folder it leads to.
+
+    Nothing is done where these are not this user's.
+    """
     if not _is_own(link, stat.S_ISLNK):
         return
     folder = link.readlink()
     if folder.name == link.name.partition("@")[0] and (_is_own(folder, stat.S_ISDIR) or not os.path.lexists(folder)):
 
         def members() -> list[ProcessId]:
-            """The processes of that import."""
+            """The processes of this machine that belong to that import."""
             return with_variable("ENROOT_TEMP_PATH", str(folder))
 
         for process in members()[:1]:
@@ -371,7 +409,10 @@ def _end_import(link: Path) -> None:
 
 
 def _remove_import(link: Path, folder: Path) -> None:
-    """Remove what was unpacked, also where an image has folders that cannot be written; then the link to it."""
+    """Remove the folder with what was unpacked, also where folders in it cannot be written; then the link to it.
+
+    The link stays where the folder could not be removed. Never fails for that.
+    """
     with contextlib.suppress(OSError):
         for parent, folders, _ in os.walk(folder):
             for name in folders:
@@ -384,7 +425,10 @@ def _remove_import(link: Path, folder: Path) -> None:
 
 
 def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
-    """Whether a path is this user's and of one of the kinds; links are not followed."""
+    """Whether a path is this user's and of one of ``kinds`` (``stat.S_ISREG``); links are not followed.
+
+    False: it is gone.
+    """
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -396,10 +440,11 @@ def _is_own(path: Path, *kinds: Callable[[int], bool]) -> bool:
 def transaction(
     install: Path, *, verbose: bool, hidden: tuple[str, ...] = (), new: bool = False, log: bool = True
 ) -> Iterator[Reporter]:
-    """Hold the installation's lock. What a command goes by (answers, belongings, runs) it reads in here: another may
-    have come first.
+    """A context that holds the installation's lock and gives a reporter that logs into the installation.
 
-    ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be no installation yet.
+    Leftovers of killed commands are removed first. What a command goes by (answers, belongings, runs) it reads in here:
+    another may have come first. ``hidden``: secrets that must not be shown, whatever prints them. ``new``: there may be
+    no installation yet. ``log``: whether to write a log.
 
     Raises:
         EnvironmentLacks: the lock is held for too long; or the installation was removed meanwhile.
