@@ -138,6 +138,9 @@ def span(seconds: float) -> str:
 
 
 def split(values: Iterable[str]) -> list[str]:
-    """The values of an option that may be repeated and may hold commas, in order and without duplicates."""
+    """The values of an option that may be repeated and may hold commas, in order and without duplicates.
+
+    Blanks around a value are dropped, and so are empty values.
+    """
     parts = (part.strip() for value in values for part in value.split(","))
     return list(dict.fromkeys(part for part in parts if part))

@@ -98,9 +98,9 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._originals: list[tuple[Any, str, Any]] = []
 
     def on_train_step_start(self, context: Any) -> None:
-        """Note that a step begins, and, from the first step to be timed on, time PyTorch's collectives in it.
+        """From the first step to be timed on, note that a step begins, and time PyTorch's collectives in it.
 
-        Never raises: a PyTorch that cannot be timed is not, and trains on.
+        Does nothing in earlier steps. A PyTorch whose collectives cannot be timed trains on without.
         """
         step = context.state.train_state.step + 1
         if step < self._first:

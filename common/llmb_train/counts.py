@@ -150,7 +150,8 @@ def _norm(model: Any) -> int:
 def shares_index(model: Any, layer: int) -> bool:
     """Whether a layer attends to the tokens that a layer before it chose, in place of an index of its own.
 
-    As in core 0.19, dsa.py: 37-47. Layers count from 0.
+    As in core 0.19, dsa.py: 37-47. Layers count from 0. False for every layer of a model that has no
+    ``dsa_indexer_topk_freq``.
     """
     first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
     return bool(max(layer + 1 - first, 0) % getattr(model, "dsa_indexer_topk_freq", 1))

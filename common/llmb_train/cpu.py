@@ -96,7 +96,7 @@ class Stream:
         return True
 
     def record_event(self, event: Event | None = None) -> Event:
-        """The event, a new one if None is given, with the present time."""
+        """Record the present time in ``event``, or in a new one where it is None, and return that event."""
         event = event or Event()
         event.record()
         return event
@@ -251,9 +251,11 @@ def _patch_collectives() -> None:
         return all_to_all_single(output, input, numbers(output_split_sizes), numbers(input_split_sizes), **kwargs)
 
     def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:
-        """Scale the gradients in place, and return the reduction that sums, which gloo has.
+        """Scale the gradients in place, unless the factor is None, and return the reduction that sums, which gloo
+        has.
 
-        Megatron-FSDP scales inside the reduction (``PREMUL_SUM``), which only NCCL has.
+        Megatron-FSDP scales inside the reduction (``PREMUL_SUM``), which only NCCL has. ``ddp_config`` is not looked
+        at.
         """
         if scaling_factor is not None and scaling_factor != 1.0:
             grad_data.mul_(scaling_factor)

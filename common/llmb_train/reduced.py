@@ -38,9 +38,10 @@ _QUEUES = "CUDA_DEVICE_MAX_CONNECTIONS"
 
 
 def reduce(job: FunctionJob, config: Any) -> None:
-    """Make the model of ``config``, a function's, small, and divide it as the job's plan says.
+    """Make the model of ``config``, a function's, small, in place, and divide it as the job's plan says.
 
-    It is to learn fast enough for a few steps to show it. The job must have ``reduced``.
+    Vocabulary, sequence length, batches, learning rate and its schedule are set too. It is to learn fast enough for a
+    few steps to show it. The job's function must have ``reduced``.
     """
     small, model = job.function.reduced, config.model
     assert small is not None

@@ -104,8 +104,9 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def cuda_graph_fields(job: Job) -> dict[str, Any]:
-    """The fields of the model provider that say whether CUDA graphs capture the model, and how.
+    """The three fields of the model provider that say whether CUDA graphs capture the model, and how.
 
+    Where the job asks for none they are there too: ``cuda_graph_impl`` is ``none``, and ``use_te_rng_tracker`` False.
     Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: which there is, the source here decides.
     """
     renamed = says("megatron.core.transformer.transformer_config", "cuda_graph_modules")

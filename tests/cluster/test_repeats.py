@@ -92,14 +92,15 @@ def test_a_limit_of_the_site_among_repeats(tmp_path, monkeypatch, limited, capsy
 
 
 def test_repeats_that_are_submitted_later_avoid_the_node_that_has_failed(tmp_path, monkeypatch, limited, capsys):
-    """One of the first three gets it; without that the last two would, too, as all nodes are free."""
+    """The first job gets it; if nothing were left out the last two could, too, as all nodes are free."""
     site = ClusterSite(tmp_path, limited, monkeypatch)
     cli = Cli(site.install, monkeypatch, capsys)
     command = (*REPEATS, "5", "--env", "STANDIN_BAD=gpu1")
     settings = {"SBATCH_ACCOUNT": "other", "ADDITIONAL_SLURM_PARAMS": "hold"}
     assert cli(*command, **settings).status == 3
     first = [load_record(folder) for folder in site.folders()]
-    limited.run(["scontrol", "update", f"jobid={first[0].job_id}", "reqnodelist=gpu1"])
+    for record, node in zip(first, ("gpu1", "gpu2", "gpu3"), strict=True):  # or a second one gets the first one's node
+        limited.run(["scontrol", "update", f"jobid={record.job_id}", f"reqnodelist={node}"])
     limited.run(["scontrol", "release", ",".join(str(record.job_id) for record in first)])
     assert sorted(end_of(first)) == ["COMPLETED", "COMPLETED", "FAILED"]
     done = cli(*command, **settings)

@@ -199,7 +199,8 @@ def test_an_interval_is_said_of_gpus_only() -> None:
 def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from() -> None:
     _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
     assert [line.partition(": ")[0] for line in known] == ["time", "cost"]
-    assert known[-1] == "cost: 41.7 GPU-hours (by the published step time)"
+    assert known[0].startswith("time: 5.74 s a step was measured at"), known
+    assert known[-1] == "cost: 41.7 GPU-hours"
     *_, unknown = in_short(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
     assert unknown == "cost: at most 512 GPU-hours (time limit 02:00:00)"
 

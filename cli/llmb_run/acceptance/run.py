@@ -140,8 +140,8 @@ def write_pack(
 ) -> dict[str, Any]:
     """Write evidence pack and report into the campaign's folder, secrets masked, in place of earlier ones.
 
-    Returns ``pack`` (its file's name), ``pack_sha256`` and ``report``, to be added to the result. Notices name what is
-    left out.
+    Returns ``pack`` and ``report``, the names of their files in it, and ``pack_sha256``, to be added to the result.
+    Notices name what is left out.
 
     Raises:
         RecordError: they cannot be written

@@ -73,7 +73,7 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
 
 
 def _shown(found: list[Baseline], install: Path) -> Result:
-    """What the command shows of baselines."""
+    """The baselines ``found`` as data and as a table, each with its relative error by the past runs of ``install``."""
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]

@@ -84,7 +84,10 @@ Listed: TypeAlias = tuple[Configuration, Row]
 
 
 def _functions_of(recipe: Recipe) -> list[Listed]:
-    """Every configuration in the catalogue of ``recipe``, which must have one, with its row and its release."""
+    """Every configuration in the catalogue of ``recipe``, which must have one, as a pair with its row.
+
+    The configuration names the catalogue's release.
+    """
     catalogue = recipe.catalogue
     assert catalogue is not None
     found = zip(catalogue.configurations(catalogue), catalogue.rows(), strict=True)

@@ -117,7 +117,8 @@ def status_of(result: Mapping[str, Any]) -> int:
 
 
 def as_text(result: Mapping[str, Any]) -> str:
-    """The ``result`` of a comparison for people, as ``outcome`` makes it: the answer first, then what it rests on.
+    """The ``result`` of a comparison for people, as ``outcome`` makes it: A and B, the answer, then what it rests
+    on.
 
     The text ends with a newline.
     """

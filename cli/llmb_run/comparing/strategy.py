@@ -24,7 +24,11 @@ BROKEN = 4
 
 @dataclass(frozen=True)
 class Rule:
-    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks."""
+    """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks.
+
+    ``met`` is whether a comparison answers which side is faster to that resolution, False for None. ``is_that_of`` is
+    whether the result of a finished campaign was under this rule, which is in it under ``rule``.
+    """
 
     resolution: float
     most: int
@@ -271,6 +275,10 @@ class InTurns:
         return ComparisonProgress(arms, blocks, self.rule)
 
     def _block(self, number: int, known: Mapping[tuple[int, int], Run]) -> RunBlock:
-        """The block with a ``number``, from 1; of its runs those in ``known``, by arm and attempt, None for others."""
+        """The block with a ``number``, from 1, with its arms in the order that the seed gives that block.
+
+        Its runs are those in ``known``, by arm and attempt, in the order of ``arms_and_attempts``; None for each not
+        there.
+        """
         letters = order(number, self.seed)
         return RunBlock(number, letters, tuple(known.get(key) for key in arms_and_attempts(number, letters)))

@@ -198,10 +198,12 @@ def _sum_line(digest: str, name: str) -> str:
 
 @contextmanager
 def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
-    """A writable stream that compresses into ``target``, by gzip or zstd as the name of ``path`` says.
+    """A writable stream that compresses into ``target``: by gzip where ``path`` ends in ``.tar.gz``, else by zstd.
+
+    ``target`` stays open.
 
     Raises:
-        EnvironmentLacks: the program zstd is not on PATH
+        EnvironmentLacks: the program zstd is needed, and not on PATH
         OSError: zstd failed, known when the stream is closed
     """
     if path.name.endswith(".tar.gz"):

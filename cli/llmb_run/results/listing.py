@@ -180,7 +180,12 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Parts:
-    """What is printed beside the summary; ``most``: how many of the newest runs are listed, None: all."""
+    """Which parts of a listing are printed beside the summary; by default none of those named here.
+
+    ``runs``: a table of the runs; ``timing``: of their step times; ``notes``: all notes, not the weightiest alone;
+    ``everything``: every configuration, however many. ``full_names``: names of runs are not shortened. ``most``: how
+    many of the newest runs are listed, None: all.
+    """
 
     runs: bool = False
     timing: bool = False
@@ -241,7 +246,10 @@ def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
 
 
 def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
-    """What ``results --json`` has: all runs, the groups with the verdicts over them, and the next step."""
+    """What ``results --json`` has: ``runs``, all of them; ``groups``, with the verdicts over them; and ``next``.
+
+    ``next`` is the next step: its ``command``, and ``why``.
+    """
     groups = group(found)
     step = next_step(found, groups)
     return {

@@ -173,7 +173,11 @@ _CSV = ("file", "collective", "ranks", "bytes", "in_place", "seconds", "algbw_gb
 
 
 def _as_csv(tests: Sequence[tuple[str, NcclTest]]) -> str:
-    """Outputs of nccl-tests as CSV: a row for each size, out of place and in place."""
+    """Outputs of nccl-tests, each with a word that stands in its rows, as CSV: a heading, then the rows of every
+    size.
+
+    Of a size there is what was measured out of place and in place. Without tests, the heading alone.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_CSV)

@@ -126,7 +126,10 @@ class CheckFailed(LLMBError):
 
 
 class NotYet(LLMBError):
-    """No answer yet, and nothing is wrong: what was asked about still runs."""
+    """No answer yet, and nothing is wrong: what was asked about still runs.
+
+    A command that ends by it has exit status 4; its code is ``not-yet`` by default.
+    """
 
     exit_status = 4
     default_code = "not-yet"

@@ -93,10 +93,14 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
 
 
 def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
-    """``result`` as JSON text.
+    """Return ``result`` of a command as JSON text, an object in which non-printable characters are escaped.
+
+    Its keys are ``schema``, ``command``, ``ok`` (whether the exit status is 0), ``data``, ``error`` (null without one)
+    and ``notices``. Where ``result.data`` is a function, it is called for the data.
 
     Raises:
-        ValueError: it holds NaN or an infinity, which JSON does not have
+        TypeError: the data holds what JSON cannot express
+        ValueError: the data holds NaN or an infinity, which JSON does not have
     """
     content = {
         "schema": SCHEMA,

@@ -98,7 +98,11 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
 
 
 def printable_json(text: str) -> str:
-    """Return JSON text with every non-printable character escaped inside its strings; its meaning is unchanged."""
+    """Return JSON text with every non-printable character but newlines as a JSON escape; its meaning is unchanged.
+
+    Outside its strings the text may hold printable characters and newlines only: a tab there would be escaped as well,
+    and the result would be no JSON.
+    """
     return "".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text)
 
 

@@ -125,10 +125,10 @@ _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cas
 
 
 def _numbered(found: FailureSignature, text: str) -> FailureSignature:
-    """A copy of ``found``, the signature of Xids or SXids, for the number that ``text`` names; ``found`` itself
-    where it names none.
+    """A copy of ``found``, the signature of Xids or SXids, for the number that ``text`` names.
 
-    A number of Xid that the table does not know gives id ``xid-NUMBER``, only a possible cause.
+    ``found`` itself where it names none. A number of Xid that the table knows gives its meaning, role, certainty and
+    remedy; one that it does not know only a possible cause; both have id ``xid-NUMBER``. For SXids see ``_sxid``.
     """
     match = _XID.search(text)
     if match is None:

@@ -116,7 +116,9 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
 class KeptFigures:
     """What the logs of the runs in ``folders`` gave, from the index of ``install`` or from the logs themselves.
 
-    ``close`` keeps what is new.
+    ``unchanged`` gives the ``KeptLog`` of an ended run that the index holds and whose log has not changed, once for
+    each run; else None. ``read`` always gives one, and reads the log where it must. ``close`` keeps in the index what
+    was read; with ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:

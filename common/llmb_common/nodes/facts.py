@@ -222,7 +222,8 @@ class NodeFacts(msgspec.Struct, frozen=True):
     """One node. What was not asked, or gave nothing, is as by default.
 
     A run's ranks record ``machine``, the GPUs at three moments, and what NCCL says; a look before a job has the GPUs
-    ``before`` it, and all that follows.
+    ``before`` it, and all that follows. ``gpus`` are those of the first of ``before``, ``load`` and ``after`` that has
+    any, none where none of them has; ``driver`` is that of ``before``, else of ``machine``, None where neither has it.
     """
 
     host: str

@@ -61,7 +61,10 @@ def no_gpu_initiated_network(node: NodeFacts, needs: Needs) -> str:
 
 
 def slow_ports(fleet: Fleet) -> Iterator[Found]:
-    """Yields each port that is slower than ports of its name on other nodes."""
+    """Yields a finding for each port that is slower than ports of its name on other nodes.
+
+    Nothing for a port whose ``same`` has fewer than two.
+    """
     yield from (port.slow(usual) for port, usual in _slower(fleet) if len(port.same) > 1)
 
 

@@ -234,7 +234,8 @@ class PlannedFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     ``columns``, ``sequence_length``: as the function gives them, at its own scale. ``flops_per_token``: Bridge's count
     on sequences of the job's length, by which NVIDIA publishes; ``own_flops_per_token``: LLMB's
-    (``llmb_train.counts``); None: not counted, or not known for that length.
+    (``llmb_train.counts``); None: not counted, or not known for that length. ``reduced``: the numbers of a small copy
+    that trains in place of the model; None: the model itself trains.
     """
 
     name: str

@@ -68,9 +68,12 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
 
 
 def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple[int, ...] | None:
-    """How many layers each chunk has, in the model's order, where a function says so itself; None: divided evenly.
+    """How many layers each chunk has, in the model's order, where the settings say so; None: taken as divided
+    evenly.
 
-    A layout is a list of names for each chunk, or a text: ``Et*4|(t*4|)*14tmL``, where ``t`` is a layer.
+    They say so by ``pipeline_model_parallel_layout``, a list of names for each chunk, or a text in which ``t`` is a
+    layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, where there are three stages
+    or more and no virtual ones. With only one of these, or another layout, they do not count: None.
     """
     said = settings.get("pipeline_model_parallel_layout")
     if isinstance(said, str):

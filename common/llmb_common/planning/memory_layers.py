@@ -126,7 +126,10 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
 
 
 def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
-    """What attention saves of a token for the backward pass, and the shapes of its matrices."""
+    """What attention saves of a token for the backward pass, and the shapes of its matrices.
+
+    A shape is outputs by inputs; queries, keys and values are one matrix, and the output projection is the other.
+    """
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
     core = Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))

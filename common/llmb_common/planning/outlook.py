@@ -53,7 +53,10 @@ def by_own_runs(plan: JobPlan) -> bool:
 
 
 def likely_seconds(plan: JobPlan) -> float | None:
-    """The likeliest step time in seconds; None where neither own runs nor published results say it."""
+    """The likeliest step time in seconds: of own runs, else of a published result; None where neither says it.
+
+    A published result whose likeness is only ``nearest`` does not count.
+    """
     known = plan.preflight
     if by_own_runs(plan):
         return known.predicted_step_seconds

@@ -163,15 +163,8 @@ def in_short(plan: JobPlan) -> list[str]:
         lines.append(f"time: {'; '.join(time_lines(plan))}")
     cost = cost_line(plan)
     if cost:
-        lines.append(f"cost: {cost}{_cost_basis(plan)}")
+        lines.append(f"cost: {cost}")
     return lines
-
-
-def _cost_basis(plan: JobPlan) -> str:
-    """The time that the GPU-hours follow from, in parentheses; empty where only the limit is known, which they name."""
-    if gpu_hours(plan) is None:
-        return ""
-    return " (by runs here)" if by_own_runs(plan) else " (by the published step time)"
 
 
 def ranged(span: Span) -> str:

@@ -329,6 +329,8 @@ def _of_row(case: Case, **changes: int | bool | None) -> Layout:
 def _nodes(case: Case) -> tuple[int, int]:
     """The number of nodes, and the number of GPUs used on each.
 
+    One node with all the GPUs where the job runs on this machine, and where they are no more than a node has.
+
     Raises:
         RequestError: the GPUs do not fill whole nodes
     """

@@ -263,10 +263,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return msgspec.structs.replace(document, container=result.container or document.container)
 
     def variant(self, name: str, among: Iterable[str] = ()) -> Variant:
-        """The variant ``name``, in upper or lower case.
+        """Return the variant whose name is ``name`` in lower case.
+
+        ``among`` serves the message alone: no variant is refused for not being in it, and it is looked at only on
+        failure.
 
         Raises:
-            RequestError: there is none; the message lists the variants, of those ``among`` (looked at only then).
+            RequestError: there is none; the message lists the variants, of those ``among``
         """
         for variant in self.variants:
             if variant.name == name.lower():

@@ -273,7 +273,10 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
 
 
 def _per_token(first: Contender, second: Contender) -> Change:
-    """How much longer the second contender takes for a token on one GPU, with the interval of that ratio."""
+    """The second contender's time for a token on one GPU over the first's, with the interval of that ratio.
+
+    Above 1 the second takes longer.
+    """
     change = compare_times(first.times, second.times, first.scatter)
     share = first.tokens / second.tokens
     return Change(change.ratio * share, change.low * share, change.high * share)

@@ -103,9 +103,10 @@ def _short_names(images: list[str]) -> list[str]:
 
 
 def apart(plans: Iterable[JobPlan | None]) -> list[str]:
-    """For each plan, what tells it from the others of its kind of job: ``tp=2, NCCL_ALGO=Ring``.
+    """For each plan, in order, what tells it from the others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
 
-    The number of GPUs is not among it. Empty for a plan that is alone of its kind, or None.
+    The number of GPUs is not among it, nor a value that is ``-``; each may be shortened. Empty for None, for a plan
+    that is alone of its kind, and where nothing differs.
     """
     listed = list(plans)
     kinds: dict[str, dict[int, JobPlan]] = {}

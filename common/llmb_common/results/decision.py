@@ -83,7 +83,11 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def rarest_stall(self) -> int:
-        """One stall in so many steps is the rarest kind that these runs see in 19 of 20 cases."""
+        """One stall in so many steps is the rarest kind that these runs see in 19 of 20 cases: a third of their
+        steps.
+
+        At least 1.
+        """
         return max(self.steps // 3, 1)
 
     @property

@@ -203,7 +203,12 @@ def _variance(split: _Split, count: int, prior: Prior) -> float:
 
 
 def _agrees(values: Sequence[float], split: _Split) -> bool:
-    """Whether each day of the shorter side, where that is a few days, lies beyond half of the change."""
+    """Whether each day of the shorter side of a split differs from the other side as the change does, by half or
+    more.
+
+    The other side counts by its mean, and "half" is half of the change. True without a look where the shorter side has
+    more than a few days.
+    """
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
     if len(short) > _FEW:

@@ -95,7 +95,7 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Logarithm of the mean step time in seconds, stalls included."""
+        """Logarithm of the mean step time in seconds, stalls included: ``steady`` plus ``stalls``."""
         return self.steady + self.stalls
 
     @property
@@ -105,7 +105,10 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def low(self) -> float:
-        """Lower bound of ``mean``, a logarithm too; of the steady steps alone where only one day saw stalls."""
+        """Lower bound of ``mean``, a logarithm too.
+
+        Where only one day saw stalls it is the lower one of this and of the bound of the steady steps alone.
+        """
         low = self.mean - self.mean_half
         return low if self.repeated else min(low, self.steady - self.half)
 

@@ -87,7 +87,10 @@ def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTim
 
 
 def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
-    """The runs as (fast, slow), where these lie apart by far more than either kind scatters; None where they do not."""
+    """The runs as (fast, slow), each the fastest first, where these lie apart by far more than either kind scatters.
+
+    None where they do not, or are too few or too close to each other to tell.
+    """
     if len(runs) < _FEWEST:
         return None
     ordered = sorted(runs, key=lambda run: run.log)

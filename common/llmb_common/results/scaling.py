@@ -115,7 +115,7 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
 def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
     """Yields the weak and strong lines of runs that differ in scale and batch alone; a run may be on one of each.
 
-    Weak: the global batch per GPU is the same. Strong: the global batch is.
+    Weak: the global batch per GPU is the same. Strong: the global batch is. Runs of one scale only make no line.
     """
     kinds: tuple[Kind, ...] = ("weak", "strong")
     for kind in kinds:

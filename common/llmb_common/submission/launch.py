@@ -98,7 +98,7 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     """Return the plan for a Slurm cluster that has everything, whatever is on this machine.
 
-    A warning in it says so.
+    The GPU type that ``cluster`` names does not count. The first warning of the plan names the one planned for.
 
     Raises:
         RequestError: the job cannot be planned

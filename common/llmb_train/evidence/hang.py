@@ -85,6 +85,12 @@ class HangReporter:
     def _tell_more(self) -> None:
         """Write the flight recorder's dump of this rank, if it has recorded something, and on rank 0 what NCCL's RAS
         says.
+
+        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT``; no ``ras.txt`` where ``ncclras`` is
+        missing or runs too long.
+
+        Raises:
+            OSError: the subfolder cannot be made, or the dump cannot be written
         """
         folder = self._folder / FLIGHT
         folder.mkdir(exist_ok=True)

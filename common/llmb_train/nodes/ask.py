@@ -208,7 +208,12 @@ class _Child:
         return bool(block) and len(self._said) <= MOST_SAID
 
     def end(self) -> None:
-        """Kill the child's session, and wait a second at most for its end; ``stuck`` is set where it does not end."""
+        """Kill the child and its session, and wait a second at most for its end; ``stuck`` is set where it does not
+        end.
+
+        Sets ``took``, and ``state`` where the child is late. Nothing is wrong where the child has ended by itself. To
+        be called once: it closes ``reading``.
+        """
         self.state = _state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)

@@ -135,7 +135,10 @@ def parse(answer: bytes) -> Dict[str, Any]:
 
 
 def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
-    """What nvidia-smi says of the GPU ``number``, by LLMB's names with their units; None for what it does not know."""
+    """What nvidia-smi says of the GPU ``number``, by LLMB's names with their units; None for what it does not know.
+
+    Every GPU has all of the names.
+    """
     texts = {name: _text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
     return {

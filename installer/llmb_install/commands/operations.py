@@ -108,8 +108,11 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 def remove(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """Take workloads out of the installation: images and engines that nothing else needs go, results stay.
 
+    ``options.workloads`` of ``["all"]`` are all that are installed. A removal that was not finished is finished first.
+    The result's data has ``install_path`` and the ``workloads`` that are left.
+
     Raises:
-        RequestError: a workload is unknown or not installed
+        RequestError: a workload is unknown, or not installed while no unfinished removal is there
         EnvironmentLacks: there is no installation, or runs of the workloads have not ended (unless ``--despite-runs``)
     """
     required_answers(path)

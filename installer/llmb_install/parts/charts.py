@@ -46,7 +46,7 @@ class Charts(Artefact):
 
     @property
     def path(self) -> Path:
-        """The file of the script, in the folder of the tool's environment."""
+        """The path of the script in the folder of the tool's environment. Whether there is a file is not looked at."""
         return self.tool.folder / "vega.js"
 
     def show(self) -> str:

@@ -252,6 +252,8 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     ) -> AbstractContextManager[Conversation]:
         """Run ``argv`` on this machine, without a container; a context that gives the conversation with it.
 
+        It gets this process's environment. ``inside`` and ``nodes`` do not count here.
+
         Raises:
             OSError: it cannot be started
         """

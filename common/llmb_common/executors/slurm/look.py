@@ -257,7 +257,12 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
 
 
 def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
-    """Return what has become of a run, by the state in which Slurm shows its own job."""
+    """Return what has become of a run, by the state in which Slurm shows its own job.
+
+    The finding has that state, but ``UNFIT`` where a failed job ended unfit by its events. ``reason`` is empty once the
+    job is over, and ``stuck`` unless it waits. ``since`` is when the job was submitted while it waits and the record
+    has not seen it start, when it started while it runs, when it ended once it is over; else None.
+    """
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
     state = UNFIT if job.state == FAILED and _ended_unfit(job, events) else job.state

@@ -173,7 +173,14 @@ _ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName",
 
 
 def _accounted(row: Mapping[str, str]) -> JobInfo:
-    """The job in a line of sacct."""
+    """Return the job in a line of sacct; ``row`` has the line's fields by their column.
+
+    Its ``reason`` is ``WRITTEN_OFF`` where sacct says exactly ``CANCELLED`` and ``0:0``, else empty. Its ``script`` is
+    empty where sacct was not asked for ``SubmitLine``, and ``NO_SCRIPT`` where that is empty.
+
+    Raises:
+        KeyError: a column is missing, other than ``FailedNode`` and ``SubmitLine``
+    """
     written_off = (row["State"].strip(), row["ExitCode"]) == ("CANCELLED", "0:0")
     failed = row.get("FailedNode", "")
     return JobInfo(

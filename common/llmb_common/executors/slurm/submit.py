@@ -128,7 +128,10 @@ not be read (src/common/slurm_errno.c of 22.05 and 26.05, and the system's own).
 
 
 def _unknown(job_name: str, message: str) -> AnswerLost:
-    """The error that nobody knows whether sbatch's job was accepted."""
+    """Return the error that nobody knows whether sbatch's job was accepted.
+
+    ``message`` is what is known of it; the remedy names ``job_name``.
+    """
     return AnswerLost(
         f"it is unknown whether the job was accepted: {message}",
         remedy=f"nothing is submitted twice: llmb-run jobs settles it, or the same command again (job name {job_name})",

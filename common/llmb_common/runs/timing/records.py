@@ -109,7 +109,7 @@ class Iteration(NamedTuple):
 
     @property
     def steps(self) -> int:
-        """The number of steps of the run, as the record prints it."""
+        """The number of steps of the run: the total that the record prints, and one more where it counts from 0."""
         return self.total + self.zero_based
 
 
