@@ -129,7 +129,9 @@ def _alarm(
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected(workspace, runs, filters, window)
         histories = history_lines(found, ALARM_RATE)
-    lines = [f"{line.title}: {shift_text(shift)}" for line in histories for shift in line.shifts if shift.stands]
+    lines: list[str] = []
+    for line in histories:
+        lines += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts if shift.stands]
     text = "".join(f"{line}\n" for line in lines)
     return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
 

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 def _table(planned: Sequence[PlannedJob]) -> str:
     """A row for each combination: its values, its runs, and what is known of its memory and time."""
     runs = Counter(item.spec.combination for item in planned)
-    names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
+    names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
     rows = [
         [*(item.spec.varied.get(name, "") for name in names), str(runs[item.spec.combination]), *_known(item.plan)]
