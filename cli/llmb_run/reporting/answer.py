@@ -190,8 +190,9 @@ def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
     """The name of each node without the domain that all share: ``rack07-node03`` of
     ``rack07-node03.cluster.example``.
     """
-    firsts = Counter(line.host.partition(".")[0] for line in hosts)
-    return {line.host: first if firsts[first := line.host.partition(".")[0]] == 1 else line.host for line in hosts}
+    firsts = {line.host: line.host.partition(".")[0] for line in hosts}
+    counts = Counter(firsts[line.host] for line in hosts)
+    return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
 
 
 def _counts(groups: Sequence[Mapping[str, Any]]) -> str:

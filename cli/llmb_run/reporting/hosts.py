@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -85,7 +86,8 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
 def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
     """What is known of a node by the runs that it had."""
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
-    problems = [found for run in runs if (found := _problems(host, run))]
+    by_run = [_problems(host, run) for run in runs]
+    problems = [texts for texts in by_run if texts]
     return HostLine(
         host=host,
         runs=tuple(run.run_id for run in runs[:MOST_NAMED]),
@@ -93,7 +95,7 @@ def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
         gpus=runs[-1].gpus,
         ratio=statistics.median(known) if known else None,
         problems=len(problems),
-        findings=tuple(dict.fromkeys(text for found in problems for text in found))[:MOST_NAMED],
+        findings=tuple(dict.fromkeys(chain.from_iterable(problems)))[:MOST_NAMED],
     )
 
 
