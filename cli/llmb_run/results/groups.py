@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -331,7 +332,8 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
         for item, place, behind in placed
     ]
     fastest = _record(lines[0].group).plan if lines else None
-    windows = {run.summary.window for item in items for run in item.members if run.good and not run.summary.documented}
+    members = chain.from_iterable(item.members for item in items)
+    windows = {run.summary.window for run in members if run.good and not run.summary.documented}
     same = len({kind_of_job(plan) for plan in plans}) == 1
     return Board(
         title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",

@@ -309,7 +309,9 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
     """Every step of all the runs, in their order."""
-    return (MeasuredStep(run, step) for run in runs for step in run.timing.iterations)
+    for run in runs:
+        for step in run.timing.iterations:
+            yield MeasuredStep(run, step)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:

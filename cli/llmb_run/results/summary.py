@@ -96,7 +96,12 @@ class Summary:
     @property
     def jobs(self) -> dict[int, str]:
         """What each run is a run of, by its ``id()``; not of logs that LLMB did not make, which have their name."""
-        return {id(run): line.name for line in self.lines if line.group for run in line.runs}
+        found: dict[int, str] = {}
+        of_groups = [line for line in self.lines if line.group]
+        for line in of_groups:
+            for run in line.runs:
+                found[id(run)] = line.name
+        return found
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:
