@@ -114,7 +114,9 @@ def _corrected(words: list[str]) -> list[str]:
     if not words:
         return []
     command = load_command(words[0])
-    options = {name: parameter for parameter in command.params for name in parameter.opts}
+    options: dict[str, click.Parameter] = {}
+    for parameter in command.params:
+        options.update((name, parameter) for name in parameter.opts)
     done, bare = [words[0]], list[str]()
     rest = list(words[1:])
     while rest:
