@@ -213,11 +213,14 @@ def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
 
 def past_runs(install: Path | None) -> list[PastRun]:
     """The successful runs that the installation's index knows, the newest of them."""
-    return [
-        PastRun(item.configuration, item.run_id, found.steps.time)
-        for item in (past_figures(install, _code()) if install else ())
-        if (found := _unpacked(item.figures, LogSummary)) and found.steps.time
-    ]
+    if install is None:
+        return []
+    found = []
+    for item in past_figures(install, _code()):
+        summary = _unpacked(item.figures, LogSummary)
+        if summary is not None and summary.steps.time:
+            found.append(PastRun(item.configuration, item.run_id, summary.steps.time))
+    return found
 
 
 def _unpacked(content: bytes, kind: type[T]) -> T | None:
