@@ -109,11 +109,16 @@ class Finding:
 
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     """How a job has ended by its own record; ``cancelled``: where it failed, somebody wanted that."""
-    failed = FAILED if events.unfit is None else UNFIT
-    stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else failed
-    state = COMPLETED if events.exit_code == 0 else stopped
     if events.preempted and not events.over:
         state = PREEMPTED
+    elif events.exit_code == 0:
+        state = COMPLETED
+    elif cancelled:
+        state = CANCELLED
+    elif events.timed_out:
+        state = TIMEOUT
+    else:
+        state = FAILED if events.unfit is None else UNFIT
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     return Finding(
         state=state,

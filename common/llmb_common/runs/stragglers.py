@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -110,7 +111,8 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
     if plan.nodes > 1 and plan.gpus_per_node > 1:
         units.append(("node", plan.gpus_per_node))
     for _, size in units:
-        found = [item for ranks in stages if (item := _slowest_of(ranks, waits, size))]
+        slowest = [_slowest_of(ranks, waits, size) for ranks in stages]
+        found = [item for item in slowest if item is not None]
         if found:
             ranks, share = max(found, key=lambda item: item[1])
             return Straggler(ranks, _unit_of(ranks, units), share, len(waits.steps), experts=plan.has_experts)
@@ -146,7 +148,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
     share = _surely(differences)
     if share < SHARE:
         return None
-    return tuple(sorted(rank for at in slow for rank in groups[at])), share
+    return tuple(sorted(chain.from_iterable(groups[at] for at in slow))), share
 
 
 def _shares(group: Sequence[int], waits: Waits) -> list[float]:
