@@ -313,5 +313,6 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
 
 def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
     """Whether each run of one side took longer than each of the other."""
-    one, other = ([time.mean_log for time in side] for side in (first, second))
+    one = [time.mean_log for time in first]
+    other = [time.mean_log for time in second]
     return max(one) < min(other) or max(other) < min(one)

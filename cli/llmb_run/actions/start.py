@@ -88,11 +88,9 @@ def _table(planned: Sequence[PlannedJob]) -> str:
         [*(item.spec.varied.get(name, "") for name in names), str(runs[item.spec.combination]), *_known(item.plan)]
         for item in _once(planned)
     ]
-    shown = [
-        at
-        for at, head in enumerate(heads)
-        if any(row[at] for row in rows) and (head, "scale" in names) != ("GPUs", True)
-    ]
+    hidden = {"GPUs"} if "scale" in names else set()
+    filled = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    shown = [at for at in filled if heads[at] not in hidden]
     right = [heads[at] for at in shown if all(row[at][:1].isdigit() for row in rows)]
     return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
 

@@ -187,7 +187,8 @@ class _Repeats:
         outside = [repeat.time for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
         if {item.day for item in inside} <= {item.day for item in outside}:
             # What a day does, it does to runs with and without the node.
-            inside, outside = ([replace(item, day="") for item in side] for side in (inside, outside))
+            inside = [replace(item, day="") for item in inside]
+            outside = [replace(item, day="") for item in outside]
         # Ranks have an interval of one width only, which many nodes cannot make stricter.
         change = compare_times(outside, inside, ranks=False)
         return math.log(change.ratio) / math.log(change.high / change.ratio)

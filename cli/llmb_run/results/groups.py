@@ -363,11 +363,15 @@ def _record(item: Group) -> RunRecord:
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a time: ``out of memory``; each reason once."""
-    found = dict.fromkeys(
-        "not ended" if run.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
-        for run in members
-    )
-    return "; ".join(found)
+    return "; ".join(dict.fromkeys(map(_why_not, members)))
+
+
+def _why_not(run: MeasuredRun) -> str:
+    """Why a run has no time."""
+    if run.status.state == "Running":
+        return "not ended"
+    cause = run.why.short if run.why else ""
+    return cause or run.unfit
 
 
 def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
