@@ -89,8 +89,14 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
     if found is None:
         return None
     first = sorted((node.rank, node.host) for node in read_nodes(run_folder).nodes)
-    hosts = {next((host for start, host in reversed(first) if start <= rank), None) for rank in found.ranks}
+    hosts = {_host_of(rank, first) for rank in found.ranks}
     return msgspec.structs.replace(found, node=hosts.pop() if len(hosts) == 1 else None)
+
+
+def _host_of(rank: int, first: Sequence[tuple[int, str]]) -> str | None:
+    """The node of a rank, of nodes with their first ranks, in that order; None where it is before the first."""
+    up_to_it = [host for start, host in first if start <= rank]
+    return up_to_it[-1] if up_to_it else None
 
 
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:

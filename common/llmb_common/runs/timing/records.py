@@ -140,7 +140,8 @@ def _record_at(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
 
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     """The record around position ``marker`` of ``text``; None if any part that matters is missing or cut."""
-    before, after = (STEP_TIME.sub(b"", ANSI.sub(b"", part)) for part in (text[:marker], text[marker:]))
+    before = STEP_TIME.sub(b"", ANSI.sub(b"", text[:marker]))
+    after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker:]))
     headers = list(_HEADER.finditer(before))
     if not headers or b"\n" in before[headers[-1].end() :]:
         return None
