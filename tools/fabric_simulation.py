@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, product
 
 import msgspec
 
@@ -155,8 +156,7 @@ class _Measured:
                 tflops=MATRIX * (1 + self._draw(wide)),
                 copy_gbps=COPY * (1 + self._draw(wide / 4)),
             )
-            for host in self._fleet.hosts
-            for gpu in range(self._fleet.gpus)
+            for host, gpu in product(self._fleet.hosts, range(self._fleet.gpus))
         )
         within = tuple(
             GroupMeasurement(
@@ -185,7 +185,7 @@ def measure(
         groups = next_round(found, verdict)
         if not groups:
             break
-    by_rail = [rail for nodes in rail_groups(found, verdict) for rail in measured.by_rail(nodes)]
+    by_rail = chain.from_iterable(map(measured.by_rail, rail_groups(found, verdict)))
     found = msgspec.structs.replace(found, rails=tuple(by_rail))
     return found, judge(found, fleet.topology, expected)
 
@@ -201,7 +201,8 @@ def named(verdict: FabricVerdict) -> set[str]:
         elif finding.kind == "slow-rail":
             blamed.update(f"rail {number}" for number in finding.rails)
         else:
-            blamed.update(f"{host} rail {number}" for host in finding.hosts for number in finding.rails)
+            of_rails = product(finding.hosts, finding.rails)
+            blamed.update(f"{host} rail {number}" for host, number in of_rails)
             blamed.update(finding.hosts if not finding.rails else ())
     return blamed
 

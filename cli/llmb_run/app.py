@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -67,19 +68,27 @@ HIDDEN = ("rebuild",)
 """Commands that neither help nor completion names: a message names them where they are needed."""
 
 _MODULES = {
-    name: module
-    for module, names in {
-        "again": ("retry",),
-        "campaigns": ("accept", "ab", "tune"),
-        "jobs": ("jobs", "wait", "cancel"),
-        "report": ("report", "archive"),
-        "results": ("results", "compare"),
-        "show": ("show", "why"),
-        "site": ("baseline", "exclude", "rebuild"),
-        "start": ("single", "submit", "sweep", "bulk"),
-        "workloads": ("list",),
-    }.items()
-    for name in names
+    "retry": "again",
+    "accept": "campaigns",
+    "ab": "campaigns",
+    "tune": "campaigns",
+    "jobs": "jobs",
+    "wait": "jobs",
+    "cancel": "jobs",
+    "report": "report",
+    "archive": "report",
+    "results": "results",
+    "compare": "results",
+    "show": "show",
+    "why": "show",
+    "baseline": "site",
+    "exclude": "site",
+    "rebuild": "site",
+    "single": "start",
+    "submit": "start",
+    "sweep": "start",
+    "bulk": "start",
+    "list": "workloads",
 }
 """The modules of ``llmb_run.commands``, where they are not called as their command."""
 
@@ -245,7 +254,7 @@ class LazyGroup(click.Group):
     """A group that imports a command's module when the command is asked for, and for nothing else."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for section in COMMANDS.values() for name in section]
+        return list(chain.from_iterable(COMMANDS.values()))
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command ``cmd_name``, whose module this imports; None: there is no such command."""
@@ -259,7 +268,7 @@ class LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        lines = [(name, line) for section in COMMANDS.values() for name, line in section.items()]
+        lines = list(chain.from_iterable(section.items() for section in COMMANDS.values()))
         found = [CompletionItem(name, help=line) for name, line in lines if name.startswith(incomplete)]
         return found + click.Command.shell_complete(self, ctx, incomplete)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from llmb_common.base import notices
@@ -103,11 +104,14 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
     from llmb_common.base.removed import refuse_command, refuse_option
     from llmb_run import habits
 
-    message, context, instead = error.format_message(), error.ctx, ""
+    message = error.format_message()
+    context = error.ctx
+    instead = ""
     if isinstance(error, click.NoSuchOption) and context:
         command = context.command_path.removeprefix(PROGRAM).lstrip()
         refuse_option(command, error.option_name)
-        known = [name for parameter in context.command.get_params(context) for name in parameter.opts]
+        parameters = context.command.get_params(context)
+        known = list(chain.from_iterable(parameter.opts for parameter in parameters))
         instead = habits.option_instead(command, error.option_name, known, arguments)
         near = "" if instead else did_you_mean(error.option_name, known)
         message = f"no such option: {error.option_name}{near}"

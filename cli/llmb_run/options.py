@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,18 +120,19 @@ def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
 
 def _configurations(context: click.Context) -> list[Configuration]:
     """The configurations of the workloads that are named so far on the command line, or of all."""
-    return [known for recipe in _chosen(context) for known in recipe.configurations]
+    return list(chain.from_iterable(recipe.configurations for recipe in _chosen(context)))
 
 
 def _scales(context: click.Context) -> list[str]:
     """The documented numbers of GPUs, rising, for the workloads and sizes named so far on the command line."""
     sizes = _said(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
-    return [*map(str, sorted({scale for one in known for scale in one.scales}))]
+    scales = set(chain.from_iterable(one.scales for one in known))
+    return [str(scale) for scale in sorted(scales)]
 
 
 complete_workloads = _completes(lambda context: _workloads())
-complete_sizes = _completes(lambda context: [size for recipe in _chosen(context) for size in recipe.sizes])
+complete_sizes = _completes(lambda context: list(chain.from_iterable(recipe.sizes for recipe in _chosen(context))))
 complete_dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
 complete_variants = _completes(lambda context: [known.variant for known in _configurations(context)])
 complete_scales = _completes(_scales)
@@ -240,7 +242,7 @@ def _chosen(context: click.Context) -> list[Recipe]:
     named = [attempt(workspace.workload, name) for name in _said(context, "workload")]
     entries = [entry for entry in named if not isinstance(entry, LLMBError)] or workspace.catalog
     chosen = [entry.recipe for entry in entries]
-    return [*chosen, *(own for recipe in chosen for own in workspace.adopted(recipe).values())]
+    return [*chosen, *chain.from_iterable(workspace.adopted(recipe).values() for recipe in chosen)]
 
 
 def _workloads() -> list[str]:

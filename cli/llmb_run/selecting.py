@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,7 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
     """
     install = workspace.require_install()
     if words:
-        named = [row for word in words for row in _runs_of(install, word)]
+        named = list(chain.from_iterable(_runs_of(install, word) for word in words))
         return list({row.folder: row for row in named}.values())
     rows = find_runs(install, wanted)
     chosen = [row for row in rows if not others or is_ours(row.folder)]

@@ -8,6 +8,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 from llmb_common.base.printable import columns, folded, printable, printable_lines, wrapped
 
@@ -69,7 +70,8 @@ def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, 
     used = 0
     for i, column in enumerate(cells):
         width = max(map(len, column))
-        longest = max(len(word) for cell in column for word in _WORDS.split(cell))
+        words = chain.from_iterable(map(_WORDS.split, column))
+        longest = max(map(len, words))
         least = _SENTENCE if any(" " in cell for cell in column) else _LIST
         room = limit - used
         if width > room and groups[-1] and room < max(longest, least):
@@ -142,5 +144,6 @@ def split(values: Iterable[str]) -> list[str]:
 
     Blanks around a value are dropped, and so are empty values.
     """
-    parts = (part.strip() for value in values for part in value.split(","))
-    return list(dict.fromkeys(part for part in parts if part))
+    parts = chain.from_iterable(value.split(",") for value in values)
+    stripped = (part.strip() for part in parts)
+    return list(dict.fromkeys(part for part in stripped if part))

@@ -5,37 +5,13 @@ from __future__ import annotations
 import ast
 import functools
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("cli", "common", "installer", "tools")
-
-NOT_YET = {
-    "several loops in a comprehension": [
-        "cli/llmb_run/actions/",
-        "cli/llmb_run/app.py",
-        "cli/llmb_run/main.py",
-        "cli/llmb_run/options.py",
-        "cli/llmb_run/reporting/",
-        "cli/llmb_run/results/",
-        "cli/llmb_run/selecting.py",
-        "cli/llmb_run/terminal.py",
-        "common/llmb_common/health/",
-        "common/llmb_common/measured/",
-        "common/llmb_common/nodes/",
-        "common/llmb_common/runs/",
-        "tools/fabric_simulation.py",
-    ],
-    "a condition in a condition": [
-        "cli/llmb_run/actions/",
-        "common/llmb_common/health/",
-        "common/llmb_common/nodes/",
-        "common/llmb_common/runs/",
-    ],
-}
-"""Folders and files where a check still finds something, by its name. What is clean leaves the list."""
 
 COMPREHENSIONS = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
@@ -92,29 +68,14 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
-def found_below(name: str, place: str) -> list[str]:
-    """Where the check ``name`` finds something, as ``file:line``, in the folder or the file ``place``."""
-    check, _ = CHECKS[name]
-    top = ROOT / place
-    found = []
-    for path in [top] if top.is_file() else sorted(top.rglob("*.py")):
-        lines = check(parsed(path))
-        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines]
-    return found
-
-
 @pytest.mark.parametrize("name", CHECKS)
 def test_it_finds_nothing(name: str) -> None:
-    left = tuple(NOT_YET.get(name, ()))
+    check, _ = CHECKS[name]
     found = []
-    for folder in FOLDERS:
-        found += [place for place in found_below(name, folder) if not place.startswith(left)]
-    assert found == []
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_what_is_clean_has_left_the_list(name: str) -> None:
-    assert [place for place in NOT_YET[name] if not found_below(name, place)] == []
+    for path in chain.from_iterable((ROOT / folder).rglob("*.py") for folder in FOLDERS):
+        lines = check(parsed(path))
+        found += [f"{path.relative_to(ROOT)}:{line}" for line in lines]
+    assert sorted(found) == []
 
 
 @pytest.mark.parametrize("name", CHECKS)

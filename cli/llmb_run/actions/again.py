@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def retry(
     if not exact:
         records = refresh(records)
         _require_ended(records)
-    shown_by_runs = [] if exact else [node for record in records for node in shown_bad(record)]
+    shown_by_runs = [] if exact else list(chain.from_iterable(shown_bad(record) for record in records))
     bad = nodes_to_leave_out(shown_by_runs, workspace.install)
     left_out = _failed_nodes(records, bad) if without_failed else {}
     jobs: list[JobToSubmit] = []
@@ -270,9 +271,8 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
     rows = find_runs(
         workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
     )
-    others = [
-        record for row in rows if (record := load_record(row.folder)).plan.checkpoint.save == plan.checkpoint.save
-    ]
+    live = [load_record(row.folder) for row in rows]
+    others = [record for record in live if record.plan.checkpoint.save == plan.checkpoint.save]
     for other in refresh(others):
         if is_live(other.state):
             raise RequestError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -115,7 +116,8 @@ def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs
         RequestError: there is no such run, or they did not record their nodes
     """
     records = [load_record(find_run(workspace.install, word).folder) for word in runs]
-    hosts = [name for record in records for name in expand(read_events(record.paths.events).nodes)]
+    ran_on = [read_events(record.paths.events).nodes for record in records]
+    hosts = list(chain.from_iterable(map(expand, ran_on)))
     plan = records[-1].plan
     if plan.scheduler and not hosts:
         raise RequestError("these runs did not record where they ran", remedy="name the nodes with --nodes")
@@ -164,21 +166,18 @@ def _text(found: Health) -> str:
 
     Empty: there is nothing to say.
     """
-    everywhere = Counter((it.check, it.level, it.text) for item in found.verdicts for it in item.remarks)
+    remarks = chain.from_iterable(item.remarks for item in found.verdicts)
+    everywhere = Counter((it.check, it.level, it.text) for it in remarks)
     common = {key for key, count in everywhere.items() if count == len(found.verdicts) > 1}
-    rows = [
-        [item.node, it.level, it.check, it.text]
-        for item in found.verdicts
-        for it in item.remarks
-        if (it.check, it.level, it.text) not in common
-    ]
+    rows: list[list[str]] = []
+    for item in found.verdicts:
+        own = [it for it in item.remarks if (it.check, it.level, it.text) not in common]
+        rows += [[item.node, it.level, it.check, it.text] for it in own]
     more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
     shared = [["all nodes", level, check, said] for check, level, said in sorted(common)]
-    drifting = [
-        [name, f"{len(nodes)}", value, compress(nodes)]
-        for name, of in found.drift.items()
-        for value, nodes in of.items()
-    ]
+    drifting: list[list[str]] = []
+    for name, of in found.drift.items():
+        drifting += [[name, f"{len(nodes)}", value, compress(nodes)] for value, nodes in of.items()]
     parts = [
         fabric_text(found.fabric) if found.fabric else "",
         table(["node", "", "check", "what"], rows[:_MOST_LINES]) + more,

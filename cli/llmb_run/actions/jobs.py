@@ -73,11 +73,10 @@ def jobs(
         lines = [line for line in lines if line["state"] in names][:count]
     hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
     if not lines:
-        notice(
-            f"no run matches{in_words({'state': state, **filters})}"
-            if any((runs, state, live, *filters.values()))
-            else "no run yet"
-        )
+        if any((runs, state, live, *filters.values())):
+            notice(f"no run matches{in_words({'state': state, **filters})}")
+        else:
+            notice("no run yet")
         hint = next_command("list")
     _say_what_differs(lines)
     return Result(lambda: _as_json(lines, rows), lambda: _as_table(lines, rows, workspace), hint=hint)

@@ -117,7 +117,9 @@ class Outlook:
                 f"of a node, rank 0 on cores 0-{count - 1}, ..., rank {last} on {first_of_last}-"
                 f"{first_of_last + count - 1}, where they are fast and in the rank's NUMA node, else on all of that"
             )
-        shown = [*range(min(_NODES, plan.nodes)), *([plan.nodes - 1] if plan.nodes > _NODES else [])]
+        shown = list(range(min(_NODES, plan.nodes)))
+        if plan.nodes > _NODES:
+            shown.append(plan.nodes - 1)
         for node in shown:
             if node == plan.nodes - 1 > _NODES:
                 yield "..."

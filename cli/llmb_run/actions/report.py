@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def report(
     wanted = {form: file for form, file in asked.items() if file} or {"markdown": "-"}
     if list(wanted.values()).count("-") > 1:
         raise RequestError("only one form can go to standard output", remedy="name a file for the others")
-    fabrics = [fabric_part(item) for file in fabric for item in read_fabrics(Path(file))]
+    measured = chain.from_iterable(read_fabrics(Path(file)) for file in fabric)
+    fabrics = [fabric_part(item) for item in measured]
     workspace = Workspace()
     report = build(selected(workspace, runs, filters), workspace, title)
     report = msgspec.structs.replace(report, fabrics=tuple(fabrics))

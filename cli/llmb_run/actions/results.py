@@ -148,7 +148,9 @@ def _alarm(
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected(workspace, runs, filters, window)
         histories = history_lines(found, ALARM_RATE)
-    lines = [f"{line.title}: {shift_text(shift)}" for line in histories for shift in line.shifts if shift.stands]
+    lines: list[str] = []
+    for line in histories:
+        lines += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts if shift.stands]
     text = "".join(f"{line}\n" for line in lines)
     return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
 
@@ -351,5 +353,6 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
 
 def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
     """Whether each run of one side took longer than each of the other."""
-    one, other = ([time.mean_log for time in side] for side in (first, second))
+    one = [time.mean_log for time in first]
+    other = [time.mean_log for time in second]
     return max(one) < min(other) or max(other) < min(one)

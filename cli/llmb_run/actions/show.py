@@ -14,7 +14,7 @@ from llmb_common.measured.measure import measure_run
 from llmb_common.measured.run import MeasuredRun, reference_lines
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.account import as_plain
-from llmb_common.runs.finding import attempts_of
+from llmb_common.runs.finding import Attempt, attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
 from llmb_common.runs.stragglers import Straggler, straggler_in
@@ -71,7 +71,8 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
     """
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
-    layout = [f"{name.upper()} {value}" for name in names if (value := getattr(plan, name)) is not None]
+    values = {name.upper(): getattr(plan, name) for name in names}
+    layout = [f"{name} {value}" for name, value in values.items() if value is not None]
     function, made = plan.function, record.manifest
     git = made.get("git")
     commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
@@ -91,10 +92,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
         "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
-        "earlier": [
-            f"{clock(when)}  {attempt}" if (when := attempt.ended or attempt.started) is not None else str(attempt)
-            for attempt in attempts_of(record)
-        ],
+        "earlier": [_earlier(attempt) for attempt in attempts_of(record)],
         "result": [result_line(measured), _steady(measured), *reference_lines([measured])],
         "memory": [_memory(measured)],
         "besides": measured.extras.lines(),
@@ -104,6 +102,12 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         "why": _why(measured),
     }
     return "".join(labelled(name, [line for line in lines if line]) for name, lines in parts.items())
+
+
+def _earlier(attempt: Attempt) -> str:
+    """An earlier start of the run, after the time at which it ended or began."""
+    when = attempt.ended or attempt.started
+    return f"{clock(when)}  {attempt}" if when is not None else str(attempt)
 
 
 def _why(measured: MeasuredRun) -> list[str]:

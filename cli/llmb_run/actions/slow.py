@@ -35,11 +35,9 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
     for record in load_rows(rows)[0]:
         folder = record.paths.folder
         item = straggler_in(folder, record.plan)
-        nobody = (
-            "no rank stands out; that does not rule out a slow one"
-            if (folder / FILE).exists()
-            else "its ranks recorded no waits"
-        )
+        nobody = "its ranks recorded no waits"
+        if (folder / FILE).exists():
+            nobody = "no rank stands out; that does not rule out a slow one"
         text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
         text += labelled("slow", [item.text if item else nobody])
         gap = find_gap(record, workspace)

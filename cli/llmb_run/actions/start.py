@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -94,17 +95,15 @@ def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
 def _table(planned: Sequence[PlannedJob]) -> str:
     """The combinations of a sweep as a table: values, runs, and what is known of memory and step time."""
     runs = Counter(item.spec.combination for item in planned)
-    names = list(dict.fromkeys(name for item in planned for name in item.spec.varied))
+    names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
     rows = [
         [*(item.spec.varied.get(name, "") for name in names), str(runs[item.spec.combination]), *_known(item.plan)]
         for item in _once(planned)
     ]
-    shown = [
-        at
-        for at, head in enumerate(heads)
-        if any(row[at] for row in rows) and (head, "scale" in names) != ("GPUs", True)
-    ]
+    hidden = {"GPUs"} if "scale" in names else set()
+    filled = [at for at in range(len(heads)) if any(row[at] for row in rows)]
+    shown = [at for at in filled if heads[at] not in hidden]
     right = [heads[at] for at in shown if all(row[at][:1].isdigit() for row in rows)]
     return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
 

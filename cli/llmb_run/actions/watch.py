@@ -105,7 +105,9 @@ def _looks(followed: list[LiveRun]) -> Iterator[None]:
     Raises:
         SchedulerError: none that has not ended will ever start as it is
     """
-    delay, due, error = FIRST_DELAY, time.monotonic() + FIRST_DELAY, None
+    delay = FIRST_DELAY
+    due = time.monotonic() + delay
+    error = None
     while True:
         if time.monotonic() >= due:
             before = [run.record.state for run in followed]
@@ -153,7 +155,8 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     text.append(f"{alive} of {len(followed)} runs live, {time.strftime('%H:%M:%S')}; Ctrl-C only stops watching\n\n")
     text.append(lines[0] + "\n", "bold")
     for run, line in zip(shown, lines[1:], strict=True):
-        text.append(line + "\n", "" if run.live else "green" if run.well else "red")
+        ended = "green" if run.well else "red"
+        text.append(line + "\n", "" if run.live else ended)
     if len(shown) < len(order):
         text.append(f"and {len(order) - len(shown)} more")
     return text

@@ -34,7 +34,10 @@ def cause_lines(found: Diagnosis) -> list[str]:
         if found.suspect is None:
             return [found.summary]
         remedy = next((known.remedy for known in signatures() if known.id == found.suspect.signature), "")
-        return [found.summary, _witness(found.suspect), *([f"-> {remedy}"] if remedy else [])]
+        lines = [found.summary, _witness(found.suspect)]
+        if remedy:
+            lines.append(f"-> {remedy}")
+        return lines
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
     step = f"; the last iteration before it is {cause.step}" if cause.step is not None and not found.trained else ""
     lines = [f"{found.summary}{sure}{step}", cause.cause]
@@ -70,7 +73,9 @@ def _witness(item: Symptom) -> str:
 def _where(file: str, number: int | None) -> str:
     """Where a log line stands, ``log-x.out:12: ``, to be put before it; empty where the file is not known."""
     name = file.rpartition("/")[2]
-    return f"{name}:{number}: " if name and number else f"{name}: " if name else ""
+    if not name:
+        return ""
+    return f"{name}:{number}: " if number else f"{name}: "
 
 
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:

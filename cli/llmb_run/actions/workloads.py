@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
@@ -57,7 +58,8 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
         notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
     if any(listing.recipe.catalogue_file for listing in listings):
         notice(f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known")
-    shown = [row for item in data for row in _rows(item, all_of_it=bool(workload or words))]
+    all_of_it = bool(workload or words)
+    shown = list(chain.from_iterable(_rows(item, all_of_it=all_of_it) for item in data))
     text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
     if any(row[5].endswith("*") for row in shown):
         _tell_of_releases(data, workspace.cluster)
@@ -69,7 +71,8 @@ def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> Non
 
     ``data``: the workloads as JSON.
     """
-    releases = sorted({known["release"] or "" for item in data for known in item["configurations"]} - {""})
+    known = chain.from_iterable(item["configurations"] for item in data)
+    releases = sorted({one["release"] for one in known if one["release"]})
     with_image = {name: own for name, own in cluster.releases.items() if own.image is not None}
     here = [release for release in releases if named(with_image, release) is not None]
     elsewhere = [release for release in releases if release not in here]
@@ -116,7 +119,7 @@ class Listing:
     def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
         """What there is of a workload: its own configurations and those of images that the site has adopted."""
         recipe = entry.recipe
-        rows = [row for row in recipe.rows for _ in row.dtypes]
+        rows = chain.from_iterable([row] * len(row.dtypes) for row in recipe.rows)
         own = list(zip(recipe.configurations, rows, strict=True))
         adopted = workspace.adopted(recipe)
         if not adopted:
@@ -139,7 +142,8 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
     Empty where the first workload has no configuration of its image. ``wanted``: the GPU type that was listed, None:
     all; ``site``: the site's own, which need not be said.
     """
-    first = next((known for item in data[:1] for known in item["configurations"] if not known["release"]), None)
+    known = data[0]["configurations"] if data else []
+    first = next((one for one in known if not one["release"]), None)
     if first is None:
         return ""
     gpu_type = wanted or (first["gpu_type"] if first["gpu_type"] != "any" else site or gpus.CPU)
@@ -154,7 +158,8 @@ def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | 
 
     The remedy says for what other GPUs there are such sizes, else which sizes come near.
     """
-    known = [known for listing in listings for known, _ in listing.rows]
+    rows = chain.from_iterable(listing.rows for listing in listings)
+    known = [known for known, _ in rows]
     message = f"no size holds {', '.join(words)}{f' for {gpu_type}' if gpu_type else ''}"
     types = {one.gpu for one in known if any(word in one.size for word in words)}
     if others := [name for name in gpus.gpu_types() if name in types]:
@@ -219,7 +224,7 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
             "fp8_recipe": key.fp8_recipe,
             "variant": key.variant,
             "release": key.release,
-            "scales": sorted({scale for layout in together[key] for scale in layout["scales"]}),
+            "scales": sorted(set(chain.from_iterable(layout["scales"] for layout in together[key]))),
             "layouts": sorted(together[key], key=lambda layout: layout["scales"]),
         }
         for key in keys
@@ -287,5 +292,5 @@ def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
 
     Empty where none is published.
     """
-    known = [value for layout in layouts for value in layout["published_step_seconds"] or ()]
+    known = list(chain.from_iterable(layout["published_step_seconds"] or () for layout in layouts))
     return "-".join(dict.fromkeys(f"{value:.3g}" for value in (min(known), max(known)))) if known else ""

@@ -203,8 +203,9 @@ def plain(text: str) -> str:
 
 def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
     """The name to show for each node, by its whole name: without the domain where that is unique."""
-    firsts = Counter(line.host.partition(".")[0] for line in hosts)
-    return {line.host: first if firsts[first := line.host.partition(".")[0]] == 1 else line.host for line in hosts}
+    firsts = {line.host: line.host.partition(".")[0] for line in hosts}
+    counts = Counter(firsts[line.host] for line in hosts)
+    return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
 
 
 def _counts(groups: Sequence[Mapping[str, Any]]) -> str:

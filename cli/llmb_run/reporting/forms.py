@@ -120,7 +120,9 @@ def _lines(report: Report) -> Iterator[str]:
         yield from (f"* {_escaped(line)}" for line in report.references)
         yield ""
     yield from _runs(report)
-    extras = [[run.name, text] for run in report.runs for text in run.result["extras"]["lines"]]
+    extras: list[list[str]] = []
+    for run in report.runs:
+        extras += [[run.name, text] for text in run.result["extras"]["lines"]]
     if extras:
         yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), extras)
     yield from _view("Scaling", scaling_view(report.scaling), left_out.get("scaling"))
@@ -187,7 +189,9 @@ def _runs(report: Report) -> Iterator[str]:
     )
     found = [{**run.result, "run_id": run.name} for run in report.runs]
     yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found), report.left_out.get("runs"))
-    remarks = [[run.name, text] for run in report.runs for text in remarks_of(run.result)]
+    remarks: list[list[str]] = []
+    for run in report.runs:
+        remarks += [[run.name, text] for text in remarks_of(run.result)]
     if remarks:
         yield from _section("Remarks", ("run", "remark"), remarks)
 
@@ -219,11 +223,12 @@ _NODE: tuple[Column[HostLine], ...] = (
 def _differences(report: Report) -> Iterator[str]:
     """Yields a table for each configuration whose runs differ, in Markdown."""
     for item in report.differing:
-        rows = [
-            [fact.name if number == 0 else "", value.value, str(value.count)]
-            for fact in item.facts
-            for number, value in enumerate(fact.values)
-        ]
+        rows: list[list[str]] = []
+        for fact in item.facts:
+            name = fact.name
+            for value in fact.values:
+                rows.append([name, value.value, str(value.count)])
+                name = ""  # only beside its first value
         yield from _section(f"Differences: {item.title}", ("what", "value", "runs"), rows)
 
 

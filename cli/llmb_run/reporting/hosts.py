@@ -8,6 +8,7 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -88,7 +89,8 @@ def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
     Whether it is slow is not said here.
     """
     known = [repeat.time.seconds for repeat in repeats.on_host.get(host, ())]
-    problems = [found for run in runs if (found := _problems(host, run))]
+    by_run = [_problems(host, run) for run in runs]
+    problems = [texts for texts in by_run if texts]
     return HostLine(
         host=host,
         runs=tuple(run.run_id for run in runs[:MOST_NAMED]),
@@ -96,7 +98,7 @@ def _line(host: str, runs: Sequence[SeenRun], repeats: _Repeats) -> HostLine:
         gpus=runs[-1].gpus,
         ratio=statistics.median(known) if known else None,
         problems=len(problems),
-        findings=tuple(dict.fromkeys(text for found in problems for text in found))[:MOST_NAMED],
+        findings=tuple(dict.fromkeys(chain.from_iterable(problems)))[:MOST_NAMED],
     )
 
 
@@ -193,7 +195,8 @@ class _Repeats:
         outside = [repeat.time for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
         if {item.day for item in inside} <= {item.day for item in outside}:
             # What a day does, it does to runs with and without the node.
-            inside, outside = ([replace(item, day="") for item in side] for side in (inside, outside))
+            inside = [replace(item, day="") for item in inside]
+            outside = [replace(item, day="") for item in outside]
         # Ranks have an interval of one width only, which many nodes cannot make stricter.
         change = compare_times(outside, inside, ranks=False)
         return math.log(change.ratio) / math.log(change.high / change.ratio)

@@ -151,7 +151,8 @@ class _Choice:
         members = [*(item.members for item in self.groups), logs]
         newest = [sorted(some, key=lambda run: -run.created) for some in members]
         turns = itertools.zip_longest(*newest)
-        chosen = (id(run) for turn in turns for run in turn if run is not None)
+        in_turn = itertools.chain.from_iterable(turns)
+        chosen = (id(run) for run in in_turn if run is not None)
         shown = set(itertools.islice(chosen, MOST_RUNS))
         return [run for run in self.found if id(run) in shown]
 
@@ -309,7 +310,8 @@ def _shown_sweeps(boards: Sequence[Board], choice: _Choice) -> list[dict[str, An
 
 def _histories(seen: Sequence[SeenRun]) -> list[History]:
     """The histories of the configurations among the runs; empty where none has a step time."""
-    places = [place for run in seen if (place := run.observed)]
+    observed = [run.observed for run in seen]
+    places = [place for place in observed if place]
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
 
 

@@ -66,7 +66,8 @@ def _software(seen: Sequence[SeenRun]) -> str:
         "NCCL": listed(run.nccl for run in seen),
     }
     said = ", ".join(f"{title} {found}" for title, found in versions.items() if found)
-    return "; ".join(text for text in (listed(run.run.software for run in seen), said) if text)
+    software = listed(run.run.software for run in seen)
+    return "; ".join(filter(None, (software, said)))
 
 
 def listed(values: Iterable[str], between: str = ", ") -> str:

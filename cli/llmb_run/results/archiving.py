@@ -125,7 +125,10 @@ class _Packer:
     """Adds files to ``tar`` below the folder with the archive's name, and notes them in ``archive``."""
 
     def __init__(self, tar: tarfile.TarFile, archive: Archive, mask: Mask, *, unmasked: bool) -> None:
-        self._tar, self._archive, self._mask, self._unmasked = tar, archive, mask, unmasked
+        self._tar = tar
+        self._archive = archive
+        self._mask = mask
+        self._unmasked = unmasked
         self._top = archive.path.name.removesuffix(".tar.zst").removesuffix(".tar.gz")
 
     def add_run(self, folder: Path, *, profiles: bool) -> None:
@@ -184,7 +187,9 @@ class _Packer:
     def _add(self, name: str, content: IO[bytes], size: int, mtime: int, mode: int, digest: str) -> None:
         """Write one file into the archive below its top folder, and note its SHA-256 ``digest``."""
         info = tarfile.TarInfo(f"{self._top}/{name}")
-        info.size, info.mtime, info.mode = size, mtime, mode
+        info.size = size
+        info.mtime = mtime
+        info.mode = mode
         self._tar.addfile(info, content)
         self._archive.hashes[info.name] = digest
 

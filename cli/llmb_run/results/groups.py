@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -346,7 +347,8 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
         for item, place, behind in placed
     ]
     fastest = _record(lines[0].group).plan if lines else None
-    windows = {run.summary.window for item in items for run in item.members if run.good and not run.summary.documented}
+    members = chain.from_iterable(item.members for item in items)
+    windows = {run.summary.window for run in members if run.good and not run.summary.documented}
     same = len({kind_of_job(plan) for plan in plans}) == 1
     return Board(
         title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",
@@ -380,11 +382,15 @@ def _record(item: Group) -> RunRecord:
 
 def _outcome(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
-    found = dict.fromkeys(
-        "not ended" if run.status.state == "Running" else (run.why.short if run.why else "") or run.unfit
-        for run in members
-    )
-    return "; ".join(found)
+    return "; ".join(dict.fromkeys(map(_why_not, members)))
+
+
+def _why_not(run: MeasuredRun) -> str:
+    """Why a run has no time."""
+    if run.status.state == "Running":
+        return "not ended"
+    cause = run.why.short if run.why else ""
+    return cause or run.unfit
 
 
 def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 
 from llmb_common.base.printable import first_few, printable
 from llmb_common.measured.run import MeasuredRun, Outcome, mean_step_seconds
@@ -51,7 +52,7 @@ class Line:
         """Why the line's runs with ``node`` are slow, in a few words, by what they recorded; else by how much."""
         ran_on_it = [run for run in self.runs if run.good and node in run.good.nodes.split(",")]
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
-        texts = [text for run in newest for text in run.problems]
+        texts = list(chain.from_iterable(run.problems for run in newest))
         share = self.slow_node.share if self.slow_node else 0.0
         return why_slow(node, [text for text in texts if names_one(text, [node])], share)
 

@@ -6,6 +6,7 @@ import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -74,7 +75,8 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     steps = [_step(item)._replace(of=item) for item in groups]
     first = min(steps, key=lambda step: step.urgency, default=nothing)
     if first.words[:2] == _RANK:  # not of one configuration alone
-        short = [run for item in groups for run in item.members if run.outcome == "too short"]
+        members = chain.from_iterable(item.members for item in groups)
+        short = [run for run in members if run.outcome == "too short"]
         return first._replace(words=(*_RANK, *_named(short)))
     return first
 
@@ -145,7 +147,8 @@ def _make_reference(item: Group, why: str) -> Step:
 
     ``why``: the reason, for people. Where the runs are the baseline already, to run more that are compared with it.
     """
-    known = {run.run_id for baseline in item.members[0].baselines for run in baseline.runs}
+    of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
+    known = {run.run_id for run in of_baselines}
     if all(run.run_id in known for run in item.runs):
         return _repeat(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
     if len(item.runs) < ENOUGH:
@@ -204,7 +207,10 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
     shown = list(found)
     if parts.most is not None and len(found) > parts.most:
         shown = sorted(found, key=lambda item: item.created, reverse=True)[: parts.most]
-    order = {id(member): number for number, item in enumerate(groups) for member in item.members}
+    order: dict[int, int] = {}
+    for number, item in enumerate(groups):
+        for member in item.members:
+            order[id(member)] = number
     shown.sort(key=lambda item: order.get(id(item), len(groups)))  # repeats together
     summary = Summary(found, groups, shown, columns_of_terminal(), _install(found))
     step = _most_urgent(groups, summary)
@@ -265,7 +271,8 @@ def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
     ``found`` are the runs to list, at least one, and ``summary`` is that of all.
     """
     explain(found)
-    in_baseline = {run.run_id for item in found[:1] for known in item.baselines for run in known.runs}
+    baselines = found[0].baselines if found else ()
+    in_baseline = {run.run_id for run in chain.from_iterable(known.runs for known in baselines)}
     differing, jobs = what_differs(found, summary.groups), summary.jobs
     names, marks = {}, {}
     for item, chosen in zip(found, apart(item.record.plan if item.record else None for item in found), strict=True):
@@ -288,8 +295,8 @@ def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
         return columns.table((*RUN, *beside), found)
     run, *figures = chosen_columns(RUN, Form.TABLE, found)
     job = Column[MeasuredRun]("job", lambda item: jobs.get(id(item), ""), Form.TABLE, head="job")
-    shown = (run, *([job] if len(set(jobs.values())) > 1 else []), *figures, *beside)
-    return columns.fitting(shown, found, _DISPENSABLE, columns_of_terminal(), least=_LEAST_MARKS)
+    first = [run, job] if len(set(jobs.values())) > 1 else [run]
+    return columns.fitting((*first, *figures, *beside), found, _DISPENSABLE, columns_of_terminal(), least=_LEAST_MARKS)
 
 
 _LEAST_MARKS = 22
@@ -329,10 +336,11 @@ def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
 
     Empty text where there are none. ``known``: the facts of each run of a group, by any key, which the answer has too.
     """
-    names = dict.fromkeys(name for of_run in known.values() for name in of_run if name != "hosts")
+    names = dict.fromkeys(chain.from_iterable(known.values()))
+    names.pop("hosts", None)
     usual = {name: _usual(name, list(known.values())) for name in names}
     hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}
-    counts = Counter(host for of_run in hosts.values() for host in of_run)
+    counts = Counter(chain.from_iterable(hosts.values()))
     told_hosts = sum("hosts" in of_run for of_run in known.values())
     often = {host for host, count in counts.items() if 2 * count > told_hosts}
     found = {}

@@ -75,7 +75,9 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
     Raises:
         RequestError: a file cannot be read
     """
-    tests = [(word, test) for word in words for test in read_nccl_tests(Path(word))]
+    tests: list[tuple[str, NcclTest]] = []
+    for word in words:
+        tests += [(word, test) for test in read_nccl_tests(Path(word))]
     return (
         lambda: {"nccl_tests": [_as_dict(word, test) for word, test in tests]},
         lambda: "\n".join(_as_text(word, test) for word, test in tests),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.measured.run import WITHOUT_RESULT, MeasuredRun, Outcome, explain, reference_lines
@@ -45,7 +46,7 @@ def notes_on(
             if line.group.verdict:
                 notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
     notes += _notes_on_outcomes(lines, known)
-    told = {node for line in lines if line.slow_node for node in line.slow_node.nodes}
+    told = set(chain.from_iterable(line.slow_node.nodes for line in lines if line.slow_node))
     notes += _notes_on_runs(looked_at, told)
     notes += [Note(_REFERENCE, text) for text in reference_lines(found)]
     once = list({note.text: note for note in notes}.values())
@@ -54,7 +55,10 @@ def notes_on(
 
 def group_remarks(items: Sequence[Group]) -> list[str]:
     """Sentences that a reader must know of runs that were judged together, each with the configuration's title."""
-    return [f"{item.title}: {text}" for item in items for text in _remarks(item)]
+    found: list[str] = []
+    for item in items:
+        found += [f"{item.title}: {text}" for text in _remarks(item)]
+    return found
 
 
 def _remarks(item: Group) -> Sequence[str]:
@@ -78,7 +82,8 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
         return
     with_it = f"the {counted(node.slow, 'run')} with {any_of(node.nodes)} take {seconds_of(node.seconds)} s a step"
     text = f"{line.name}: {with_it}, the {node.others} without it {seconds_of(node.others_seconds)} s"
-    problems = [problem for run in runs for problem in run.problems if names_one(problem, node.nodes)]
+    of_runs = chain.from_iterable(run.problems for run in runs)
+    problems = [problem for problem in of_runs if names_one(problem, node.nodes)]
     if problems:
         text += f": {'; '.join(dict.fromkeys(map(printable, problems)))}"
     if set(node.nodes) <= excluded:

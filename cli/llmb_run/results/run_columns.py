@@ -327,7 +327,9 @@ STEP: tuple[Column[MeasuredStep], ...] = (
 
 def measured_steps(runs: Iterable[MeasuredRun]) -> Iterator[MeasuredStep]:
     """Every step in the logs of all the runs, run by run, those outside the measured window too."""
-    return (MeasuredStep(run, step) for run in runs for step in run.timing.iterations)
+    for run in runs:
+        for step in run.timing.iterations:
+            yield MeasuredStep(run, step)
 
 
 def remarks_of(found: dict[str, Any]) -> list[str]:

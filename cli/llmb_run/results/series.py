@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from itertools import chain
 
 import msgspec
 
@@ -144,7 +145,7 @@ def scales_of(line: ScalingLine) -> list[Scale]:
 
 def scaling_view(lines: Sequence[ScalingLine]) -> View[Scale]:
     """The table of ``results --scaling``: a row for each number of GPUs on each line."""
-    rows = [row for line in lines for row in scales_of(line)]
+    rows = list(chain.from_iterable(scales_of(line) for line in lines))
     empty = "no configuration has successful runs at two or more GPU counts"
     return View("scaling", msgspec.to_builtins(lines), SCALING, rows, empty)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun
@@ -33,7 +34,7 @@ def _too_short(groups: Sequence[Group]) -> list[MeasuredRun]:
 
     Empty where one was long enough, or none is too short.
     """
-    runs = [run for item in groups for run in item.members]
+    runs = list(chain.from_iterable(item.members for item in groups))
     if any(run.outcome in ("measured", "not training") for run in runs):
         return []
     return [run for run in runs if run.outcome == "too short"]

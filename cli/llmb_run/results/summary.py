@@ -106,7 +106,12 @@ class Summary:
 
         Logs that LLMB did not make are left out: they have a name of their own.
         """
-        return {id(run): line.name for line in self.lines if line.group for run in line.runs}
+        found: dict[int, str] = {}
+        of_groups = [line for line in self.lines if line.group]
+        for line in of_groups:
+            for run in line.runs:
+                found[id(run)] = line.name
+        return found
 
     @cached_property
     def slow_nodes(self) -> dict[tuple[str, ...], list[Line]]:

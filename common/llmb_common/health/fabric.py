@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,10 @@ class _Course:
     """The course of one measurement of a fabric, from GPUs by themselves to all nodes together."""
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
-        self._workers, self._needs, self._topology, self._expected = workers, needs, topology, expected
+        self._workers = workers
+        self._needs = needs
+        self._topology = topology
+        self._expected = expected
         self._seconds = GROUP_SECONDS[needs.device]
         self._bytes = BYTES[needs.device]
         self.measurement = FabricMeasurement(device=needs.device)
@@ -152,7 +156,9 @@ class _Course:
 
     def _together(self, nodes: list[str], *, sizes: bool) -> None:
         """Measure all nodes together, at one size or at several; the result goes into ``measurement``."""
-        asked = [self._bytes, *(SIZES[self._needs.device] if sizes else ())]
+        asked = [self._bytes]
+        if sizes:
+            asked += SIZES[self._needs.device]
         (measured,) = self._workers.reduce([nodes], asked, WHOLE_SECONDS[self._needs.device])
         self._note(whole=measured[0], sizes=tuple(measured[1:]))
 
@@ -165,7 +171,7 @@ class _Course:
         """The nodes that still answer, but for those that may hold up all others: none of their groups gave a time."""
         suspects: set[str] = set()
         cleared: set[str] = set()
-        for group in (group for of_round in self.measurement.rounds for group in of_round):
+        for group in chain.from_iterable(self.measurement.rounds):
             if group.seconds is not None:
                 cleared.update(group.nodes)
             else:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
         return f"it asks for {compress(named)} by name"
     if len(left_out) >= MOST_RESTARTS:
         return f"it has been {MOST_RESTARTS} times before"
-    without = {node: "it is left out already" for hosts in left_out for node in expand_known(hosts)} | failed
+    already = chain.from_iterable(map(expand_known, left_out))
+    without = dict.fromkeys(already, "it is left out already") | failed
     bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in without.items()]
     try:
         require_enough(plan, bad)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -63,7 +64,8 @@ def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Nee
 
 def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
     """The nodes as rules look at them, with the type and the number of GPUs that most have where nobody has said."""
-    types = Counter(type_of(gpu.product or "") for node in nodes for gpu in node.before.gpus)
+    gpus = chain.from_iterable(node.before.gpus for node in nodes)
+    types = Counter(type_of(gpu.product or "") for gpu in gpus)
     known = [kind for kind, _ in types.most_common() if kind is not None and kind in GPUS]
     counts = Counter(len(node.before.gpus) for node in nodes if node.before.gpus)
     if not needs.gpu_type and not counts:
@@ -98,5 +100,9 @@ def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
     shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))
     levels = {remark.level for remark in shown}
-    status: Status = "fail" if "fail" in levels else "warn" if "warn" in levels else "ok"
+    status: Status = "ok"
+    if "fail" in levels:
+        status = "fail"
+    elif "warn" in levels:
+        status = "warn"
     return NodeVerdict(node, status, tuple(shown))

@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -106,7 +107,7 @@ class Workers:
         self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
     ) -> list[list[GroupMeasurement]]:
         """What an all-reduce in each of the groups at once gave, at each size; adds what NCCL said to ``logs``."""
-        members = [node for group in groups for node in group]
+        members = list(chain.from_iterable(groups))
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
         answers = self._order({**what, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds)
         count = ranks_of(self._needs)
@@ -122,7 +123,7 @@ class Workers:
         Raises:
             SchedulerError: the program has ended on all nodes
         """
-        members = [node for group in groups for node in group]
+        members = list(chain.from_iterable(groups))
         count = ranks_of(self._needs)
         what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
         port = self._next_ports(len(groups) * count)
@@ -131,7 +132,7 @@ class Workers:
         for group in groups:
             for rail in range(count):
                 (measured,) = _measured(group, [rail], [size], answers)
-                lines = [line for node in group for line in _logged(answers.get(node, {}), rail)]
+                lines = list(chain.from_iterable(_logged(answers.get(node, {}), rail) for node in group))
                 found.append(replace(measured, rail=rail, adapters=used_adapters_of(lines)))
         return found
 

@@ -242,11 +242,14 @@ def past_runs(install: Path | None) -> list[PastRun]:
 
     Empty without an installation or an index, and of figures that other code has kept. No log is read.
     """
-    return [
-        PastRun(item.configuration, item.run_id, found.steps.time)
-        for item in (past_figures(install, _code()) if install else ())
-        if (found := _unpacked(item.figures, LogSummary)) and found.steps.time
-    ]
+    if install is None:
+        return []
+    found = []
+    for item in past_figures(install, _code()):
+        summary = _unpacked(item.figures, LogSummary)
+        if summary is not None and summary.steps.time:
+            found.append(PastRun(item.configuration, item.run_id, summary.steps.time))
+    return found
 
 
 def _unpacked(content: bytes, kind: type[T]) -> T | None:

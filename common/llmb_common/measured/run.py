@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import msgspec
@@ -97,7 +98,8 @@ class Judge:
         """What the site's runs say of how they differ."""
         self._references: dict[object, Reference | None] = {}
         self._work: dict[str, float | None] = {}
-        self._in_baseline = {run.run_id for item in self.baselines for run in item.runs}
+        of_baselines = chain.from_iterable(item.runs for item in self.baselines)
+        self._in_baseline = {run.run_id for run in of_baselines}
 
     def recipe(self, run: MeasuredRun) -> Recipe | None:
         """The recipe of a recorded run; None, with a notice, where there is none any more."""
@@ -283,8 +285,9 @@ class MeasuredRun:
 
         Runs of baselines are left out, too: they may be of another speed.
         """
-        of_baselines = [run.run_id for item in self.baselines for run in item.runs]
-        return self.past.others(self.configuration, [*judged, *of_baselines])
+        of_baselines = chain.from_iterable(item.runs for item in self.baselines)
+        others = [run.run_id for run in of_baselines]
+        return self.past.others(self.configuration, [*judged, *others])
 
     @property
     def reference(self) -> Reference | None:
@@ -340,7 +343,8 @@ class MeasuredRun:
     @property
     def remarks(self) -> tuple[str, ...]:
         """Sentences on what a reader must know of the run's log and of its steps; empty where there is nothing."""
-        return (*self.timing.notices, *(self.verdict.remarks if self.verdict else ()))
+        of_steps = self.verdict.remarks if self.verdict else ()
+        return (*self.timing.notices, *of_steps)
 
     @cached_property
     def account(self) -> NodeSummary:

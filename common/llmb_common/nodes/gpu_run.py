@@ -7,6 +7,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
+from itertools import chain
 
 import msgspec
 
@@ -86,7 +87,8 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
     def hot(self) -> bool:
         """Whether a look met the GPU or its memory within 3 degrees of the temperature that slows it down."""
         looks = [look for look in (self.before, *self.samples, self.end) if look]
-        return any(margin is not None and margin <= _HOT for look in looks for margin in _margins(look, self.gpu))
+        margins = chain.from_iterable(_margins(look, self.gpu) for look in looks)
+        return any(margin is not None and margin <= _HOT for margin in margins)
 
 
 def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
@@ -102,7 +104,7 @@ def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
 def throttled(run: GpuRun) -> str:
     """What held the GPU's clocks down, and for which share of the time, or at the moment of a look; empty: nothing."""
     known = {name: text for name, text in _HARD.items() if name != _FOLLOWS or run.hot}
-    seen = Counter(reason for look in run.samples for reason in look.throttle)
+    seen = Counter(chain.from_iterable(look.throttle for look in run.samples))
     active = {reason for reason, times in seen.items() if reason in _AT_REST or times >= min(2, len(run.samples))}
     for look in (run.before, run.end):
         active |= {reason for reason in (look.throttle if look else ()) if reason in _AT_REST}
@@ -153,7 +155,7 @@ def held_clock(run: GpuRun) -> str:
     if len(run.busy) < FEWEST_SAMPLES or len(seen) > 1 or not gpu.boost_mhz:
         return ""
     (mhz,) = seen
-    reasons = {reason for look in run.busy for reason in look.throttle} - {"applications_clocks_setting"}
+    reasons = set(chain.from_iterable(look.throttle for look in run.busy)) - {"applications_clocks_setting"}
     unknown = any(look.utilization is None for look in run.busy)
     if mhz is None or mhz >= _NEAR * gpu.boost_mhz or reasons or unknown:
         return ""
@@ -164,7 +166,9 @@ def outside_fabric(run: GpuRun) -> str:
     """The state of a GPU that has not joined its NVLink fabric; empty: it has, or there is none."""
     gpu = run.end if run.end and run.end.fabric else run.gpu
     state, status = gpu.fabric or "Completed", gpu.fabric_status or "Success"
-    return "" if (state, status) == ("Completed", "Success") else f"{state}, {status}" if gpu.fabric_status else state
+    if (state, status) == ("Completed", "Success"):
+        return ""
+    return f"{state}, {status}" if gpu.fabric_status else state
 
 
 def new_memory_errors(run: GpuRun) -> str:

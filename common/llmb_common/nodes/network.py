@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from llmb_common.base.gpus import GPUS
@@ -284,8 +285,8 @@ def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
 
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in the adapters that NCCL used."""
-        used = {_bare(name) for node in fleet.nodes for name in used_adapters(node)}
-        yield from _differing(fleet, value, used)
+        names = chain.from_iterable(map(used_adapters, fleet.nodes))
+        yield from _differing(fleet, value, set(map(_bare, names)))
 
     return looked
 
@@ -299,8 +300,8 @@ def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
     def looked(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in their adapters, where nobody knows which were used."""
         if not any(used_adapters(node) for node in fleet.nodes):
-            every = {_bare(port.name) for node in fleet.nodes for port in node.machine.adapters}
-            yield from _differing(fleet, value, every)
+            ports = chain.from_iterable(node.machine.adapters for node in fleet.nodes)
+            yield from _differing(fleet, value, {_bare(port.name) for port in ports})
 
     return looked
 

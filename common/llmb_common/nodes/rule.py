@@ -6,6 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -42,7 +43,7 @@ class Fleet(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def gpus(self) -> list[GpuRun]:
         """Every GPU of all nodes, over the run."""
-        return [run for node in self.nodes for run in runs_of(node)]
+        return list(chain.from_iterable(map(runs_of, self.nodes)))
 
 
 class Found(NamedTuple):

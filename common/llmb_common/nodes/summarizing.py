@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from typing import Any
 
 from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
@@ -20,8 +21,9 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
     All is empty without nodes.
     """
     nodes = found.nodes
-    power = [gpu.power_w for node in nodes for gpu in node.load.gpus if gpu.power_w]
-    runs = [run for node in nodes for run in runs_of(node)]
+    under_load = chain.from_iterable(node.load.gpus for node in nodes)
+    power = [gpu.power_w for gpu in under_load if gpu.power_w]
+    runs = list(chain.from_iterable(map(runs_of, nodes)))
     clocks = [run.clock for run in runs if run.clock]
     transports: Counter[str] = Counter()
     for node in nodes:
@@ -55,7 +57,7 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
 
 def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """The fields of the summary that say how much memory of the GPUs was in use, in GiB; empty where no rank said."""
-    peaks = [peak for node in nodes for peak in node.peaks]
+    peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:
         return {}
     return {
@@ -103,7 +105,9 @@ def _clocks_of(run: GpuRun) -> str | None:
 
 def _yes_no(value: bool | None) -> str | None:
     """``yes`` or ``no``; None for None."""
-    return None if value is None else "yes" if value else "no"
+    if value is None:
+        return None
+    return "yes" if value else "no"
 
 
 def _usual(values: Iterable[str | None]) -> str:

@@ -129,11 +129,16 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
     else FAILED; a job that its scheduler was about to take the nodes from is PREEMPTED. With ``cancelled`` every end
     but with exit code 0 or by preemption is CANCELLED. ``remark`` is appended to the detail.
     """
-    failed = FAILED if events.unfit is None else UNFIT
-    stopped = CANCELLED if cancelled else TIMEOUT if events.timed_out else failed
-    state = COMPLETED if events.exit_code == 0 else stopped
     if events.preempted and not events.over:
         state = PREEMPTED
+    elif events.exit_code == 0:
+        state = COMPLETED
+    elif cancelled:
+        state = CANCELLED
+    elif events.timed_out:
+        state = TIMEOUT
+    else:
+        state = FAILED if events.unfit is None else UNFIT
     code = "" if events.exit_code == 0 else f"exit code {events.exit_code}"
     return Finding(
         state=state,

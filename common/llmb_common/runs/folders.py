@@ -271,8 +271,11 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
 def _remove_leftovers(parent: Path) -> None:
     """Remove what processes that were killed while making a run left here a day ago or earlier, and the folders of jobs
     that several runs shared, of which none is left."""
-    shared = (found for at in (parent, parent.parent) for prefix in SHARED_PREFIXES for found in at.glob(f"{prefix}*"))
-    for folder in (*parent.glob(f"{_MAKING}*"), *shared):
+    leftovers = list(parent.glob(f"{_MAKING}*"))
+    for at in (parent, parent.parent):
+        for prefix in SHARED_PREFIXES:
+            leftovers += at.glob(f"{prefix}*")
+    for folder in leftovers:
         with contextlib.suppress(OSError):
             status = folder.lstat()
             old = status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS

@@ -101,7 +101,9 @@ def image_line(manifest: dict[str, Any]) -> str:
         return ""
     known = image_receipt(manifest)
     digest = f"sha256:{known['sha256']}" if known.get("sha256") else "no digest on record"
-    parts = [image.get("path", "?"), digest, *([f"of {known['source']}"] if known.get("source") else [])]
+    parts = [image.get("path", "?"), digest]
+    if known.get("source"):
+        parts.append(f"of {known['source']}")
     return printable(", ".join(str(part)[:300] for part in parts))
 
 

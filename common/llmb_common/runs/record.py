@@ -280,7 +280,9 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
             _check_version(file, from_json(content, _Version).schema)  # says more than what else is wrong
             raise
         _check_version(file, found.schema)
-        experiment, plan, job_id = found.experiment_name, found.plan, found.job_id
+        experiment = found.experiment_name
+        plan = found.plan
+        job_id = found.job_id
         if not is_experiment_name(experiment) or experiment != plan.experiment_name:
             raise ValueError(f"experiment_name {experiment[:100]!r}")
         if not re.fullmatch(rf"{re.escape(experiment)}_[0-9A-Za-z]+(-[0-9]+)?", folder.name):

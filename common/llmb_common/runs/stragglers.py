@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -94,8 +95,14 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
     if found is None:
         return None
     first = sorted((node.rank, node.host) for node in read_nodes(run_folder).nodes)
-    hosts = {next((host for start, host in reversed(first) if start <= rank), None) for rank in found.ranks}
+    hosts = {_host_of(rank, first) for rank in found.ranks}
     return msgspec.structs.replace(found, node=hosts.pop() if len(hosts) == 1 else None)
+
+
+def _host_of(rank: int, first: Sequence[tuple[int, str]]) -> str | None:
+    """The node of a rank, of nodes with their first ranks, in that order; None where it is before the first."""
+    up_to_it = [host for start, host in first if start <= rank]
+    return up_to_it[-1] if up_to_it else None
 
 
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
@@ -119,7 +126,8 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
     if plan.nodes > 1 and plan.gpus_per_node > 1:
         units.append(("node", plan.gpus_per_node))
     for _, size in units:
-        found = [item for ranks in stages if (item := _slowest_of(ranks, waits, size))]
+        slowest = [_slowest_of(ranks, waits, size) for ranks in stages]
+        found = [item for item in slowest if item is not None]
         if found:
             ranks, share = max(found, key=lambda item: item[1])
             return Straggler(ranks, _unit_of(ranks, units), share, len(waits.steps), experts=plan.has_experts)
@@ -159,7 +167,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
     share = _surely(differences)
     if share < SHARE:
         return None
-    return tuple(sorted(rank for at in slow for rank in groups[at])), share
+    return tuple(sorted(chain.from_iterable(groups[at] for at in slow))), share
 
 
 def _shares(group: Sequence[int], waits: Waits) -> list[float]:

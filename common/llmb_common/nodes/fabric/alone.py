@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from llmb_common.nodes.fabric.expectation import Expectation
@@ -113,8 +114,9 @@ def _findings(
             )
         )
     if kind:
-        figures = [value.figure for host in kind for value in slow[host]]
-        findings.append(two_kinds(name, kind, statistics.median(figures), usual_figure))
+        of_kind = chain.from_iterable(slow[host] for host in kind)
+        median = statistics.median(value.figure for value in of_kind)
+        findings.append(two_kinds(name, kind, median, usual_figure))
     elif own and own.lower and not slow:
         findings.append(two_kinds(name, [], own.lower[1], usual_figure))
     return findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from llmb_common.nodes.fabric.grouping import SMALL, by_domain, group_size, natural
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
@@ -58,11 +59,11 @@ class Witnesses:
 
     def __init__(self, groups: Sequence[GroupSpeed]) -> None:
         self.groups = [group for group in groups if group.slow is not None]
-        self.hung = {host for group in groups for host in group.hung}
-        everybody = {host for group in groups for host in group.nodes}
+        self.hung = set(chain.from_iterable(group.hung for group in groups))
+        everybody = set(chain.from_iterable(group.nodes for group in groups))
         self._from = 0 if len(everybody) <= SMALL else 1
         """The first round that counts against a node: those with partners that were chosen for it."""
-        self.cleared = {host for group in self.groups if not group.slow for host in group.nodes}
+        self.cleared = set(chain.from_iterable(group.nodes for group in self.groups if not group.slow))
         """Nodes of a fast group: whatever they are in, they slow down nobody."""
         self.fast = {frozenset(group.nodes) for group in self.groups if not group.slow}
         """Groups, by their nodes, that were fast at least once."""
@@ -92,7 +93,7 @@ class Witnesses:
 
     def partners(self, host: str) -> set[str]:
         """The nodes that ``host`` was measured with, itself among them."""
-        return {other for group in self._of.get(host, ()) for other in group.nodes}
+        return set(chain.from_iterable(group.nodes for group in self._of.get(host, ())))
 
     def unexplained(self, named: Iterable[str]) -> list[GroupSpeed]:
         """The slow groups in which no node is ``named`` or hung, and which were not fast another time; empty: none."""
@@ -251,7 +252,7 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     known = Witnesses(groups)
     named = known.named()
     domains = _domains(named, known, topology)
-    in_domains = {host for hosts in domains.values() for host in hosts}
+    in_domains = set(chain.from_iterable(domains.values()))
     together: dict[frozenset[str], GroupSpeed] = {}
     unknown: dict[frozenset[str], GroupSpeed] = {}
     for group in known.unexplained(named):

@@ -160,10 +160,11 @@ def _answer(
 
 def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
     """The bus bandwidths that were measured, as the rest of a sentence: each begins with ``; ``; empty: none."""
-    said = [
-        f"; {counted(item.count, 'group')} of {item.nodes} nodes gave {figure(item.median, item.unit)} in the median"
-        for item in of_groups[:1]
-    ]
+    said = []
+    if of_groups:
+        item = of_groups[0]
+        groups = f"{counted(item.count, 'group')} of {item.nodes} nodes"
+        said.append(f"; {groups} gave {figure(item.median, item.unit)} in the median")
     said += [f"; all {item.nodes} together {figure(item.median, item.unit)}" for item in whole]
     return "".join(said)
 

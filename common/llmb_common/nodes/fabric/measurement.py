@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -114,11 +115,12 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def hosts(self) -> list[str]:
         """Every node that gave a figure, or tried to, in the order in which they first occur."""
-        groups = [*self.within, *(group for measured in self.rounds for group in measured)]
+        groups = [*self.within, *chain.from_iterable(self.rounds)]
         if self.whole is not None:
             groups.append(self.whole)
-        named = [node.host for node in self.nodes] + [node for group in groups for node in group.nodes]
-        return list(dict.fromkeys(named))
+        alone = [node.host for node in self.nodes]
+        together = chain.from_iterable(group.nodes for group in groups)
+        return list(dict.fromkeys([*alone, *together]))
 
 
 def measurement_from_json(content: bytes, what: str = "the measurement") -> FabricMeasurement:

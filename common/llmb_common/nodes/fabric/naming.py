@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import msgspec
 
@@ -54,7 +55,7 @@ def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[Fabric
             slow[host] = _mean(figures)
     levels = {host: _level(group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
-    everybody = {host for group in known.groups for host in group.nodes}
+    everybody = set(chain.from_iterable(group.nodes for group in known.groups))
     if not is_a_kind(len(warned), len(everybody)):
         # Less is no fault, and asked for only because many were so.
         warned = [host for host in warned if _is_little(slow[host])]
@@ -127,7 +128,8 @@ def _others(host: str, group: GroupSpeed) -> str:
 
 def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     """The finding that a switch or segment is slow."""
-    groups = [group for host in hosts for group in known.against(host) if group.busbw_gbps is not None]
+    against = chain.from_iterable(known.against(host) for host in hosts)
+    groups = [group for group in against if group.busbw_gbps is not None]
     said = _said(_middle(groups)) if groups else "no figures"
     return new_finding(
         "slow-switch",
@@ -146,7 +148,7 @@ def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> lis
     findings = []
     for domain, groups in shared.items():
         if domain and len(groups) > 1:
-            hosts = tuple(host for group in groups for host in group.nodes)
+            hosts = tuple(chain.from_iterable(group.nodes for group in groups))
             what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_said(groups[0])}"
             findings.append(new_finding("slow-switch", "warn", hosts, what, deviations=groups[0].deviations))
         else:

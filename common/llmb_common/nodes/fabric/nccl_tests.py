@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -96,7 +97,8 @@ class NcclTest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def checked(self) -> bool:
         """Whether wrong values would have been counted: not with ``-c 0``, and not before 2.13."""
-        return any(column.wrong is not None for size in self.sizes for column in size.columns)
+        columns = chain.from_iterable(size.columns for size in self.sizes)
+        return any(column.wrong is not None for column in columns)
 
     @property
     def good(self) -> bool:

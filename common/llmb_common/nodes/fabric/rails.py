@@ -6,6 +6,7 @@ On most clusters GPU i of every node reaches the network through adapter i, and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import msgspec
 
@@ -31,7 +32,8 @@ _Rails = dict[int, GroupMeasurement]
 
 def rail_groups(measured: FabricMeasurement, judged: FabricVerdict) -> list[list[str]]:
     """Disjoint groups to measure by rail: slow ones with nodes that something is said of. Empty: there are none."""
-    blamed = {host for finding in judged.findings if finding.level != "note" for host in finding.hosts}
+    weighty = [finding for finding in judged.findings if finding.level != "note"]
+    blamed = set(chain.from_iterable(finding.hosts for finding in weighty))
     slow = [group for group in judged.groups if group.slow and group.busbw_gbps and blamed.intersection(group.nodes)]
     # Those of later rounds have one suspect each.
     slow.sort(key=lambda group: (-group.round, group.share or 0.0))
@@ -70,10 +72,10 @@ def with_rails(
         if not any(finding in found for found in shared.values()):
             said.append(_with_rails(finding, own))
     for number, found in shared.items():
-        hosts = dict.fromkeys(host for finding in found for host in finding.hosts)
+        hosts = dict.fromkeys(chain.from_iterable(finding.hosts for finding in found))
         said.append(_rail(number, list(hosts), slow))
     everywhere = _common(list(slow.values())) if len(slow) > 1 else {}
-    told = {*shared, *(number for own in rails for number in own)}
+    told = {*shared, *chain.from_iterable(rails)}
     said += [_rail(number, [], slow) for number in everywhere if number not in told]
     return said
 
@@ -125,7 +127,8 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
 
 def _named(number: int, rails: Sequence[GroupMeasurement]) -> str:
     """A rail with its adapters and the lowest of its figures: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``."""
-    adapters = dict.fromkeys(printable(name)[:40] for rail in rails for name in rail.adapters)
+    names = chain.from_iterable(rail.adapters for rail in rails)
+    adapters = dict.fromkeys(printable(name)[:40] for name in names)
     lowest = figure(min(_gives(rail) for rail in rails), "GB/s")
     words = [*list(adapters)[:_MOST_ADAPTERS], f"{lowest} of one GPU a node"]
     return f"rail {number} ({', '.join(words)})"

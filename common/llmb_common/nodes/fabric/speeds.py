@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -89,12 +90,14 @@ class _References:
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._expected = expected
         self._topology = topology
-        hosts = {host for groups in measured.rounds for group in groups for host in group.nodes}
+        groups = chain.from_iterable(measured.rounds)
+        hosts = set(chain.from_iterable(group.nodes for group in groups))
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
         self._first = self._by_kind(measured.rounds[:1])
         self._later = self._by_kind(measured.rounds[1:])
         self._asked_from = {kind: self._ask(kind, groups) for kind, groups in self._first.items()}
-        fast = {host for kind in self._first for group in self._fast(kind) for host in group.nodes}
+        fast_groups = chain.from_iterable(self._fast(kind) for kind in self._first)
+        fast = set(chain.from_iterable(group.nodes for group in fast_groups))
         self._clean = {
             kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
         }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Literal
 
 import msgspec
@@ -116,10 +117,5 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def excludable(self) -> list[str]:
         """The nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
-        named = [
-            host
-            for finding in self.findings
-            if finding.level == "fail" and finding.kind in NAMED
-            for host in finding.hosts
-        ]
-        return list(dict.fromkeys(named))
+        causes = [finding for finding in self.findings if finding.level == "fail" and finding.kind in NAMED]
+        return list(dict.fromkeys(chain.from_iterable(finding.hosts for finding in causes)))

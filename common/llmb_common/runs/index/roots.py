@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.structs import change_list, read_list
@@ -40,7 +41,8 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
         RecordError: the list cannot be read or written
     """
     known = roots(install)
-    new = [path for folder in folders if (path := real(folder)) not in known and Path(path).is_dir()]
+    paths = map(real, folders)
+    new = [path for path in paths if path not in known and Path(path).is_dir()]
     if new:
         change_list(list_file(install), *_LIST, lambda listed: dict.fromkeys([*listed, *new]))
 
@@ -58,8 +60,8 @@ def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
 
 def run_folders_in(found: Iterable[str]) -> set[str]:
     """Return every folder that may be a run's in the folders of experiments ``found``: those two levels below."""
-    experiments = (folder for root in found for folder in subfolders(root))
-    return {folder for experiment in experiments for folder in subfolders(experiment)}
+    experiments = chain.from_iterable(map(subfolders, found))
+    return set(chain.from_iterable(map(subfolders, experiments)))
 
 
 def subfolders(folder: str) -> Iterator[str]:

@@ -63,7 +63,9 @@ def row_of(record: RunRecord) -> RunRow:
         (record, ("job_id", "state", "state_time", "detail", "created")),
         (record.submission, ("key", "chain")),
     )
-    values = {name: getattr(part, name) for part, names in parts for name in names}
+    values: dict[str, Any] = {}
+    for part, names in parts:
+        values |= {name: getattr(part, name) for name in names}
     return RunRow(executor=record.plan.cluster_type, **values)
 
 

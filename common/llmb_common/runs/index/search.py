@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import sqlite3
 from collections.abc import Iterable, Mapping
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,9 @@ def find_run(install: Path, word: str) -> RunRow:
         names = ", ".join(f"{row.run_id} ({row.name})" for row in found)
         raise RequestError(f"{word!r} means several runs: {names}", remedy="give more of the run id", code="ambiguous")
     recent = find_runs(install, RunFilter(limit=500))
-    known = [text for row in recent for text in (row.name, row.run_id, row.job_id or "")]
+    known: list[str] = []
+    for row in recent:
+        known += [row.name, row.run_id, row.job_id or ""]
     raise RequestError(
         f"no run {word!r}{did_you_mean(word, known)}", remedy="llmb-run jobs lists the runs", code="no-run"
     )
@@ -188,7 +190,7 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     if wanted.live is not None:
         asked.append(("state NOT" if wanted.live else "state", (*sorted(ENDED_STATES), UNREADABLE)))
     parts = [f"{column} IN ({', '.join('?' * len(choices))})" for column, choices in asked if choices]
-    values = [value for _, choices in asked for value in choices]
+    values = list(chain.from_iterable(choices for _, choices in asked))
     if wanted.round is not None:
         parts, values = [*parts, "substr(key, 1, ?) = ?"], [*values, len(wanted.round) + 1, f"{wanted.round}:"]
     if wanted.since is not None:

@@ -172,7 +172,9 @@ class IterationsOnDisk(Sequence[Iteration]):
     asked for. Raises OSError then if the log cannot be read any more."""
 
     def __init__(self, log: Path, count: int, last: Iteration) -> None:
-        self._log, self._count, self._last = log, count, last
+        self._log = log
+        self._count = count
+        self._last = last
 
     @cached_property
     def _all(self) -> tuple[Iteration, ...]:

@@ -105,7 +105,8 @@ def read_events(path: Path) -> JobEvents:
     later += spare
     job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
     kinds = {event["event"] for event in later}
-    ends = [event for kind in ("end", "over") for event in later if event["event"] == kind]
+    ends = [event for event in later if event["event"] == "end"]
+    ends += [event for event in later if event["event"] == "over"]
     end = ends[0] if ends else None  # a script that was killed has no say: the series speaks for it
     full = bool(spare) or _is_full(later, end)
     return JobEvents(

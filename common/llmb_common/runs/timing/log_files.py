@@ -239,12 +239,14 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
         waiting += _search(waiting.pop(), found)
         looked()
     uses = Counter(run.name for run in found)
-    return [
-        RunFiles(str((run.log or run.folder or folder).relative_to(folder)), run.folder, run.log)
-        if uses[run.name] > 1
-        else run
-        for run in sorted(found, key=lambda run: str(run.log or run.folder))
-    ]
+    found.sort(key=lambda run: str(run.log or run.folder))
+    return [_named_by_path(run, folder) if uses[run.name] > 1 else run for run in found]
+
+
+def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
+    """The run with its path below ``folder`` as its name."""
+    path = run.log or run.folder or folder
+    return RunFiles(str(path.relative_to(folder)), run.folder, run.log)
 
 
 def _search(path: str, found: list[RunFiles]) -> list[str]:

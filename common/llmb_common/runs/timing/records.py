@@ -51,9 +51,9 @@ _NEEDED = (_TFLOPS, _LOSS, _GRAD_NORM, (_SKIPPED,), (_LAST_FIELD,))
 _HELPFUL = (_RATE, (_MTP_LOSS,), (SCALE,))
 FIGURES = (*_NEEDED, *_HELPFUL)
 """The names of each figure, in the order of ``iteration``'s; the first that a record has counts."""
-WANTED = {*(name for name, _ in SECONDS.values()), *(name for names in _NEEDED for name in names)}
+WANTED = {name for name, _ in SECONDS.values()}.union(*_NEEDED)
 """Without a number for one of these that it has, a record is damaged."""
-_BY_VALUE = WANTED | {name for names in _HELPFUL for name in names}
+_BY_VALUE = WANTED.union(*_HELPFUL)
 
 OF_SPEED = ("TFLOPS", "energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")
 """What ``not_finite`` calls the figures that say nothing of the training."""
@@ -149,7 +149,8 @@ def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
 
     None if any part that matters is missing or cut. This is the thorough way; ``RecordReader.read`` is the fast one.
     """
-    before, after = (STEP_TIME.sub(b"", ANSI.sub(b"", part)) for part in (text[:marker], text[marker:]))
+    before = STEP_TIME.sub(b"", ANSI.sub(b"", text[:marker]))
+    after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker:]))
     headers = list(_HEADER.finditer(before))
     if not headers or b"\n" in before[headers[-1].end() :]:
         return None
@@ -187,7 +188,9 @@ def iteration(
         odd = ("TFLOPS", *odd)
         tflops = None
     if odd:
-        rate, scale, mtp_loss = _finite(rate), _finite(scale), _finite(mtp_loss)
+        rate = _finite(rate)
+        scale = _finite(scale)
+        mtp_loss = _finite(mtp_loss)
     if skipped:
         skipped = int(skipped) if math.isfinite(skipped) else 1
     # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
@@ -334,7 +337,9 @@ def _layout_of(line: bytes) -> _Layout | None:
     names = [field.name for field in fields]
     if not all(names) or len({*names}) < len(names) or b"\x1b" in line:
         return None
-    kinds = [kind for marker, kind in MARKERS.items() for name in names for _ in range(name.count(marker))]
+    kinds: list[LogFormat] = []
+    for marker, kind in MARKERS.items():
+        kinds += [kind] * sum(name.count(marker) for name in names)
     if len(kinds) != 1 or SECONDS[kinds[0]][0] not in names:
         return None
     return _layout(tuple(fields), kinds[0], barred=barred)

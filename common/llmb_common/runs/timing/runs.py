@@ -39,6 +39,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -266,7 +267,7 @@ def _may_vanish(content: LogContent) -> frozenset[str]:
     """
     if content.log_format != "mbridge" or len({*map(_FIGURES, content.iterations)}) == 1:
         return frozenset()
-    counts = Counter(name for item in content.iterations for name in item.figures)
+    counts = Counter(chain.from_iterable(item.figures for item in content.iterations))
     counts.update(content.iterations[0].figures)
     return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
 
