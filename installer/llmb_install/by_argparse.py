@@ -80,9 +80,9 @@ def help_text(call: Call) -> str:
     takes = " ".join(options.usage_of(call.command))
     lines = [
         textwrap.fill(takes, width, initial_indent=usage, subsequent_indent=" " * len(usage)),
-        "",
-        textwrap.fill(options.text_of(call.command), width, initial_indent="  ", subsequent_indent="  "),
     ]
+    for paragraph in options.text_of(call):
+        lines += ["", textwrap.fill(paragraph, width, initial_indent="  ", subsequent_indent="  ")]
     for title, rows in options.sections(call).items():
         lines += ["", f"{title}:", *_table(rows, width)]
     return "\n".join(lines) + "\n"

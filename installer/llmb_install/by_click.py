@@ -23,9 +23,8 @@ class _Command(click.Command):
         if call.command.argument:
             parameters.append(_argument(call.command.argument))
         settings = {"help_option_names": ["-h", "--help"], "max_content_width": 100, "allow_extra_args": True}
-        super().__init__(
-            call.command.name, params=parameters, help=options.text_of(call.command), context_settings=settings
-        )
+        text = "\n\n".join(options.text_of(call))
+        super().__init__(call.command.name, params=parameters, help=text, context_settings=settings)
         click.version_option(llmb_common.__version__, message=options.version(call.program))(self)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:

@@ -85,6 +85,8 @@ class Command:
     text: str = ""
     """What the help says of it, where that is more than one line."""
     usage: tuple[str, ...] = ("[OPTIONS]",)
+    example: str = ""
+    """What may stand behind the program's name, as its help shows it."""
 
     def option(self, flag: str) -> Option | None:
         """The option of this command with ``flag``, such as ``--play``; None where it has none."""
@@ -157,6 +159,7 @@ _ALL = (
         "terminal it asks, unless the flags below or --play give the answers. It works from a clone of the repository: "
         "the one that it is in, or LLMB_REPO.",
         usage=("[--quickstart | --play FILE | ANSWERS]", "[OPTIONS]"),
+        example="--install-path /lustre/llmb --cluster-type slurm --workloads llama3.1",
     ),
     Command(
         "add",
@@ -173,25 +176,39 @@ _ALL = (
             *_OUTPUT,
         ),
         argument=_WORKLOADS,
+        example="add llama4 grok1",
     ),
     Command(
         "remove",
         "remove workloads; results stay",
         (_INSTALLATION, _DESPITE_RUNS, *_OUTPUT),
         argument=_WORKLOADS,
+        example="remove grok1",
     ),
-    Command("list", "show what is installed and what is available", (_INSTALLATION, *_OUTPUT)),
-    Command("verify", "check every part against its receipt", (_INSTALLATION, *_OUTPUT)),
+    Command(
+        "list",
+        "show what is installed and what is available",
+        (_INSTALLATION, *_OUTPUT),
+        example="list --install-path /lustre/llmb",
+    ),
+    Command(
+        "verify",
+        "check every part against its receipt",
+        (_INSTALLATION, *_OUTPUT),
+        example="verify --install-path /lustre/llmb",
+    ),
     Command(
         "update",
         "bring an installation up to date with its clone, repair it and remove leftovers",
         (_INSTALLATION, *_BUILDING, *_OUTPUT),
+        example="update --install-path /lustre/llmb",
     ),
     Command(
         "adopt",
         "make an image with another Megatron-Bridge known: import it, read its functions",
         (_INSTALLATION, *_OUTPUT),
         argument=Argument("IMAGE", "nvcr.io#nvidia/nemo:TAG, or the path of a .sqsh file"),
+        example="adopt nvcr.io#nvidia/nemo:26.10",
     ),
     Command(
         "bundle",
@@ -220,11 +237,13 @@ _ALL = (
             Option("--no-images", "leave images out"),
             *_OUTPUT,
         ),
+        example="bundle --to /media/usb/llmb --workloads llama3.1 --platform x86_64",
     ),
     Command(
         "charts",
         "fetch what draws the charts of reports (34 MB), as the first report with charts does",
         (_INSTALLATION, *_OUTPUT),
+        example="charts --install-path /lustre/llmb",
     ),
     Command(
         "uninstall",
@@ -236,6 +255,7 @@ _ALL = (
             Option("--results-too", "also remove workloads/ with all results"),
             *_OUTPUT,
         ),
+        example="uninstall --install-path /lustre/llmb",
     ),
     Command(
         "doctor",
@@ -247,6 +267,7 @@ _ALL = (
             Option("--no-compute-node", "do not run a job on a compute node"),
             *_OUTPUT,
         ),
+        example="doctor --account bench --gpu-partition batch",
     ),
 )
 COMMANDS = {command.name: command for command in _ALL}
@@ -279,9 +300,13 @@ def version(program: str) -> str:
     return f"{program.removeprefix('./')} {__version__}"
 
 
-def text_of(command: Command) -> str:
-    """What the help says of a command below its usage line, as sentences."""
-    return command.text or _sentence(command.about)
+def text_of(call: Call) -> list[str]:
+    """The paragraphs of a command's help below its usage line: what it does, and an example to paste."""
+    command = call.command
+    paragraphs = [command.text or _sentence(command.about)]
+    if command.example:
+        paragraphs.append(f"{call.program} {command.example}")
+    return paragraphs
 
 
 def usage_of(command: Command) -> Iterable[str]:

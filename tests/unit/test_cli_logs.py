@@ -29,6 +29,13 @@ def test_the_whole_log_and_its_end(cli: Cli) -> None:
     assert cli("logs", run, "-n", "0").out == ""
 
 
+def test_an_empty_log_is_said_to_be_empty(cli: Cli) -> None:
+    run = make_run(cli.install, log="")
+    said = cli("logs", run.paths.run_id)
+    assert (said.status, said.out) == (0, "")
+    assert said.err == f"note: {run.paths.log} is empty: the run is {run.state}\n"
+
+
 def test_one_rank_and_a_pattern(cli: Cli) -> None:
     run = make_run(cli.install, log=SOME).paths.run_id
     assert cli("logs", run, "--rank", "3").out == "[rank3]: Traceback\n3: labelled\n"

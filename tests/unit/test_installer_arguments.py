@@ -57,6 +57,12 @@ def test_the_first_stage_lays_out_its_help_as_click_does(columns, monkeypatch, c
         assert shown[0] == shown[1]
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_example_in_the_help_is_a_line_that_works(command: str, parse: Parse) -> None:
+    words = COMMANDS[command].example.split()
+    assert parse(words).command == command
+
+
 def test_no_golden_help_is_left_over() -> None:
     found = {f"help/{path.name}" for path in (GOLDEN / "help").glob("llmb-install*")}
     assert found == {file_name(command) for command in COMMANDS}

@@ -146,6 +146,9 @@ def logs(
         print(line if raw else printable(line), file=unfiltered(sys.stdout), flush=True)
     if silent and (grep is not None or rank is not None):
         notice("no line matches")
+    elif path.is_file() and not path.stat().st_size:
+        (now,) = refresh([record])
+        notice(f"{path} is empty: the run is {_state(now)}")
     return Result()
 
 
@@ -154,11 +157,15 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
 
     It is returned, not raised.
     """
-    (record,) = refresh([record])
-    run = record.paths.run_id
-    detail = f", {record.detail}" if record.detail else ""
-    remedy = f"llmb-run logs {run} -f waits for it" if is_live(record.state) else f"llmb-run show {run} has more"
-    return RecordError(f"{path} does not exist: the run is {record.state}{detail}", remedy=remedy)
+    (now,) = refresh([record])
+    run = now.paths.run_id
+    remedy = f"llmb-run logs {run} -f waits for it" if is_live(now.state) else f"llmb-run show {run} has more"
+    return RecordError(f"{path} does not exist: the run is {_state(now)}", remedy=remedy)
+
+
+def _state(record: RunRecord) -> str:
+    """The run's state, with the detail that is known of it, if any."""
+    return f"{record.state}, {record.detail}" if record.detail else record.state
 
 
 def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
