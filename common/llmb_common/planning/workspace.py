@@ -52,17 +52,6 @@ class CatalogEntry(NamedTuple):
     recipe: Recipe
 
 
-def _entry(folder: Path) -> CatalogEntry | None:
-    """The recipe in a folder; None, after a notice, where it cannot be read."""
-    from llmb_common.recipes.loading import load_recipe
-
-    try:
-        return CatalogEntry(folder, load_recipe(folder))
-    except RecipeError as error:
-        notice(f"left out: {error.message}")
-        return None
-
-
 def _is_readable(recipe: Recipe) -> bool:
     """Whether the recipe has a catalogue that can be read; a notice says where one cannot."""
     try:
@@ -79,6 +68,8 @@ class Workspace:
         self.install_or_none = install or find_install()
         self.planned_for: str | None = None
         """The GPU type that a dry run chose for its first job, where there are no GPUs; its others are for the same."""
+        self._entries: dict[Path, CatalogEntry | None] = {}
+        """What the folders that were read have; None: a recipe that cannot be read."""
 
     @property
     def install(self) -> Path:
@@ -121,7 +112,7 @@ class Workspace:
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
         """All recipes that can be read, by name, read once. One that cannot is reported in a notice."""
-        entries = (_entry(folder) for folder in self._folders(self.cluster.repo))
+        entries = map(self._entry, self._folders(self.cluster.repo))
         return tuple(entry for entry in entries if entry is not None)
 
     def workload_names(self) -> list[str]:
@@ -166,11 +157,10 @@ class Workspace:
             RequestError: no recipe has that name
         """
         wanted = name.lower()
-        folders = self._folders(self.cluster.repo)
-        likely = [folder for folder in folders if wanted in (folder.name, workload_in(folder))]
-        for entry in filter(None, map(_entry, likely)):  # to read all recipes takes longer than most commands
-            if wanted in (entry.recipe.workload, entry.recipe.name):
-                return entry
+        folder = self._folder_of.get(wanted)  # to read all recipes takes longer than most commands
+        likely = self._entry(folder) if folder is not None else None
+        if likely is not None and wanted in (likely.recipe.workload, likely.recipe.name):
+            return likely
         for entry in self.catalog:
             if wanted in (entry.recipe.workload, entry.recipe.name):
                 return entry
@@ -182,6 +172,29 @@ class Workspace:
             remedy=remedy or f"one of {', '.join(known)}; llmb-run list shows their sizes",
             code="unknown-workload",
         )
+
+    def _entry(self, folder: Path) -> CatalogEntry | None:
+        """The recipe in a folder, read once; None, after a notice, where it cannot be read."""
+        from llmb_common.recipes.loading import load_recipe
+
+        if folder not in self._entries:
+            self._entries[folder] = None
+            try:
+                self._entries[folder] = CatalogEntry(folder, load_recipe(folder))
+            except RecipeError as error:
+                notice(f"left out: {error.message}")
+        return self._entries[folder]
+
+    @cached_property
+    def _folder_of(self) -> dict[str, Path]:
+        """The recipes' folders by their own names and by the names of their workloads, of which one line was read."""
+        found: dict[str, Path] = {}
+        for folder in self._folders(self.cluster.repo):
+            found.setdefault(folder.name, folder)
+            workload = workload_in(folder)
+            if workload:
+                found.setdefault(workload, folder)
+        return found
 
     def nearest_model(self, name: str) -> str:
         """What to do about ``name``, which is a model and no workload, as a remedy; empty where nothing comes near."""
