@@ -208,7 +208,7 @@ _ALL = (
         "make an image with another Megatron-Bridge known: import it, read its functions",
         (_INSTALLATION, *_OUTPUT),
         argument=Argument("IMAGE", "nvcr.io#nvidia/nemo:TAG, or the path of a .sqsh file"),
-        example="adopt nvcr.io#nvidia/nemo:26.10",
+        example="adopt /lustre/images/nemo.sqsh",
     ),
     Command(
         "bundle",

@@ -92,6 +92,7 @@ class _Nowhere(Workspace):
     """No installation: neither its index nor its baselines have a say in what a campaign shows."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.install_or_none = None
 
 
