@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
 from llmb_common.planning.outlook import known_from, likely_seconds, step_seconds
-from llmb_common.planning.outlook_lines import cost_line, in_short, time_lines
+from llmb_common.planning.outlook_lines import answer, cost_line, in_short, time_lines
 from llmb_common.planning.own_runs import OwnTime
 from llmb_common.planning.published import differences, published_results, published_time
 from llmb_common.recipes.loading import load_recipe
@@ -305,3 +305,13 @@ def test_a_published_time_says_all_it_needs() -> None:
     found = published(plan(**GB200, JOB_TOTAL_GPUS="256"))
     assert (found.gpu_type, found.container, found.software) == ("gb200", "25.09.00", "Megatron-Bridge, nemo:25.09.00")
     assert found.source.startswith("llama3.1-mbridge.md:")
+
+
+@pytest.mark.parametrize("tag", ["25.09", "25.09.00", "26.02.01"])
+@pytest.mark.parametrize("image", ["nvcr.io#nvidia/nemo:{}", "/images/nvidia+nemo+{}.sqsh"])
+def test_the_first_line_says_where_a_result_is_of_another_container(image: str, tag: str) -> None:
+    p = plan(**GB200, JOB_TOTAL_GPUS="256")
+    published = msgspec.structs.replace(p.preflight.published, container="25.09")
+    known = msgspec.structs.replace(p.preflight, published=published)
+    said = answer(msgspec.structs.replace(p, image=image.format(tag), preflight=known))
+    assert ("another container" in said) == (tag == "26.02.01")

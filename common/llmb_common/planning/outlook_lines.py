@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 
+from llmb_common.base.engines import container_release, same_release
 from llmb_common.base.printable import counted
 from llmb_common.base.words import limit_seconds
 from llmb_common.planning.job_plan import JobPlan, MemoryEstimate, PublishedTime
@@ -122,9 +122,7 @@ def _step_known(plan: JobPlan) -> str:
         source = f"{counted(plan.preflight.own_runs or 1, 'run')} here"
     else:
         source = known_from(plan)
-        # nemo:25.09.00 is nvidia+nemo+25.09.00.sqsh, or nvcr.io#nvidia/nemo:25.09.00
-        tag = (published.container or "").rpartition(":")[2]
-        if plan.image is not None and not re.search(rf"[:+]{re.escape(tag)}(\.sqsh)?\Z", plan.image):
+        if plan.image is not None and not same_release(container_release(plan.image), published.container):
             source += ", another container"
     return f"{alike(likely)[0]} s a step ({source})"
 
