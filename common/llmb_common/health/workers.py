@@ -132,8 +132,10 @@ class Workers:
         for group in groups:
             for rail in range(count):
                 (measured,) = _measured(group, [rail], [size], answers)
-                lines = list(chain.from_iterable(_logged(answers.get(node, {}), rail) for node in group))
-                found.append(replace(measured, rail=rail, adapters=used_adapters_of(lines)))
+                # By node: each numbers its adapters itself.
+                used = [used_adapters_of(_logged(answers.get(node, {}), rail)) for node in group]
+                adapters = tuple(dict.fromkeys(chain.from_iterable(used)))
+                found.append(replace(measured, rail=rail, adapters=adapters))
         return found
 
     def _next_ports(self, count: int) -> int:
