@@ -17,6 +17,7 @@ from llmb_common.base.errors import LLMBError
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.base.words import is_secret_name
 from llmb_common.planning.request.variables import VARIABLES, column_of
+from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_run import habits
 from llmb_run.app import COMMANDS, load_command
@@ -47,8 +48,9 @@ def meant(arguments: Sequence[str]) -> str:
         return ""
     if len(words) == 1 and " " in words[0].strip():
         words = words[0].split()
+    workspace = Workspace()
     try:
-        words = _corrected(_with_command(words))
+        words = _corrected(_with_command(words, workspace), workspace)
     except LLMBError:
         return ""
     same = words[:1] == list(arguments[:1]) and sorted(words) == sorted(arguments)
@@ -89,7 +91,7 @@ def _names() -> list[str]:
     return list(chain.from_iterable(COMMANDS.values()))
 
 
-def _with_command(words: list[str]) -> list[str]:
+def _with_command(words: list[str], workspace: Workspace) -> list[str]:
     """``words`` with the command first: it may stand behind options, be another tool's, or be missing.
 
     Empty: not known.
@@ -109,13 +111,13 @@ def _with_command(words: list[str]) -> list[str]:
         takes_words = len(words) > 1 and ("RUN" in instead or "WORKLOAD" in instead)
         profiled = ["--profile"] if instead.endswith("--profile") else []
         return [called[1], *words[1:], *profiled] if takes_words else []
-    if workload_named(words[0], _recipes()) is not None:
+    if workload_named(words[0], _recipes(workspace)) is not None:
         return ["plan", *words]
     near = difflib.get_close_matches(words[0].lower(), known, n=1, cutoff=_CLOSE)
     return [near[0], *words[1:]] if near else []
 
 
-def _corrected(words: list[str]) -> list[str]:
+def _corrected(words: list[str], workspace: Workspace) -> list[str]:
     """A command line with options as its command writes them and bare words where they belong; empty: not known."""
     if not words:
         return []
@@ -143,7 +145,7 @@ def _corrected(words: list[str]) -> list[str]:
             if not equals:
                 value = rest.pop(0) if rest else ""
             done += [option, _value(option, value, rest)]
-    return _named(done, words[0], bare, options)
+    return _named(_with_workload(done, workspace), words[0], bare, options, workspace)
 
 
 def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
@@ -156,10 +158,8 @@ def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
     dashed = "--" + name.lstrip("-").replace("_", "-")
     if dashed in options and (name.startswith("-") or dashed in ("--workload", "--size", "--dtype", "--scale")):
         return dashed
-    if name.startswith("--") and "--" + name[2:] not in options:
-        for setting in _SETTING:
-            if name in _SETTING and setting in options:
-                return setting
+    if name in _SETTING:
+        return next((setting for setting in _SETTING if setting in options), None)
     return None
 
 
@@ -232,9 +232,10 @@ def _flag(option: str, rest: list[str], options: Mapping[str, click.Parameter]) 
     return ["--slurm-arg", f"partition={word}"] if "--slurm-arg" in options else [option, word]
 
 
-def _named(done: list[str], command: str, bare: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
+def _named(
+    done: list[str], command: str, bare: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
+) -> list[str]:
     """``done`` with the ``bare`` words of the line, each as the option that it is a value of; empty: one is of none."""
-    done = _with_workload(done)
     if command == "ab" and len(bare) == 2 and len(done) == 1:
         return ["compare", *bare]
     starts = command in ("single", "submit", "sweep")
@@ -243,7 +244,7 @@ def _named(done: list[str], command: str, bare: list[str], options: Mapping[str,
     takes_words = any(isinstance(parameter, click.Argument) for parameter in options.values())
     kept, placed = list[str](), list[str]()
     for word in bare:
-        found = _as_option(word, command, [*done, *placed], options)
+        found = _as_option(word, command, [*done, *placed], options, workspace)
         if found is not None:
             placed += found
         elif takes_words:
@@ -254,7 +255,7 @@ def _named(done: list[str], command: str, bare: list[str], options: Mapping[str,
     return [] if command in ("submit", "sweep") and not {"-w", "--workload"} & {*line} else line
 
 
-def _with_workload(done: list[str]) -> list[str]:
+def _with_workload(done: list[str], workspace: Workspace) -> list[str]:
     """The line with the workload and size that the value of its ``-w`` means.
 
     The line as it is where a recipe has that name, or none is meant.
@@ -262,7 +263,7 @@ def _with_workload(done: list[str]) -> list[str]:
     at = next((at for at, word in enumerate(done[:-1]) if word in ("-w", "--workload")), None)
     if at is None or "," in done[at + 1]:
         return done
-    recipes = _recipes()
+    recipes = _recipes(workspace)
     name = done[at + 1].lower()
     if any(name in (recipe.workload, recipe.name) for recipe in recipes):
         return done
@@ -273,7 +274,9 @@ def _with_workload(done: list[str]) -> list[str]:
     return [*done[: at + 1], found[0], *size, *done[at + 2 :]]
 
 
-def _as_option(word: str, command: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
+def _as_option(
+    word: str, command: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
+) -> list[str] | None:
     """The option, with its value, that a bare word stands for in ``command``.
 
     Empty: it may be left out; None: it stands for none. ``done``: the words of the line so far; ``options``: those of
@@ -291,15 +294,17 @@ def _as_option(word: str, command: str, done: list[str], options: Mapping[str, c
             return [option, word]
     if word.upper() in LIVE_STATES | ENDED_STATES and "--state" in options:
         return ["--state", word.upper()]
-    return _of_job(word, done, options) if "--workload" in options else None
+    return _of_job(word, done, options, workspace) if "--workload" in options else None
 
 
-def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) -> list[str] | None:
+def _of_job(
+    word: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
+) -> list[str] | None:
     """The option and value for what a bare word says of a job: workload, size, dtype, number or type of GPUs.
 
     None where it says none of these. ``done``: the words of the line so far; a workload among them comes first.
     """
-    lower, recipes = word.lower(), _recipes()
+    lower, recipes = word.lower(), _recipes(workspace)
     if not {"-w", "--workload"} & {*done}:
         found = workload_named(word, recipes)
         if found is None:
@@ -316,11 +321,9 @@ def _of_job(word: str, done: list[str], options: Mapping[str, click.Parameter]) 
     return next(([option, word] for option, fits in said.items() if fits and option in options), None)
 
 
-def _recipes() -> list[Recipe]:
-    """The recipes of all workloads that LLMB knows here."""
-    from llmb_common.planning.workspace import Workspace
-
-    return [entry.recipe for entry in Workspace().catalog]
+def _recipes(workspace: Workspace) -> list[Recipe]:
+    """The recipes of all workloads that LLMB knows here, read once for a workspace."""
+    return [entry.recipe for entry in workspace.catalog]
 
 
 def _parses(words: list[str]) -> bool:

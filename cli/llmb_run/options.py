@@ -194,19 +194,20 @@ _CHOSEN = tuple(name for name, known in VARIABLES.items() if known.choices and n
 
 def _values_of_setting(context: click.Context, name: str) -> Iterable[str]:
     """The values that a shell offers behind ``name=``, as far as there are few of them; empty: any others."""
-    configurations = _configurations(context)
     variable = VARIABLES.get(name.upper())
-    known: dict[str, Iterable[str]] = {
-        "workload": _workloads(),
-        "size": (one.size for one in configurations),
-        "dtype": sorted({one.dtype for one in configurations}),
-        "scale": _scales(context),
-        "gpu_type": gpus.gpu_types(),
-        "variant": (one.variant for one in configurations),
-        "engine": ENGINES,
-        **_TYPICAL,
+    known: dict[str, Callable[[], Iterable[str]]] = {  # most need no recipe
+        "workload": _workloads,
+        "size": lambda: (one.size for one in _configurations(context)),
+        "dtype": lambda: sorted({one.dtype for one in _configurations(context)}),
+        "scale": lambda: _scales(context),
+        "gpu_type": gpus.gpu_types,
+        "variant": lambda: (one.variant for one in _configurations(context)),
+        "engine": lambda: ENGINES,
     }
-    return known.get(name.lower(), variable.choices if variable else ())
+    wanted = name.lower()
+    if wanted in known:
+        return known[wanted]()
+    return _TYPICAL.get(wanted, variable.choices if variable else ())
 
 
 def complete_settings(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:

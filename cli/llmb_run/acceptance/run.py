@@ -24,6 +24,7 @@ from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.structs import from_plain
 from llmb_common.health.ask import Health
+from llmb_common.health.verdicts import Fabric
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.workspace import Workspace
 from llmb_run.acceptance.health import HEALTH, fabric_of
@@ -136,6 +137,7 @@ def write_pack(
     frozen: FrozenSuite,
     result: dict[str, Any],
     standings: Sequence[WorkloadProgress],
+    fabrics: Sequence[Fabric],
     workspace: Workspace,
 ) -> dict[str, Any]:
     """Write evidence pack and report into the campaign's folder, secrets masked, in place of earlier ones.
@@ -153,8 +155,8 @@ def write_pack(
     mask = Mask(secrets)
     plain = build(measured, workspace, f"Acceptance of {result['suite']}")
     about = for_report(result)
-    fabrics = tuple(fabric_part(item) for item in fabric_of(campaign.folder))
-    plain = msgspec.structs.replace(plain, campaign=about, fabrics=fabrics, answer=of_campaign(about))
+    parts = tuple(map(fabric_part, fabrics))
+    plain = msgspec.structs.replace(plain, campaign=about, fabrics=parts, answer=of_campaign(about))
     # Before it becomes a page: masking that would change its scripts too, and then no browser runs them.
     report: Report = from_plain({**mask.value(msgspec.to_builtins(plain)), "made": round(ended)}, Report)
     html = page(report)
@@ -217,8 +219,9 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         ended = partial(attempt_of, trained_counts=frozen.trained_counts)
         runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
-        result = outcome(frozen, standings, fabric_of(campaign.folder))
-        return result | write_pack(campaign, frozen, result, standings, workspace)
+        fabrics = fabric_of(campaign.folder)
+        result = outcome(frozen, standings, fabrics)
+        return result | write_pack(campaign, frozen, result, standings, fabrics, workspace)
 
     return answered(
         folder or workspace.require_install() / "campaigns",

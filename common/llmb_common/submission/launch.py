@@ -58,9 +58,12 @@ def plan_from_variables(
 
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
     """Whether jobs run on a machine without GPUs, and nobody asks for a CPU or for another way of running jobs."""
-    if request.cluster_type or request.gpu_type == CPU:
-        return False
-    return look_at_machine(cluster, request).gpu_type == CPU
+    return not request.cluster_type and _lacks_gpus(look_at_machine(cluster, request), request)
+
+
+def _lacks_gpus(machine: Machine, request: Request) -> bool:
+    """Whether jobs run on ``machine``, which has no GPUs, and nobody asks for a CPU or another way of running jobs."""
+    return machine.gpu_type == CPU and not request.cluster_type and request.gpu_type != CPU
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
@@ -69,12 +72,14 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     Raises:
         RequestError: the job cannot be planned; where there are no GPUs, the remedy names a plan for a cluster
     """
-    if request.gpu_type and request.dry_run and without_gpus(cluster, request):
+    machine = look_at_machine(cluster, request)
+    lacking = _lacks_gpus(machine, request)
+    if request.gpu_type and request.dry_run and lacking:
         return _plan_elsewhere(recipe, cluster, request)
     try:
-        return make_plan(recipe, cluster, request, look_at_machine(cluster, request), measured_here(request.install))
+        return make_plan(recipe, cluster, request, machine, measured_here(request.install))
     except RequestError as error:
-        if request.gpu_type or not without_gpus(cluster, request):
+        if request.gpu_type or not lacking:
             raise
         size = request.model_size or recipe.defaults.model_size
         gpu_type = type_for(recipe, size, request.dtype, request.gpus)
