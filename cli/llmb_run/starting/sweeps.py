@@ -130,10 +130,10 @@ def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     return replace(spec.having(changes), varied={**spec.varied, **dict.fromkeys(changes, "-"), **given})
 
 
-def dimension(text: str) -> str:
+def dimension(text: str, refused: str = "cannot be varied") -> str:
     """The dimension of a job that ``text`` names: ``tp`` of ``TP``, ``scale`` of ``JOB_TOTAL_GPUS``, ``NCCL_ALGO``.
 
-    Any other word in capitals is a variable of the job.
+    Any other word in capitals is a variable of the job. ``refused``: what the error says of a text that names none.
 
     Raises:
         RequestError: it is none
@@ -152,7 +152,7 @@ def dimension(text: str) -> str:
     known = [*columns, *NAMED, *(set(VARIABLES) - {*COLUMNS, *FIELDS})]
     near = did_you_mean(name.upper(), known) if name.upper() in known else did_you_mean(lower, known)
     raise RequestError(
-        f"{text!r} cannot be varied{near}",
+        f"{text!r} {refused}{near}",
         remedy=f"a column ({', '.join(columns)}), {', '.join(NAMED)}, a variable of the job (NCCL_ALGO), "
         "or a setting of Megatron-Bridge (model.moe_token_dispatcher_type)",
         code="unknown-dimension",
@@ -170,13 +170,9 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     one = option == "--change"  # of one job; the others name several
     example = f"{option} tp={2 if one else '1,2'}"
+    refused = "is nothing that runs are known by" if option == "--where" else "cannot be varied"
     for word, values in pairs(words, option, example, form="NAME=VALUE" if one else "NAME=VALUE,VALUE"):
-        try:
-            name = dimension(word)
-        except RequestError as error:
-            if option == "--where":
-                error.message = error.message.replace("cannot be varied", "is nothing that runs are known by")
-            raise
+        name = dimension(word, refused)
         if name in found:
             raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
         found[name] = values_of(values, f"{option} {name}")

@@ -356,7 +356,6 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
         RequestError: there is no installation
     """
     text = read_text(path)
-    # The short form has a task in one of its first two lines; YAML has "key: value" there.
     if {line.partition(":")[0] for line in text.splitlines()} & {*NVIDIAS_KEYS}:
         raise ConfigError(
             f"{path} is a configuration of NVIDIA's own llmb-run, and no task file",
@@ -364,6 +363,7 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
             "below it (fp8, 8, 1)",
             code="nvidias-config",
         )
+    # The short form has a task in one of its first two lines; YAML has "key: value" there.
     begins = [line for line in map(_strip, text.splitlines()) if line][:2]
     if any(line.startswith("(") for line in begins):
         specs = parse_text(text, str(path), workspace)

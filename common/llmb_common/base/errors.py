@@ -82,6 +82,8 @@ class RequestError(LLMBError):
 
 
 class RecipeError(LLMBError):
+    """A recipe or its catalogue is wrong, or cannot be read: ``llmb`` ends with exit status 2; code ``recipe``."""
+
     exit_status = 2
     default_code = "recipe"
 
@@ -94,11 +96,15 @@ class ConfigError(LLMBError):
 
 
 class EnvironmentLacks(LLMBError):
+    """This machine or installation lacks something: ``llmb`` ends with exit status 3; code ``environment``."""
+
     exit_status = 3
     default_code = "environment"
 
 
 class SchedulerError(LLMBError):
+    """The scheduler refuses or does not answer: ``llmb`` ends with exit status 3; code ``scheduler``."""
+
     exit_status = 3
     default_code = "scheduler"
 
@@ -114,6 +120,8 @@ class AnswerLost(SchedulerError):
 
 
 class RecordError(LLMBError):
+    """A file that LLMB wrote is missing, damaged or changed: ``llmb`` ends with exit status 3; code ``record``."""
+
     exit_status = 3
     default_code = "record"
 

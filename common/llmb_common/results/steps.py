@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from llmb_common.base.printable import counted, first_few
-from llmb_common.base.statistics import deviation
+from llmb_common.base.statistics import deviation, robust_deviation
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.training import NOTHING, Training, odd_course, training_of
 from llmb_common.runs.timing.records import Iteration
@@ -38,7 +38,6 @@ SPIKE_DEVIATIONS = 5.0
 SPIKE_SHARE = 0.05
 """A step within 5 % of the median is no stall, however steady its neighbours are."""
 
-_TO_STANDARD_DEVIATION = 1.4826  # of a normal distribution, from its median absolute deviation
 _STRONGEST_CORRELATION = 0.95
 _LEAST_SHARE = -0.9
 
@@ -147,7 +146,7 @@ def _usual(values: Sequence[float]) -> tuple[float, float]:
     median = statistics.median(values)
     if len(values) < 3:
         return min(values), max(values)
-    spread = _TO_STANDARD_DEVIATION * statistics.median(abs(value - median) for value in values)
+    spread = robust_deviation(values)
     limit = max(SPIKE_DEVIATIONS * spread, SPIKE_SHARE * median)
     return median - limit, median + limit
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from llmb_common.base.printable import first_few
+from llmb_common.base.statistics import robust_deviation
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.timing.iterations import interval_of
 from llmb_common.runs.timing.records import Iteration
@@ -160,7 +161,7 @@ def _usual(runs: Sequence[Training]) -> _Usual:
     if len(ends) < 3:
         return _Usual(0.0, math.inf, frozenset())
     end = statistics.median(ends)
-    spread = 1.4826 * statistics.median(abs(other - end) for other in ends)
+    spread = robust_deviation(ends)
     # Where a loss is memorized to nearly nothing, a tenth of it means nothing: hence of the first loss.
     start = statistics.median(run.start for run in runs if run.start is not None)
     counts = Counter(itertools.chain.from_iterable(run.losses for run in runs))
@@ -198,8 +199,7 @@ def _course(losses: Sequence[float]) -> _Course | None:
 def _noise(losses: Sequence[float]) -> float:
     """Robust standard deviation of one step's loss, from the differences of neighbors."""
     changes = [after - before for before, after in itertools.pairwise(losses)]
-    middle = statistics.median(changes)
-    return 1.4826 * statistics.median(abs(change - middle) for change in changes) / math.sqrt(2)
+    return robust_deviation(changes) / math.sqrt(2)
 
 
 def _curve_faults(

@@ -88,13 +88,12 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
             continue
         begin, end = row.started - _START_SECONDS, row.ended + _START_SECONDS
         own = next((start for start in left if start.time is not None and begin <= start.time <= end), None)
-        if own is not None:
-            left.remove(own)
         state, nodes, failed = row.state, row.nodes, row.failed
         if own is not None:
+            left.remove(own)
             nodes = own.nodes
-        if own is not None and own.unfit:
-            state, failed = UNFIT, own.unfit
+            if own.unfit:
+                state, failed = UNFIT, own.unfit
         attempts.append(Attempt(state, nodes, failed, row.started, row.ended))
     for start in left:
         state = PREEMPTED if start.preempted else ""
