@@ -1,8 +1,8 @@
 """Golden tables of texts: what a user reads, beside the tests that see it; a test itself holds codes and fields.
 
-``tests/golden/texts/unit/<module>.txt`` has, for each test of ``unit/test_<module>.py`` that takes the fixture ``texts``, the
-texts that it saw, in their order. So a message is improved in one place: change it, run its tests with
-``LLMB_TEST_UPDATE_GOLDEN=1``, and read the diff.
+For each test of ``tests/unit/test_<module>.py`` that takes the fixture ``texts``,
+``tests/golden/texts/unit/<module>.txt`` has the texts that it saw, in their order. So a message is improved in one
+place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``, and read the diff.
 
 What differs between two runs of a test is masked before the comparison: its temporary folders, the clone, moments,
 run ids, and the Python that runs.
