@@ -5,7 +5,7 @@ For each test of ``tests/unit/test_<module>.py`` that takes the fixture ``texts`
 place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``, and read the diff.
 
 What differs between two runs of a test is masked before the comparison: its temporary folders, the clone, moments,
-run ids, and the Python that runs.
+run ids, hashes, the seconds in folders' names, and the Python that runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,13 @@ INDENT = "  "
 MASKS = (
     (re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "<moment>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "<date>"),
-    (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "<id>"),
+    # Not a time limit, which is a job's own.
+    (re.compile(r"(?<!limit )\b[0-2]\d:[0-5]\d:[0-5]\d\b"), "<moment>"),
+    (re.compile(r"\b[0-9a-f]{8}\b"), "<id>"),
+    (re.compile(r"\b[0-9a-f]{12}\b"), "<hash>"),
+    # A run's folder ends with the second in which it was made, numbered where that was one with another run's.
+    (re.compile(r"(?<=_)1[789]\d{8}(-\d{4})?\b"), "<second>"),
+    (re.compile(r"/workloads/\S+/experiments/[^\s'\"]+/(?=[^/\s])"), "/.../"),
 )
 
 E = TypeVar("E", bound=BaseException)
@@ -68,11 +74,11 @@ class Texts:
             assert self.seen[key] == _entries(self.table).get(key), f"{key} differs from {self.table}"
 
     @contextlib.contextmanager
-    def raises(self, kind: type[E]) -> Iterator[pytest.ExceptionInfo[E]]:
+    def raises(self, kind: type[E], *, mask: str = "") -> Iterator[pytest.ExceptionInfo[E]]:
         """As ``pytest.raises``, and the error's code, message and remedy are the next entry of this test."""
         with pytest.raises(kind) as raised:
             yield raised
-        self(raised.value)
+        self(raised.value, mask=mask)
 
     def finish(self) -> None:
         """Refuse entries that this test no longer sees; where golden files are updated, write those that it saw."""
@@ -83,18 +89,15 @@ class Texts:
         assert not unseen, f"{self.table} has entries that the test no longer sees: {unseen}"
 
     def _masked(self, text: str, mask: str) -> str:
-        """Return ``text`` without what differs between runs; such a line's columns are one space apart."""
-        lines = []
-        for line in text.splitlines():
-            masked = re.sub(mask, "<...>", line) if mask else line
-            for path, name in self._paths.items():
-                masked = re.sub(path, name, masked)
-            for pattern, name in MASKS:
-                masked = pattern.sub(name, masked)
-            if masked != line:
-                masked = re.sub(r"(?<=\S) {2,}", " ", masked)
-            lines.append(masked)
-        return "\n".join(lines)
+        """Return ``text`` without what differs between runs; if that is in it, columns are one space apart."""
+        masked = re.sub(mask, "<...>", text) if mask else text
+        for path, name in self._paths.items():
+            masked = re.sub(path, name, masked)
+        for pattern, name in MASKS:
+            masked = pattern.sub(name, masked)
+        if masked != text:
+            masked = re.sub(r"(?<=\S) {2,}", " ", masked)
+        return masked
 
 
 def texts_of(request: pytest.FixtureRequest, temporary: Path) -> Texts:
