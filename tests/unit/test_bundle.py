@@ -126,7 +126,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     (half,) = (folder / "wheels").glob("six*")
     half.write_text("half")
     (folder / "wheels" / ".six.whl.77.abcd").touch()
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundles.use(folder, clone)
     asked: list[str] = []
     links = Sources.links
@@ -135,20 +135,20 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     assert asked == ["six", "six", "tiny"], "wheels that are there are not looked for; a source may have got a wheel"
     assert (kept.stat().st_mtime_ns, half.read_text()) == (before, half.name)
     assert len(wheels(folder)) == 5
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
     assert not (folder / "SHA256SUMS").exists()
 
 
 def test_requests_that_cannot_be_met(make, tmp_path, monkeypatch, texts: Texts):
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
     with texts.raises(RequestError):
         make("--python", "3.12.1")
     with texts.raises(RequestError):
         make("--python", "3.12", "3.9")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make(*ONE, "--workloads", "grok1")
     (tmp_path / "a bundle, here" / "mine").touch()
     with texts.raises(RequestError):
@@ -186,7 +186,7 @@ def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, 
         monkeypatch.setattr(sys, "version_info", (3, 13, 0))
     else:
         (clone / "installer" / "locks" / "uv.txt").write_text("uv==2.0\n")
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundles.use(here, clone)
     assert os.environ["LLMB_BUNDLE"] == "", "nothing was chosen"
 
@@ -287,7 +287,7 @@ def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monk
     (install / ".llmb" / "answers.yaml").write_text(to_yaml(installation.answers))
     (own,) = installation.images()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
     ensure(replace(image, source=own.source, path=own.path, receipts=own.receipts, origin=imported(image, own.source)))
     bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
@@ -337,7 +337,7 @@ def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(make, c
     digest = hashlib.sha256(b"six-2.0.tar.gz").hexdigest()
     lock.write_text(lock.read_text().replace("six==2.0", f"six==2.0 --hash=sha256:{digest}"))
     (tmp_path / "index" / "six-2.0.tar.gz").write_text("six-2.0.tar.gz")
-    with texts.raises(EnvironmentLacks):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
 
 
