@@ -11,6 +11,7 @@ run ids, hashes, the seconds in folders' names, and the Python that runs.
 from __future__ import annotations
 
 import contextlib
+import difflib
 import fcntl
 import functools
 import os
@@ -71,7 +72,8 @@ class Texts:
         self.seen[key] = _trimmed(text)
         if not UPDATING:
             assert text.strip(), f"{key}: there is no text"
-            assert self.seen[key] == _entries(self.table).get(key), f"{key} differs from {self.table}"
+            kept = _entries(self.table).get(key, "")
+            assert self.seen[key] == kept, f"{key} differs from {self.table}:\n{_difference(kept, self.seen[key])}"
 
     @contextlib.contextmanager
     def raises(self, kind: type[E], *, mask: str = "") -> Iterator[pytest.ExceptionInfo[E]]:
@@ -120,6 +122,11 @@ def _of_error(error: BaseException) -> str:
     if isinstance(error, LLMBError):
         kind = f"{kind}, code {error.code}"
     return f"{kind}: {error}"
+
+
+def _difference(kept: str, seen: str) -> str:
+    """Return the lines of a unified diff from a table's text to the one that was seen."""
+    return "\n".join(difflib.unified_diff(kept.splitlines(), seen.splitlines(), "kept", "seen", lineterm=""))
 
 
 def _trimmed(text: str) -> str:
