@@ -20,6 +20,7 @@ from support.groups import arrange, shuffle
 from support.images import build_image
 from support.slurm_cluster import SlurmCluster, what_is_missing
 from support.slurm_config import ClusterSpec
+from support.texts import Texts, texts_of
 
 STANDINS = Path(__file__).parent / "support" / "bin"
 # pytest-xdist, among others, sets the last two, which hide the size of the terminal from programs.
@@ -103,6 +104,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from support.scheduling import GroupScheduling  # a single file of tests runs without pytest-xdist
 
     return GroupScheduling(config, log)
+
+
+@pytest.fixture
+def texts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Texts]:
+    """The golden table of texts of the test's module: ``texts(done.err)`` compares with the test's next entry."""
+    seen = texts_of(request, tmp_path_factory.getbasetemp())
+    failed = request.session.testsfailed
+    yield seen
+    if request.session.testsfailed == failed:
+        seen.finish()
 
 
 def _lacking(what: str, reason: str) -> None:

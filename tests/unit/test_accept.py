@@ -29,6 +29,7 @@ from support.campaigns import SUITE, Site, runs_of, unpacked, verdicts
 from support.cli import Cli
 from support.crashes import run_and_crash, start
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 # The verdicts
 
@@ -45,54 +46,48 @@ def test_a_list_is_a_workload_for_each_of_its_values(site: Site) -> None:
     assert site("accept", "show", site.campaign, "--json").data["problems"] == []
 
 
-def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site) -> None:
+def test_three_per_cent_slower_passes_after_reruns_and_eight_fails(site: Site, texts: Texts) -> None:
     site.suite(103, 108, SUITE.replace("reruns: 4", "reruns: 25"))
     done = site.accept("--json")
     assert (done.status, verdicts(done)) == (1, ["pass", "fail"])
-    assert done.data["why"] == "workloads: 1 of 2 fail"
+    texts(done.data["why"])
     passed, failed = done.data["workloads"]
     assert 0.95 < passed["performance_low"] < passed["performance"] == pytest.approx(1 / 1.03, rel=0.005)
     assert failed["performance_high"] < 0.95
     assert {rerun["reason"] for rerun in passed["reruns"]} <= {"open after 3 runs"}
     text = site.accept().out
-    assert "NOT ACCEPTED: workloads: 1 of 2 fail" in text
+    texts(text, about="NOT ACCEPTED")
     for rerun in passed["reruns"] + failed["reruns"]:
         assert rerun["run_id"] in text.partition("reruns (")[2].partition("remarks")[0]
 
 
 @pytest.mark.parametrize(
-    ("directed", "reason"),
-    [
-        (("NODE_FAIL",), "run 2: a node failed (NODE_FAIL)"),
-        (("CANCELLED",), "run 2: it was cancelled (CANCELLED)"),
-        (
-            ("FAILED", "RuntimeError: CUDA error: uncorrectable ECC error encountered"),
-            "run 2: a node's fault: uncorrectable error of a GPU's memory: RuntimeError: CUDA error: uncorrectable ECC"
-            " error encountered",
-        ),
-    ],
+    "directed",
+    [("NODE_FAIL",), ("CANCELLED",), ("FAILED", "RuntimeError: CUDA error: uncorrectable ECC error encountered")],
+    ids=lambda words: words[0],
 )
-def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tuple[str, ...], reason: str) -> None:
+def test_a_run_that_a_node_ended_is_replaced_and_listed(site: Site, directed: tuple[str, ...], texts: Texts) -> None:
     site.suite()
     instant.direct("1.2", *directed)
     done = site.accept("--json")
     assert (done.status, verdicts(done), runs_of(done)) == (0, ["pass", "pass"], [4, 3]), done.err
     (rerun,) = done.data["reruns"]
-    assert rerun["reason"] == reason
+    assert rerun["reason"] in done.err
     assert (rerun["replaces"], rerun["bad_nodes"]) == (2, []), "this machine's own runs are kept off no node"
     assert rerun["run_id"] == done.data["workloads"][0]["runs"][3]["run_id"]
-    assert f"a rerun: {reason}" in done.err
+    texts(done.err, about="a rerun")
 
 
 @pytest.mark.parametrize(
-    ("runs", "ends", "verdict", "count", "text"),
+    ("runs", "ends", "verdict", "count"),
     [
-        ([2], ("FAILED", "torch.OutOfMemoryError: CUDA out of memory."), "fail", 3, "CUDA out of memory"),
-        (range(1, 8), ("NODE_FAIL",), "open", 7, "7 of 7 runs gave no result; the last: a node failed"),
+        ([2], ("FAILED", "torch.OutOfMemoryError: CUDA out of memory."), "fail", 3),
+        (range(1, 8), ("NODE_FAIL",), "open", 7),
     ],
+    ids=["a failure", "faults"],
 )
 def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(
-    site: Site, runs: Sequence[int], ends: tuple[str, ...], verdict: str, count: int, text: str
+    site: Site, runs: Sequence[int], ends: tuple[str, ...], verdict: str, count: int, texts: Texts
 ) -> None:
     site.suite()
     for number in runs:
@@ -103,7 +98,7 @@ def test_a_failure_is_not_tried_again_and_faults_use_up_the_reruns(
         [verdict, "pass"],
         [count, 3],
     )
-    assert text in done.data["workloads"][0]["text"]
+    texts(done.data["workloads"][0]["text"])
 
 
 def test_where_nothing_is_queued_a_killed_command_uses_up_no_rerun(
@@ -120,7 +115,7 @@ def test_where_nothing_is_queued_a_killed_command_uses_up_no_rerun(
     assert site("accept", "show", site.campaign, "--json").data["problems"] == []
 
 
-def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
+def test_a_dry_run_states_the_limit_that_will_be_used(site: Site, texts: Texts) -> None:
     """Of an indication the wider one: 5.26 % and what dense models change between releases."""
     path = site.suite(
         text="name: one\ndefaults: {gpu_type: gb200, repeats: 1, reruns: 0}\ntests:\n"
@@ -130,8 +125,8 @@ def test_a_dry_run_states_the_limit_that_will_be_used(site: Site) -> None:
         "  - {workload: llama3.1, size: 405b, dtype: fp8, scale: 128, env: {A: c}, reference: none}\n"
     )
     done = site("accept", path, "--dry-run", CLUSTER_TYPE="slurm")
-    assert "indication: NVIDIA DGX Cloud Benchmarking" in done.out
-    assert "1 of 3 workloads will be compared with other software" in done.err
+    texts(done.out, about="indication:")
+    texts(done.err, about="compared")
     dry = site("accept", path, "--dry-run", "--json", CLUSTER_TYPE="slurm").data
     assert (dry["at_best"]["outcome"], dry["at_best"]["indication"]) == ("accepted", True)
     planned = dry["workloads"]
@@ -155,44 +150,41 @@ def test_a_run_whose_steps_stall_counts_with_what_that_costs(site: Site) -> None
     assert not any("unstable" in rerun["reason"] for rerun in done.data["reruns"])
 
 
-def test_references_are_those_that_the_campaign_began_with(site: Site) -> None:
+def test_references_are_those_that_the_campaign_began_with(site: Site, texts: Texts) -> None:
     """Also where they are of other software: the whole is then an indication."""
     begun(site)
     file = site.campaign / "campaign.json"
     file.write_text(file.read_text().replace('"same_software": true', '"same_software": false', 1))
     done = site.accept("--json")
     assert (done.status, [item["indication"] for item in done.data["workloads"]]) == (0, [True, False])
-    assert done.data["why"] == (
-        "all 2 workloads pass; 1 of them as an indication, against a reference measured with other software"
-    )
+    texts(done.data["why"])
     assert done.data["workloads"][0]["performance_limit"] < 0.95 - 0.02, "the wider limit"
     assert (done.data["outcome"], done.data["indication"]) == ("accepted", True)
     text = site.accept().out
-    assert ": ACCEPTED AS AN INDICATION: all 2 workloads pass; 1 of them" in text
-    assert "other software than these runs', so an indication" in text
+    texts(text, about="indication")
 
 
-def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli) -> None:
+def test_a_problem_of_a_node_fails_the_pre_screen_only(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     (item,) = measure([record.paths.folder], Workspace(cli.install))
     item.__dict__["account"] = NodeSummary(findings=(NodeFinding("throttled", "problem", "n3: too hot"),))
     screened = attempt_of(item, record, timed=False, strict=True)
-    assert screened.failure == "its nodes: n3: too hot"
+    texts(screened.failure)
     assert attempt_of(item, record, timed=False, strict=False) == SuiteAttempt()
     assert attempt_of(item, record, timed=True, strict=False).time is not None
 
 
-def test_where_no_speed_was_judged_nothing_is_accepted(site: Site) -> None:
+def test_where_no_speed_was_judged_nothing_is_accepted(site: Site, texts: Texts) -> None:
     site.suite(text=SUITE.replace("{seconds: 0.1, source: a contract}", "optional"))
     done = site.accept("--json")
     assert (done.status, verdicts(done)) == (4, ["pass", "pass"])
     assert (done.data["outcome"], done.data["accepted"], done.envelope["ok"]) == ("not judged", False, False)
-    assert done.data["why"] == "2 workloads completed; no speed was judged, because there is no reference"
-    assert ": NOT JUDGED: 2 workloads completed; no speed was judged" in site.accept().out
+    texts(done.data["why"])
+    texts(site.accept().out, about="NOT JUDGED")
     inside = unpacked(next(site.campaign.glob("two.tar.*")), site.folder / "out")
     skipped = ElementTree.fromstring(inside["campaign/report.xml"]).find("testcase[1]/skipped")
-    assert skipped.get("message", "").startswith("NOT JUDGED: 2 workloads completed")
-    assert "2 of 2 workloads have no reference: at best this campaign ends NOT JUDGED" in done.err
+    assert skipped.get("message", "").startswith("NOT JUDGED: ")
+    texts(done.err, about="NOT JUDGED")
 
 
 # The pre-screen
@@ -210,7 +202,7 @@ def test_the_pre_screen_comes_first_and_needs_no_speed(site: Site) -> None:
 
 
 @pytest.mark.parametrize(("ends", "why"), [(["FAILED"], "fail"), (["NODE_FAIL", "NODE_FAIL"], "open")])
-def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: list[str], why: str) -> None:
+def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: list[str], why: str, texts: Texts) -> None:
     site.suite(text=PRESCREEN)
     for number, state in enumerate(ends, 1):
         instant.direct(f"1.{number}", state, "ValueError: no")
@@ -220,7 +212,7 @@ def test_a_pre_screen_that_does_not_pass_ends_the_campaign(site: Site, ends: lis
         [len(ends), 0, 0],
         len(ends),
     )
-    assert f"pre-screen: {why}" in done.data["why"]
+    texts(done.data["why"])
 
 
 # Interruptions
@@ -240,7 +232,7 @@ def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
 
 
 @pytest.mark.parametrize("moment", ["die before", "die after"])
-def test_killed_on_either_side_of_a_submission(site: Site, moment: str) -> None:
+def test_killed_on_either_side_of_a_submission(site: Site, moment: str, texts: Texts) -> None:
     site.suite()
     (instant.folder() / moment).touch()
     child = start(lambda: main(["accept", str(site.folder / "two.yaml")]))
@@ -248,14 +240,14 @@ def test_killed_on_either_side_of_a_submission(site: Site, moment: str) -> None:
     (instant.folder() / moment).unlink()
     done = site.accept("--json")
     assert (done.status, runs_of(done), len(instant.accepted())) == (0, [3, 3], 6), done.err
-    assert "its submission was interrupted: looking for its job" in done.err
+    texts(next(line for line in done.err.splitlines() if "submission" in line))
 
 
-def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site) -> None:
+def test_a_campaign_that_is_over_is_shown_and_not_run_again(site: Site, texts: Texts) -> None:
     site.suite()
     first, second = site.accept("--json"), site.accept("--json")
     assert (second.status, second.data, len(instant.accepted())) == (0, first.data, 6)
-    assert "--again begins a new one" in second.err
+    texts(second.err, about="--again")
     # Copied back from a backup that keeps no times: its runs are older than its files.
     (site.campaign / "result.json").unlink()
     os.utime(site.campaign / "campaign.json", (time.time() + 9 * 86400,) * 2)
@@ -281,19 +273,21 @@ def test_a_clock_that_was_put_back_starts_no_run_again(site: Site, monkeypatch: 
     assert (done.status, runs_of(done)) == (0, [3, 3]), done.err
 
 
-def test_a_damaged_run_of_before_is_not_looked_at(site: Site) -> None:
+def test_a_damaged_run_of_before_is_not_looked_at(site: Site, texts: Texts) -> None:
     site.suite()
     assert site.accept().status == 0
     folder = next(site.install.glob("workloads/*/experiments/*/*_*"))
     (folder / "run.json").write_text("{")
-    assert "run.json is not valid JSON" in site.accept("--again").err
+    texts(site.accept("--again").err, about="run.json")
     name, _, second = folder.name.partition("-")[0].rpartition("_")
     folder.rename(folder.with_name(f"{name}_{int(second) - 2 * 86400}"))
     assert site.accept().status == 0
 
 
 @pytest.mark.parametrize("how", [KeyboardInterrupt(), Interrupted("it is on record", remedy="its log")])
-def test_an_interruption_says_how_to_go_on(site: Site, monkeypatch: pytest.MonkeyPatch, how: BaseException) -> None:
+def test_an_interruption_says_how_to_go_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch, how: BaseException, texts: Texts
+) -> None:
     def interrupted(*arguments: Any, **more: Any) -> Any:
         raise how
 
@@ -301,17 +295,17 @@ def test_an_interruption_says_how_to_go_on(site: Site, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         patch.setattr(conduct, "submit_many", interrupted)
         done = site.accept()
-    assert (done.status, done.err.rstrip().endswith("the same command resumes the campaign")) == (130, True), done.err
+    assert done.status == 130, done.err
+    texts(done.err, about="resumes")
     assert site.accept().status == 0
 
 
-def test_jobs_that_are_refused_can_be_submitted_later(site: Site) -> None:
+def test_jobs_that_are_refused_can_be_submitted_later(site: Site, texts: Texts) -> None:
     site.suite()
     (instant.folder() / "full").touch()
     done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
-    assert "6 of 6 runs could not be submitted: the queue is full" in done.err
-    assert "the same command resumes the campaign" in done.err
+    texts(done.err, about="submitted")
     (instant.folder() / "full").unlink()
     assert site.accept().status == 0
     assert len(instant.accepted()) == 6
@@ -350,30 +344,29 @@ def begun(site: Site) -> None:
     (instant.folder() / "full").unlink()
 
 
-def test_a_changed_suite_is_refused_and_said(site: Site) -> None:
+def test_a_changed_suite_is_refused_and_said(site: Site, texts: Texts) -> None:
     begun(site)
     site.suite(101)
     done = site.accept()
     assert (done.status, instant.accepted()) == (2, [])
     assert re.search(r"suite .*two\.yaml: \w{12} -> \w{12}\n", done.err)
-    assert "llama3.1 smoke mbridge bf16 on 1 cpu, STEP_MS=100: env STEP_MS: " in done.err
-    assert "or start a new campaign with --again" in done.err
+    texts(done.err)
     assert site.accept("--again").status == 0
 
 
-def test_changed_surroundings_are_refused_and_said(site: Site) -> None:
+def test_changed_surroundings_are_refused_and_said(site: Site, texts: Texts) -> None:
     begun(site)
     done = site.accept(GBS="8", NCCL_ALGO="Ring")
     assert (done.status, instant.accepted()) == (2, [])
-    assert "on 1 cpu, STEP_MS=100: gbs: 4 -> 8" in done.err
+    texts(done.err, about="gbs")
     file = site.campaign / "campaign.json"
     file.write_text(file.read_text().replace('"llmb": "', '"llmb": "0.'))
     done = site.accept()
     assert (done.status, instant.accepted()) == (2, [])
-    assert "version of LLMB: 0." in done.err
+    texts(done.err, about="version of LLMB", mask=r"0\.\S+")
 
 
-def test_two_processes_do_not_run_one_campaign(site: Site) -> None:
+def test_two_processes_do_not_run_one_campaign(site: Site, texts: Texts) -> None:
     import fcntl
 
     begun(site)
@@ -381,4 +374,4 @@ def test_two_processes_do_not_run_one_campaign(site: Site) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
-    assert "this campaign is under way: process " in done.err
+    texts(done.err, mask=r"process \d+.*")

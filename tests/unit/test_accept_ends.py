@@ -18,9 +18,10 @@ from llmb_run.starting.requests import JobSpec
 from support import instant, packs
 from support.campaigns import SUITE, Site, runs_of, verdicts
 from support.runs import PUBLISHED, make_run, plan_for, took
+from support.texts import Texts
 
 
-def test_what_stays_open_is_open_and_says_what_decides(site: Site, tmp_path: Path) -> None:
+def test_what_stays_open_is_open_and_says_what_decides(site: Site, tmp_path: Path, texts: Texts) -> None:
     """Nothing fails, so the whole is open: in words, as data, on the page of the pack and where it is judged again."""
     site.suite(104.3, 100, SUITE.replace("reruns: 4", "reruns: 1"))
     done = site.accept("--json")
@@ -29,22 +30,23 @@ def test_what_stays_open_is_open_and_says_what_decides(site: Site, tmp_path: Pat
     assert (done.data["outcome"], done.data["accepted"], done.envelope["ok"]) == ("open", False, False)
     assert workload["more_runs"] > 1
     assert f"reruns: {workload['more_runs']}" in workload["text"]
-    assert ": OPEN: workloads: 1 of 2 open; about" in site.accept().out
+    texts(workload["text"])
+    texts(site.accept().out, about="OPEN")
     folder = packs.unpack(next(site.campaign.glob("two.tar.*")), tmp_path / "out")
     skipped = ElementTree.parse(folder / "campaign/report.xml").find("testcase[1]/skipped")
-    assert skipped.get("message", "").startswith("OPEN: workloads")
+    assert skipped.get("message", "").startswith("OPEN: ")
     again = site("accept", "show", folder, "--json")
     assert (again.status, again.data["outcome"], again.data["problems"]) == (4, "open", [])
 
 
-def test_a_workload_that_fails_is_not_accepted_whatever_else_is_open(site: Site) -> None:
+def test_a_workload_that_fails_is_not_accepted_whatever_else_is_open(site: Site, texts: Texts) -> None:
     site.suite(104.3, 130, SUITE.replace("reruns: 4", "reruns: 1"))
     done = site.accept("--json")
     assert (done.status, verdicts(done), done.data["outcome"]) == (1, ["open", "fail"], "not accepted")
-    assert done.data["why"] == "workloads: 1 of 2 fail, 1 of 2 open"
+    texts(done.data["why"])
 
 
-def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path) -> None:
+def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path, texts: Texts) -> None:
     """Its own campaign: no run on other days, and a pass that says so. Judged again, it is the same."""
     site.suite(100.2, 100)
     whole = site.accept("--json")
@@ -52,8 +54,8 @@ def test_an_evening_claims_what_one_evening_can_show(site: Site, tmp_path: Path)
     assert (done.status, verdicts(done), done.data["evening"]) == (0, ["pass", "pass"], True)
     assert whole.data["evening"] is False
     assert done.data["campaign"] != whole.data["campaign"]
-    assert ": ACCEPTED FOR ONE EVENING: all 2 workloads pass; other days are not judged" in site.accept("--evening").out
-    assert "at best this campaign ends ACCEPTED FOR ONE EVENING" in site.accept("--evening", "--dry-run").err
+    texts(site.accept("--evening").out, about="ONE EVENING")
+    texts(site.accept("--evening", "--dry-run").err, about="ONE EVENING")
     folder = packs.unpack(next(Path(done.data["folder"]).glob("two.tar.*")), tmp_path / "out")
     again = site("accept", "show", folder, "--json")
     assert (again.status, again.data["outcome"], again.data["problems"]) == (0, "accepted", [])
@@ -135,7 +137,7 @@ def test_only_a_campaign_of_several_days_starts_runs_on_other_days(
     assert standing.progress.answer == ("pass" if evening else None)
 
 
-def test_stalls_of_the_only_day_are_named_where_the_interval_is_theirs(site: Site) -> None:
+def test_stalls_of_the_only_day_are_named_where_the_interval_is_theirs(site: Site, texts: Texts) -> None:
     """A performance of 83 to 169 %, of which nothing said why. All that stands in the way is said at once."""
     site.suite(100, 50, SUITE.replace("reruns: 4", "reruns: 1"))
     for run in range(1, 5):
@@ -143,5 +145,4 @@ def test_stalls_of_the_only_day_are_named_where_the_interval_is_theirs(site: Sit
     done = site.accept("--json")
     text = done.data["workloads"][1]["text"]
     assert (done.status, verdicts(done)) == (4, ["pass", "open"])
-    assert "all its stalls fell on one day" in text
-    assert ("without a scheduler" in text, "would allow them" in text) == (True, True)
+    texts(text)

@@ -28,6 +28,7 @@ from support.campaigns import SUITE, Site
 from support.plans import ROOT
 from support.programs import needs_ssh_keygen, needs_zstd
 from support.run_site import RunSite
+from support.texts import Texts
 
 pytestmark = needs_zstd
 
@@ -63,31 +64,30 @@ def slower(log: bytes) -> bytes:
 # Campaigns that say the truth
 
 
-def test_a_pack_that_agrees_with_its_logs_is_shown_with_what_was_demanded(site: Site, pack: Path) -> None:
+def test_a_pack_that_agrees_with_its_logs_is_shown_with_what_was_demanded(site: Site, pack: Path, texts: Texts) -> None:
     """Wherever it was made: here is another installation."""
     done = site("accept", "show", pack)
     assert done.status == 0, done.err
-    assert "ACCEPTED: all 2 workloads pass" in done.out
     assert "run 4 (" in done.out, "which replaced run 2"
+    texts(done.out, about="ACCEPTED")
     limit = "3 runs, up to 4 more; more than 95 % of the performance of 0.1 s (a contract; as stated): a step below 0.1"
     assert limit in done.out
-    assert "judged again from the logs, and the same: ACCEPTED" in done.out
     data = site("accept", "show", pack, "--json").data
     assert (data["outcome"], data["problems"]) == ("accepted", [])
     assert [item["limit_seconds"] for item in data["demanded"]] == [pytest.approx(0.1 / 0.95, rel=0.01)] * 2
 
 
-def test_a_campaigns_own_folder_is_shown_too(site: Site, original: Path) -> None:
+def test_a_campaigns_own_folder_is_shown_too(site: Site, original: Path, texts: Texts) -> None:
     done = site("accept", "show", original.parent)
     assert done.status == 0, done.err
-    assert "judged again from the logs, and the same: ACCEPTED" in done.out
+    texts(done.out, about="ACCEPTED")
     result = original.parent / "result.json"
     kept = result.read_bytes()
     packs.edit_json(original.parent, "result.json", lambda value: value.update(indication=True))
     assert site("accept", "show", original.parent, "--json").data["problems"]
     result.unlink()
     done = site("accept", "show", original.parent)
-    assert "under way" in done.out
+    texts(done.out, about="under way")
     result.write_bytes(kept)
 
 
@@ -119,15 +119,14 @@ def test_a_pack_is_judged_alike_in_another_time_zone(site: Site, pack: Path, mon
     assert done.status == 0, done.out + done.err
 
 
-def test_a_campaign_that_was_not_accepted_has_the_status_of_accept(site: Site, tmp_path: Path) -> None:
+def test_a_campaign_that_was_not_accepted_has_the_status_of_accept(site: Site, tmp_path: Path, texts: Texts) -> None:
     site.suite(105, 130, SUITE.replace("reruns: 4", "reruns: 1"))
     assert site.accept().status == 1
     folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
     done = site("accept", "show", folder, "--json")
     assert (done.status, done.data["outcome"], done.data["problems"]) == (1, "not accepted", []), done.data
     (note,) = done.data["notes"]
-    assert note.startswith("how runs of that site differ (1.")
-    assert note.endswith("by 120 runs on record): those runs are not in the campaign")
+    texts(note)
 
 
 def test_a_failed_pre_screen_is_judged_again(site: Site, tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def as_of_release_0_2(folder: Path) -> None:
 
 
 def test_a_pack_of_an_older_release_is_judged_by_what_it_meant(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
     """With reruns that could not decide, which that release started."""
     site.suite(105.2, 100, SUITE.replace("reruns: 4", "reruns: 2"))
@@ -173,7 +172,7 @@ def test_a_pack_of_an_older_release_is_judged_by_what_it_meant(
     as_of_release_0_2(folder)
     done = site("accept", "show", folder, "--json")
     assert (done.status, done.data["outcome"], done.data["problems"]) == (4, "open", []), done.data
-    assert "it was made when an open answer was called NOT ACCEPTED" in done.data["notes"]
+    texts("\n".join(done.data["notes"]))
     packs.edit_json(folder, "campaign/verdicts.json", accept_it)
     assert site("accept", "show", folder, "--json").data["problems"], "it may not say more than its logs"
 
@@ -203,16 +202,15 @@ def accept_it(verdicts: dict[str, Any]) -> None:
         item |= {"verdict": "pass", "text": "pass"}
 
 
-def test_an_acceptance_that_the_logs_do_not_support_is_refuted(site: Site, tmp_path: Path) -> None:
+def test_an_acceptance_that_the_logs_do_not_support_is_refuted(site: Site, tmp_path: Path, texts: Texts) -> None:
     site.suite(80, 130)
     assert site.accept().status == 1
     folder = packs.unpack(site.campaign / "two.tar.zst", tmp_path / "out")
     packs.edit_json(folder, "campaign/verdicts.json", accept_it)
     done = site("accept", "show", folder)
     assert done.status == 1
-    assert "verdicts.json -> its logs: outcome: ACCEPTED -> NOT ACCEPTED" in done.out
-    assert "workload 2 verdict: pass -> fail" in done.out
-    assert "does not prove what it says" in done.err
+    texts(done.out, about=" -> ")
+    texts(done.err)
 
 
 @pytest.mark.parametrize(
@@ -250,50 +248,39 @@ def hide_rerun(verdicts: dict[str, Any]) -> None:
     verdicts["workloads"][0]["reruns"] = []
 
 
-CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "log": (lambda pack: packs.edit(pack, ".out", slower), "step_seconds: 0.0"),
-    "text": (
-        lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b": ACCEPTED: ", b": MAYBE: ")),
-        "the logs do not give the end of verdicts.txt",
-    ),
-    "suite": (lambda pack: packs.edit(pack, "suite.yaml", edit_required), "is not the suite that the campaign began"),
-    "reference": (
-        lambda pack: packs.edit_json(pack, "campaign.json", edit_reference),
-        "its reference is not the one that the suite states",
-    ),
-    "plan": (lambda pack: packs.edit_json(pack, "/run.json", edit_plan), "not the job that was planned: gbs: 8 -> 16"),
-    "code": (lambda pack: packs.edit_json(pack, "/run.json", edit_code), "the training code"),
-    "rerun": (lambda pack: packs.edit_json(pack, "verdicts.json", hide_rerun), "workload 1 reruns: [] -> [4]"),
-    "state": (
-        lambda pack: packs.edit(pack, "/run.json", lambda text: text.replace(b"COMPLETED", b"NODE_FAIL")),
-        "state: COMPLETED -> NODE_FAIL",
-    ),
-    "run left out": (lambda pack: shutil.rmtree(max(pack.glob("*/run.json")).parent), "-> none"),
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "log": lambda pack: packs.edit(pack, ".out", slower),
+    "text": lambda pack: packs.edit(pack, "verdicts.txt", lambda text: text.replace(b": ACCEPTED: ", b": MAYBE: ")),
+    "suite": lambda pack: packs.edit(pack, "suite.yaml", edit_required),
+    "reference": lambda pack: packs.edit_json(pack, "campaign.json", edit_reference),
+    "plan": lambda pack: packs.edit_json(pack, "/run.json", edit_plan),
+    "code": lambda pack: packs.edit_json(pack, "/run.json", edit_code),
+    "rerun": lambda pack: packs.edit_json(pack, "verdicts.json", hide_rerun),
+    "state": lambda pack: packs.edit(pack, "/run.json", lambda text: text.replace(b"COMPLETED", b"NODE_FAIL")),
+    "run left out": lambda pack: shutil.rmtree(max(pack.glob("*/run.json")).parent),
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_part_that_does_not_agree_with_the_others_is_found(site: Site, pack: Path, change: str) -> None:
-    tamper, message = CHANGES[change]
-    tamper(pack)
-    done = site("accept", "show", pack)
+def test_a_part_that_does_not_agree_with_the_others_is_found(site: Site, pack: Path, change: str, texts: Texts) -> None:
+    CHANGES[change](pack)
+    done = site("accept", "show", pack, "--json")
     assert done.status == 1, done.out
-    assert message in done.out
-    assert "does not prove what it says" in done.err
+    # Which of the runs was changed depends on the second in which each began.
+    texts("\n".join(done.data["problems"][:3]), mask=r"(?<=run )\d+|\d\.\d{4,}")
 
 
-def test_a_run_that_ended_well_and_was_replaced_is_named(site: Site, pack: Path) -> None:
+def test_a_run_that_ended_well_and_was_replaced_is_named(site: Site, pack: Path, texts: Texts) -> None:
     lost = next(file for file in sorted(pack.glob("*/run.json")) if "NODE_FAIL" in file.read_text())
     (lost.parent / "events.jsonl").write_text(
         '{"event": "start", "job_id": "2", "time": 1}\n{"event": "end", "job_id": "2", "time": 2, "exit_code": 0}\n'
     )
     done = site("accept", "show", pack)
     assert done.status == 1
-    run_id = json.loads(lost.read_text())["run_id"]
-    assert f"run 2 ({run_id}) was replaced (a node failed (NODE_FAIL)), but its job ended well" in done.out
+    texts(done.out, about="was replaced (")
 
 
-def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path) -> None:
+def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path, texts: Texts) -> None:
     """The suite asks for what is published, and campaign.json has another figure."""
     text = SUITE.replace("FIRST", "80").replace("SECOND", "80")
     suite = text.replace("{seconds: 0.1, source: a contract}", "required")
@@ -307,7 +294,7 @@ def test_a_reference_that_nobody_published_is_found(site: Site, pack: Path) -> N
     packs.edit_json(pack, "campaign.json", change)
     done = site("accept", "show", pack)
     assert done.status == 1
-    assert "knows as published for it is 0.1 s" in done.out
+    texts(done.out, about="published", mask=r"LLMB \d\S+")
 
 
 def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
@@ -341,57 +328,61 @@ def same_run_twice(pack: Path) -> None:
     shutil.copytree(run, run.with_name(re.sub(r"_(\d+)[-\d]*$", r"_\g<1>-0009", run.name)))
 
 
-ODD: dict[str, tuple[Callable[[Path], object], str]] = {
-    "not JSON": (lambda pack: (pack / "campaign/campaign.json").write_text("["), "is not valid JSON"),
-    "another shape": (lambda pack: (pack / "campaign/verdicts.json").write_text("[1]"), "cannot be judged again"),
-    "deep": (lambda pack: (pack / "campaign/verdicts.json").write_text("[" * 100_000), "is not valid JSON"),
-    "no suite": (lambda pack: (pack / "campaign/suite.yaml").unlink(), "cannot be judged again: FileNotFoundError"),
-    "no verdicts": (lambda pack: (pack / "campaign/verdicts.json").unlink(), "verdicts.json: No such file"),
-    "a reference of no time": (
-        lambda pack: packs.edit_json(pack, "campaign.json", no_time),
-        "cannot be judged again: ValueError",
-    ),
-    "a link": (link, "is a link or a device"),
-    "a linked folder": (linked_folder, "is a link or a device"),
-    "a FIFO": (lambda pack: os.mkfifo(pack / "campaign" / "x"), "is a link or a device"),
-    "a run twice": (same_run_twice, "are one and the same run"),
-    "no runs at all": (lambda pack: [shutil.rmtree(f.parent) for f in pack.glob("*/run.json")], "-> under way"),
+ODD: dict[str, Callable[[Path], object]] = {
+    "not JSON": lambda pack: (pack / "campaign/campaign.json").write_text("["),
+    "another shape": lambda pack: (pack / "campaign/verdicts.json").write_text("[1]"),
+    "deep": lambda pack: (pack / "campaign/verdicts.json").write_text("[" * 100_000),
+    "no suite": lambda pack: (pack / "campaign/suite.yaml").unlink(),
+    "no verdicts": lambda pack: (pack / "campaign/verdicts.json").unlink(),
+    "a reference of no time": lambda pack: packs.edit_json(pack, "campaign.json", no_time),
+    "a link": link,
+    "a linked folder": linked_folder,
+    "a FIFO": lambda pack: os.mkfifo(pack / "campaign" / "x"),
+    "a run twice": same_run_twice,
+    "no runs at all": lambda pack: [shutil.rmtree(f.parent) for f in pack.glob("*/run.json")],
 }
 
 
 @pytest.mark.parametrize("change", ODD)
-def test_a_pack_that_cannot_be_judged_is_refused_with_the_reason(site: Site, pack: Path, change: str) -> None:
-    tamper, message = ODD[change]
-    tamper(pack)
-    done = site("accept", "show", pack)
+def test_a_pack_that_cannot_be_judged_is_refused_with_the_reason(
+    site: Site, pack: Path, change: str, texts: Texts
+) -> None:
+    ODD[change](pack)
+    done = site("accept", "show", pack, "--json")
     assert done.status in (1, 3)
-    assert message in done.out + done.err
-    assert done.status == 3 or done.out
+    said = "\n".join(done.data["problems"][:3]) if done.data else done.err
+    texts(said, mask=r"(?<=not valid JSON: ).*|(?<=judged again: ).*|pretrain\w*_\S+|(?<=run )\d+|\d\.\d{4,}")
 
 
 @pytest.mark.parametrize(("name", "limit"), [("MOST_BYTES", 1000), ("MOST_FILES", 3)])
-def test_a_pack_without_end_is_not_read(site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, name, limit) -> None:
+def test_a_pack_without_end_is_not_read(
+    site: Site, pack: Path, monkeypatch: pytest.MonkeyPatch, name, limit, texts: Texts
+) -> None:
     monkeypatch.setattr(recorded, name, limit)
     done = site("accept", "show", pack)
-    assert (done.status, "is not an evidence pack: over " in done.err) == (3, True)
+    assert done.status == 3
+    texts(done.err)
 
 
-def test_a_file_and_another_folder_are_answered_with_what_to_name(site: Site, original: Path, pack: Path) -> None:
+def test_a_file_and_another_folder_are_answered_with_what_to_name(
+    site: Site, original: Path, pack: Path, texts: Texts
+) -> None:
     done = site("accept", "show", original)
-    assert (done.status, f"-> tar -xf {original}" in done.err) == (2, True)
+    assert done.status == 2
+    texts(done.err)
     for folder in (pack.parent, pack / "campaign", pack / "none"):
-        done = site("accept", "show", folder)
-        assert (done.status, "neither an unpacked evidence pack nor" in done.err) == (2, True)
+        assert site("accept", "show", folder).status == 2
+    texts(site("accept", "show", pack.parent).err)
 
 
-def test_a_pack_of_an_earlier_release_is_shown_and_says_so(site: Site, pack: Path) -> None:
+def test_a_pack_of_an_earlier_release_is_shown_and_says_so(site: Site, pack: Path, texts: Texts) -> None:
     """It had ``folder`` and ``modes`` in archive.json, and a signature lay beside it."""
     packs.edit_json(pack, "campaign/campaign.json", lambda value: value.update(llmb="0.1.0"))
     packs.edit_json(pack, "archive.json", lambda value: value.update(folder="two", modes={"SHA256SUMS": "0644"}))
     (pack / "two.tar.zst.sig").write_text("-----BEGIN SSH SIGNATURE-----\n")
     done = site("accept", "show", pack)
     assert done.status == 0, done.out
-    assert "note: made by LLMB 0.1.0, judged again by " in done.out
+    texts(done.out, about="0.1.0", mask=r"(?<=again by ).*")
 
 
 # The lines of the page

@@ -16,6 +16,7 @@ import pytest
 
 import llmb_common
 from support.run_site import RECIPE, ROOT, RunSite
+from support.texts import Texts
 
 PACKAGE = Path(llmb_common.__file__).parent
 SUPPORT = ROOT / "tests" / "support"
@@ -78,12 +79,12 @@ def pbs(tmp_path: Path) -> Pbs:
     return Pbs(tmp_path)
 
 
-def test_a_job_of_two_nodes_from_its_plan_to_its_results(pbs: Pbs) -> None:
+def test_a_job_of_two_nodes_from_its_plan_to_its_results(pbs: Pbs, texts: Texts) -> None:
     told = pbs.llmb_run("plan", *JOB, "--sources", QSUB_QUEUE="fast")
-    assert "cluster_config.yaml: GPU type cpu, account bench" in told
-    assert "QSUB_QUEUE: queue fast" in told
+    texts(told, about="cluster_config.yaml:")
+    texts(told, about="QSUB_QUEUE:")
     run_id, rest = pbs.llmb_run("single", *JOB, "--env", "STANDIN_STEPS=50", QSUB_QUEUE="fast").split("  ", 1)
-    assert rest.startswith("Submitted batch job 1.pbs")
+    texts(rest.splitlines()[0])
     assert pbs.llmb_run("wait", run_id).split()[1] == "COMPLETED"
     job = pbs.job(1)
     assert (job["Account_Name"], job["queue"], job["exec_host"]) == ("bench", "fast", "n1/0*2+n2/0*2")
@@ -108,7 +109,7 @@ def test_jobs_wait_follow_each_other_and_are_cancelled(pbs: Pbs) -> None:
     assert [line.split()[1] for line in pbs.llmb_run("cancel", "--all").splitlines()] == ["CANCELLED"] * 4
 
 
-def test_launch_sh_prints_and_submits_the_script(pbs: Pbs) -> None:
+def test_launch_sh_prints_and_submits_the_script(pbs: Pbs, texts: Texts) -> None:
     said = {**TWO_NODES, "QSUB_ACCOUNT": "mine", "TIME_LIMIT": "30m"}
     script = pbs("llmb_common.submission.launch", RECIPE, DRY_RUN="true", **said).stdout
     heads = [line for line in script.splitlines() if line.startswith("#PBS")]
@@ -120,21 +121,17 @@ def test_launch_sh_prints_and_submits_the_script(pbs: Pbs) -> None:
     ]
     assert pbs("llmb_common.submission.launch", RECIPE, **TWO_NODES).stdout == "Submitted batch job 1.pbs\n"
     refused = pbs("llmb_common.submission.launch", RECIPE, QSUB_QUEUE="closed", **TWO_NODES)
-    assert "PBS refuses the job: qsub: Queue is not enabled" in refused.stderr
+    texts(refused.stderr, about="error: ")
 
 
 @pytest.mark.parametrize(
-    ("section", "message"),
-    [
-        ("{acount: bench}", "unknown key 'acount' (did you mean 'account'?) (at pbs)"),
-        ("{queue: 7}", "pbs.queue is a whole number (7), but text is expected"),
-        ("{queue: workq@head}", "pbs.queue 'workq@head' names a server"),
-        ('{account: "a\\nb"}', "pbs.account contains a line break"),
-    ],
+    "section",
+    ["{acount: bench}", "{queue: 7}", "{queue: workq@head}", '{account: "a\\nb"}'],
+    ids="key kind server break".split(),
 )
-def test_its_section_is_checked_by_its_own_struct(pbs: Pbs, section: str, message: str) -> None:
+def test_its_section_is_checked_by_its_own_struct(pbs: Pbs, section: str, texts: Texts) -> None:
     pbs.config.write_text(f"cluster_type: pbs\npbs: {section}\n")
-    assert f"cluster_config.yaml:2: {message}" in pbs("llmb_common.submission.launch", RECIPE, **TWO_NODES).stderr
+    texts(pbs("llmb_common.submission.launch", RECIPE, **TWO_NODES).stderr)
 
 
 def test_doctor_judges_no_slurm_there(pbs: Pbs) -> None:
@@ -147,7 +144,7 @@ def test_doctor_judges_no_slurm_there(pbs: Pbs) -> None:
     assert seen[:3] == [["ok", "space"], ["ok", "pbs"], ["ok", "training"]]
 
 
-def test_its_variables_are_documented_and_read(pbs: Pbs) -> None:
+def test_its_variables_are_documented_and_read(pbs: Pbs, texts: Texts) -> None:
     program = (
         "from llmb_common.planning.request.variables import VARIABLES as v; print(v['QSUB_QUEUE'], v['CLUSTER_TYPE'])"
     )
@@ -158,8 +155,8 @@ def test_its_variables_are_documented_and_read(pbs: Pbs) -> None:
     assert "QSUB_QEUE" in typed
     assert "QSUB_QUEUE" in typed
     wrong = pbs("llmb_common.submission.launch", RECIPE, QSUB_ACCOUNT="a b", **TWO_NODES).stderr
-    assert "QSUB_ACCOUNT='a b' is not a valid PBS account" in wrong
+    texts(wrong)
     unheeded = pbs(
         "llmb_common.submission.launch", RECIPE, DRY_RUN="true", ADDITIONAL_SLURM_PARAMS="qos=x", **TWO_NODES
     ).stderr
-    assert "ADDITIONAL_SLURM_PARAMS: no effect on the pbs executor" in unheeded
+    texts(unheeded)

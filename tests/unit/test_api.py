@@ -13,6 +13,7 @@ from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.submission.launch import main as launch
 from llmb_run.api import LLMBError, measure, plan, submit, wait
 from support.run_site import RECIPE, ROOT, RunSite, with_small_code
+from support.texts import Texts
 
 
 @pytest.fixture
@@ -54,24 +55,20 @@ def test_a_run_that_goes_on_has_its_state_and_no_time(site: RunSite, monkeypatch
 
 
 @pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"JOB_TOTAL_GPU": 2}, "the variable JOB_TOTAL_GPU is unknown (did you mean JOB_TOTAL_GPUS?)"),
-        ({"GBS": True}, "GBS=True is not a positive whole number"),
-        ({"tp": 2}, "plan(): tp is not a variable"),
-        ({"HF_TOKEN": "hf_x"}, "plan(): HF_TOKEN looks like a secret"),
-    ],
+    "variables",
+    [{"JOB_TOTAL_GPU": 2}, {"GBS": True}, {"tp": 2}, {"HF_TOKEN": "hf_x"}],
+    ids=lambda value: next(iter(value)),
 )
-def test_wrong_variables(site: RunSite, variables: dict[str, object], message: str) -> None:
-    with pytest.raises(RequestError) as caught:
+def test_wrong_variables(site: RunSite, variables: dict[str, object], texts: Texts) -> None:
+    with texts.raises(RequestError):
         plan("llama3.1", install=site.install, MODEL_SIZE="smoke", **variables)
-    assert caught.value.message.startswith(message)
 
 
-def test_what_does_not_exist(site: RunSite) -> None:
+def test_what_does_not_exist(site: RunSite, texts: Texts) -> None:
     assert wait(install=site.install) == {}
-    for asked in (wait, measure):
-        with pytest.raises(LLMBError, match="nosuch"):
-            asked("nosuch", install=site.install)
-    with pytest.raises(LLMBError, match="does not exist"):
+    with texts.raises(LLMBError):
+        wait("nosuch", install=site.install)
+    with texts.raises(LLMBError):
+        measure("nosuch", install=site.install)
+    with texts.raises(LLMBError):
         measure(install=site.install / "nosuch")

@@ -32,6 +32,7 @@ from support.fake_slurm import FakeSlurm
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.run_site import RECIPE, RunSite, with_small_code
 from support.runs import make_run
+from support.texts import Texts
 
 ECC = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
 NO_LIBRARY = "OSError: libcudnn.so.9: cannot open shared object file: No such file or directory"
@@ -226,25 +227,25 @@ def test_where_too_few_nodes_are_left_that_is_said_before_the_job_waits_for_ever
     with pytest.raises(EnvironmentLacks) as refused:
         keep_off(jobs, out)
     assert refused.value.code == "too-few-nodes"
-    assert f"{bad_nodes[0]} (run r1: of its own)" in refused.value.message
-    assert f"llmb-run exclude remove {bad_nodes[0]} " in refused.value.remedy
+    assert bad_nodes[0] in refused.value.remedy.split()
 
 
-def test_nodes_that_are_excluded_otherwise_are_not_left_either(site: RunSite, fake: FakeSlurm) -> None:
+def test_nodes_that_are_excluded_otherwise_are_not_left_either(site: RunSite, fake: FakeSlurm, texts: Texts) -> None:
     nodes_are(fake, "idle idle idle idle")
     assert keep_off([job(site, 2)], [bad("n1")])
     exclude_nodes(site.install, "n2", "fan")
     assert keep_off([job(site, 2)], [bad("n1")])
-    with pytest.raises(EnvironmentLacks, match="1 of 2 nodes in service"):
+    with texts.raises(EnvironmentLacks):
         keep_off([job(site, 2, ADDITIONAL_SLURM_PARAMS="exclude=n3")], [bad("n1")])
 
 
-def test_a_job_that_names_the_bad_node_is_refused_with_how_to_put_it_back(site: RunSite, fake: FakeSlurm) -> None:
+def test_a_job_that_names_the_bad_node_is_refused_with_how_to_put_it_back(
+    site: RunSite, fake: FakeSlurm, texts: Texts
+) -> None:
     nodes_are(fake, "idle")
     ((_, result),) = submit_many(keep_off([job(site, ADDITIONAL_SLURM_PARAMS="nodelist=n1")], [bad("n1")]))
     assert isinstance(result, RequestError)
-    assert "n1 (run r1: of its own)" in result.message
-    assert result.remedy.startswith("llmb-run exclude remove n1,")
+    texts(result)
 
 
 def test_repeats_on_different_nodes_share_those_that_are_left(site: RunSite, fake: FakeSlurm) -> None:
@@ -321,30 +322,31 @@ def excluded(fake: FakeSlurm, count: int = 1) -> list[str]:
     return [next((word for word in words if word.startswith("--exclude")), "") for words in options]  # type: ignore[attr-defined]
 
 
-def test_a_retry_without_failed_nodes_avoids_those_that_its_runs_have_shown_bad(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_retry_without_failed_nodes_avoids_those_that_its_runs_have_shown_bad(
+    cluster: Cli, fake: FakeSlurm, texts: Texts
+) -> None:
     runs = [ended(cluster, fake, "n1"), ended(cluster, fake, "n2")]
     done = cluster("retry", *runs, "--without-failed")
     assert (done.status, excluded(fake, 2)) == (0, ["--exclude=n[1-2]"] * 2), done.err
-    assert f"n1 is left out (run {runs[0]}: " in done.err
+    texts(done.err, about="left out")
 
 
-def test_any_other_retry_says_which_node_is_bad(cluster: Cli, fake: FakeSlurm) -> None:
+def test_any_other_retry_says_which_node_is_bad(cluster: Cli, fake: FakeSlurm, texts: Texts) -> None:
     run = ended(cluster, fake, "n1")
     done = cluster("retry", run)
     assert (done.status, excluded(fake)) == (0, [""])
-    assert f"n1 is bad (run {run}: " in done.err
-    assert "--without-failed avoids it" in done.err
+    texts(done.err, about="bad")
     exact = cluster("retry", run, "--exact", "--anyway")
     assert (exact.status, excluded(fake), "n1" in exact.err) == (0, [""], False)
 
 
-def test_a_node_that_was_put_back_is_not_avoided(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_node_that_was_put_back_is_not_avoided(cluster: Cli, fake: FakeSlurm, texts: Texts) -> None:
     run = ended(cluster, fake, "n1")
     removed = cluster("exclude", "remove", "n1", "--json")
     assert (removed.status, removed.data["removed"]) == (0, [])
     done = cluster("retry", run, "--without-failed")
     assert (done.status, len(fake.jobs())) == (2, 1)
-    assert "names no bad node" in done.err
+    texts(done.err, about="names no bad node")
 
 
 def test_a_retry_that_failed_of_its_own_fault_names_no_node(cluster: Cli, fake: FakeSlurm) -> None:

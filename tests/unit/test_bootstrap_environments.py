@@ -28,6 +28,7 @@ from llmb_install.parts.environment_build import count_for_here, lock_requiremen
 from llmb_install.parts.package_files import link_packages
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
+from support.texts import Texts
 from support.wheels import MODULE, locked, tiny_wheel
 
 
@@ -71,21 +72,21 @@ def test_a_missing_package_is_detected(built: Environment) -> None:
         assert not built.is_complete()
 
 
-def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment) -> None:
+def test_verify_names_a_module_that_was_deleted_or_changed(built: Environment, texts: Texts) -> None:
     module = next(built.folder.glob(f"lib/python3.*/site-packages/{MODULE}"))
     with taken_away(module) as aside:
         assert built.is_complete(), "its quick look does not see it: nobody reads 1.8 GB at each start"
-        assert built.verify() == f"{built.link} is damaged: {MODULE} is missing"
+        texts(built.verify())
         module.write_bytes(aside.read_bytes() + b"\n")
-        assert built.verify() == f"{built.link} is damaged: {MODULE} has changed"
+        texts(built.verify())
     record = next(built.folder.glob("lib/python3.*/site-packages/tiny-*.dist-info/RECORD"))
     with taken_away(record):
         record.write_bytes(b"\xff")
-        assert str(built.verify()).startswith(f"{built.link} is damaged: {record.parent.name}/RECORD cannot be read")
+        texts(str(built.verify()), mask=r"UnicodeDecodeError.*")
     assert built.verify() is None
 
 
-def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path) -> None:
+def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Path, texts: Texts) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(locked(tiny_wheel(tmp_path)))
     made = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, smoke=("tiny",))
@@ -103,7 +104,7 @@ def test_a_package_without_its_modules_is_rebuilt_if_imports_matter(tmp_path: Pa
     assert not made.is_usable(), "it still imports, as a namespace"
     tool = Tool(made.link, made.python, made.lock, made.smoke)
     assert not tool.is_complete(), "it is small, and every command needs it"
-    assert tool.verify() == f"{made.link} is damaged: tiny/__init__.py is missing"
+    texts(tool.verify())
     assert tool.ensure(Reporter(None))
     assert (tool.is_complete(), tool.ensure(Reporter(None))) == (True, False)
 
@@ -129,7 +130,9 @@ def test_the_same_folder_by_another_name_is_the_same_environment(built: Environm
     assert replace(built, link=tmp_path / "elsewhere" / built.link.name).is_complete()
 
 
-def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_index_is_named_as_the_cause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(f"no-such-package-here==1 --hash=sha256:{64 * '0'}\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -137,10 +140,9 @@ def test_an_unreachable_index_is_named_as_the_cause(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setattr(uv, "on_path", lambda: None)
     made = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, ())
-    reason = "the package index http://localhost:1/simple cannot be reached: Connection refused"
-    with pytest.raises(EnvironmentLacks, match=reason):
+    with texts.raises(EnvironmentLacks):
         require_ready([made])
-    with Reporter(None) as reporter, pytest.raises(EnvironmentLacks, match=reason):
+    with Reporter(None) as reporter, texts.raises(EnvironmentLacks):
         made.ensure(reporter)
     assert not list(tmp_path.glob("venvs/venv-*")), "a failed build leaves nothing"
 
@@ -153,9 +155,9 @@ def test_a_missing_interpreter_is_detected(built: Environment) -> None:
 def test_an_update_that_fails_leaves_the_old_environment_in_use(built: Environment, tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text("./no-such-package-here\n")
-    with pytest.raises(EnvironmentLacks, match="no-such-package-here") as caught:
+    with pytest.raises(EnvironmentLacks) as caught:
         Environment(built.link, built.python, lock, built.smoke).ensure(Reporter(None))
-    assert "run the same command again" in caught.value.remedy
+    assert "no-such-package-here" in caught.value.message
     assert built.is_complete()
 
 

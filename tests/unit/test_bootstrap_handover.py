@@ -22,6 +22,7 @@ from llmb_install.parts.engine import TOOL_BYTES, CpuEngine
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 from support.installer import CLONE
+from support.texts import Texts
 
 LOCAL = ("--cluster-type", "local", "--gpu-type", "cpu", "--workloads", "all")
 
@@ -125,14 +126,14 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
     return stage
 
 
-def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Stage]) -> None:
+def test_it_builds_where_it_will_be_used_and_hands_over(stage: Callable[..., Stage], texts: Texts) -> None:
     done = stage(*LOCAL)
     assert done.made == [done.install]
     python = str(done.install / "venvs" / "llmb-01234567" / "bin" / "python")
     second = str(CLONE / "installer" / "llmb_install" / "__main__.py")
     assert done.became == [python, "-I", second, *LOCAL, "--install-path", str(done.install)]
     assert os.environ["LLMB_REPO"] == str(CLONE)
-    assert done.err == f"creating LLMB's own environment in {done.install}/venvs first (once)\n"
+    texts(done.err)
     (log,) = (done.install / ".llmb" / "logs").iterdir()
     assert "pip says something" in log.read_text()
 
@@ -218,29 +219,30 @@ def test_an_installation_that_is_there_gets_its_environment_back_from_those_that
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    "words",
     [
-        (["--gpu-type", "cpu"], "more answers are needed to install; missing:"),
-        ([*LOCAL[:4], "--workloads", "nothing"], "there is no workload 'nothing'"),
-        ([*LOCAL, "--image-folder", "/x"], "image_folder does not matter here"),
-        ([*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/no"], "/no is not a program"),
-        (["--hf-token"], "--hf-token has no value"),
-        (["--json", "--frobnicate"], "no such option: --frobnicate"),
+        ["--gpu-type", "cpu"],
+        [*LOCAL[:4], "--workloads", "nothing"],
+        [*LOCAL, "--image-folder", "/x"],
+        [*LOCAL[:2], "--gpu-type", "h100", "--workloads", "all", "--engine-python", "/no"],
+        ["--hf-token"],
+        ["--json", "--frobnicate"],
     ],
-)  # fmt: skip
-def test_mistakes_come_before_anything_is_built(stage: Callable[..., Stage], words: list[str], said: str) -> None:
+    ids=range(6),
+)
+def test_mistakes_come_before_anything_is_built(stage: Callable[..., Stage], words: list[str], texts: Texts) -> None:
     done = stage(*words)
     assert (done.status, done.made, done.became) == (2, [], [])
-    assert said in done.err
+    texts(done.err)
     assert not done.install.exists()
 
 
-def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(stage, tmp_path):
+def test_a_folder_with_other_things_is_refused_unless_that_was_agreed(stage, tmp_path, texts: Texts):
     (tmp_path / "install").mkdir()
     (tmp_path / "install" / "thesis.tex").touch()
     done = stage(*LOCAL)
     assert (done.status, done.made) == (2, [])
-    assert "is not empty: it contains thesis.tex" in done.err
+    texts(done.err)
     assert stage(*LOCAL, "--into-used-folder").made == [done.install]
     assert stage(*LOCAL, "--dry-run").made == [done.cache], "which writes nothing there"
 
@@ -277,13 +279,13 @@ def test_secrets_travel_in_the_environment(stage: Callable[..., Stage]) -> None:
     assert (os.environ["HF_TOKEN"], os.environ[KEPT]) == ("hf_x", "HF_TOKEN")
 
 
-def test_room_is_needed_where_it_is_built(stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_needed_where_it_is_built(
+    stage: Callable[..., Stage], monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: TOOL_BYTES - 1)
     done = stage("list")
     assert (done.status, done.made) == (3, []), done.err
-    assert (
-        f"245 MB of space are needed in {done.cache}/venvs (environment llmb 245 MB), and 245 MB are free" in done.err
-    )
+    texts(done.err)
     monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: TOOL_BYTES)
     assert stage("list").made
 
@@ -336,22 +338,22 @@ def flags(**changes: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    "text",
     [
-        (None, "cannot read nosuch.yaml: No such file or directory"),
-        ("schema: 2\n", "nosuch.yaml:1: schema 2 is from a newer release"),
-        ("gpu_tpye: h100\n", "nosuch.yaml:1: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)"),
-        ("hf_token: x\n", "nosuch.yaml: more answers are needed to install; missing:\n    cluster_type "),
-        ("cluster_type: local\ngpu_type: h1000\nworkloads: all\n", "nosuch.yaml:2: gpu_type 'h1000' is unknown"),
-        ("cluster_type: local\ngpu_type: cpu\nworkloads: [grok2]\n", "nosuch.yaml:3: there is no workload 'grok2'"),
+        None,
+        "schema: 2\n",
+        "gpu_tpye: h100\n",
+        "hf_token: x\n",
+        "cluster_type: local\ngpu_type: h1000\nworkloads: all\n",
+        "cluster_type: local\ngpu_type: cpu\nworkloads: [grok2]\n",
     ],
 )
-def test_a_play_file_is_read_before_anything_is_built(stage, tmp_path, text, said):
+def test_a_play_file_is_read_before_anything_is_built(stage, tmp_path, text, texts: Texts):
     if text is not None:
         (tmp_path / "nosuch.yaml").write_text(text)
     done = stage("--play", "nosuch.yaml")
     assert (done.status, done.made, done.became) == (2, [], [])
-    assert done.err.startswith(f"error: {said}")
+    texts(done.err)
 
 
 def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(stage, tmp_path):
@@ -360,7 +362,7 @@ def test_a_play_file_that_only_a_yaml_parser_can_read_is_for_the_next_stage(stag
 
 
 @pytest.mark.usefixtures("slurm")
-def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(stage, tmp_path):
+def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(stage, tmp_path, texts: Texts):
     done = stage(*flags(account="bnech", gpu_partition="gpus"))
     assert (done.status, done.made, done.became) == (2, [], [])
     assert [line[6:40] for line in done.err.splitlines() if line.startswith("    - ")] == [
@@ -368,18 +370,15 @@ def test_all_that_the_site_contradicts_is_one_table_and_the_answers_are_kept(sta
         "account: 'bnech' is not one of you",
         "container images cannot be importe",
     ]
-    assert done.err.startswith("error: 3 things are wrong:\n")
-    assert "the answers are kept: ./installer.py without any continues with them in a terminal" in done.err
+    texts(done.err)
     assert checks.read_draft()["account"] == "bnech"
 
 
 @pytest.mark.usefixtures("slurm")
-def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], tmp_path: Path) -> None:
+def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "play.yaml").write_text("".join(f"{key}: {value}\n" for key, value in CLUSTER.items()))
     done = stage("--play", "play.yaml", "--account", "bnech", "--install-method", "srun")
-    assert done.err.startswith(
-        "error: account: 'bnech' is not one of your accounts\n  -> yours are bench; or give --no-"
-    )
+    texts(done.err)
     assert (done.status, done.made, checks.read_draft()) == (2, [], {})
     assert stage("--play", "play.yaml").status == 3, "Enroot alone: the machine lacks it"
     assert stage("--play", "play.yaml", "--install-method", "srun").became
@@ -387,27 +386,26 @@ def test_of_a_play_file_too_and_it_is_kept_already(stage: Callable[..., Stage], 
 
 
 @pytest.mark.usefixtures("slurm")
-def test_an_image_folder_must_be_writable_where_an_image_is_to_come(stage, monkeypatch):
+def test_an_image_folder_must_be_writable_where_an_image_is_to_come(stage, monkeypatch, texts: Texts):
     real = os.access
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK and real(path, mode))
     done = stage(*flags(image_folder="/shared/images", install_method="srun"))
     assert (done.status, done.made) == (3, []), done.err
-    assert "/shared/images cannot be written: / is read-only for you" in done.err
+    texts(done.err)
 
 
-def test_a_quickstart_does_not_begin_where_python_cannot_import(stage, monkeypatch):
+def test_a_quickstart_does_not_begin_where_python_cannot_import(stage, monkeypatch, texts: Texts):
     monkeypatch.setattr("llmb_install.arguments.install_path", lambda asked, clone: Path("/a:b"))
     done = stage("--quickstart")
     assert (done.status, done.made) == (2, [])
-    assert done.err.startswith("error: install_path: it contains a colon, which separates entries of PYTHONPATH\n  -> ")
+    texts(done.err)
 
 
-def test_a_quickstart_does_not_begin_where_ranks_cannot_reach_each_other(stage, monkeypatch):
+def test_a_quickstart_does_not_begin_where_ranks_cannot_reach_each_other(stage, monkeypatch, texts: Texts):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENETUNREACH, os.strerror(errno.ENETUNREACH))
 
     monkeypatch.setattr("socket.create_server", refuse)
     done = stage("--quickstart")
     assert (done.status, done.made) == (3, [])
-    assert "training processes cannot reach each other: 127.0.0.1: Network is unreachable" in done.err
-    assert "ip link set lo up" in done.err
+    texts(done.err)

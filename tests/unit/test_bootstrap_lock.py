@@ -28,6 +28,7 @@ from llmb_install.working import transaction as module
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import root_for, unfinished, write
 from llmb_install.working.transaction import _Lease, install_lock, remove_leftovers
+from support.texts import Texts
 
 HOLD = (
     "import sys, time; from pathlib import Path\n"
@@ -46,15 +47,15 @@ def holder(install: Path) -> subprocess.Popen[str]:
     return process
 
 
-def test_the_second_installer_waits_names_the_first_and_gives_up(tmp_path: Path) -> None:
+def test_the_second_installer_waits_names_the_first_and_gives_up(tmp_path: Path, texts: Texts) -> None:
     with holder(tmp_path) as other:
         said = io.StringIO()
         with (
-            pytest.raises(EnvironmentLacks, match=f"process {other.pid} on {socket.gethostname()}"),
+            texts.raises(EnvironmentLacks, mask=r"process \d+ on [^\s,]+"),
             install_lock(tmp_path, Reporter(None, stream=said), patience=0.5),
         ):
             pytest.fail("two at once")
-        assert "another installer is working in" in said.getvalue()
+        assert f"process {other.pid} on {socket.gethostname()}" in said.getvalue()
         other.kill()
 
 
@@ -81,7 +82,9 @@ class Waited(io.StringIO):
 
 
 @pytest.mark.parametrize("installed_again", [False, True])
-def test_who_waits_for_an_uninstall_is_told_that_it_is_gone(tmp_path: Path, installed_again: bool) -> None:
+def test_who_waits_for_an_uninstall_is_told_that_it_is_gone(
+    tmp_path: Path, installed_again: bool, texts: Texts
+) -> None:
     install = tmp_path / "install"
 
     def uninstall() -> None:
@@ -93,14 +96,14 @@ def test_who_waits_for_an_uninstall_is_told_that_it_is_gone(tmp_path: Path, inst
 
     with (
         holder(install) as other,
-        pytest.raises(EnvironmentLacks, match=f"another command has removed the installation in {install} meanwhile"),
+        texts.raises(EnvironmentLacks),
         install_lock(install, Reporter(None, stream=Waited(uninstall)), create=False),
     ):
         pytest.fail("of another folder")
     assert install.exists() is installed_again
     assert not lease_file(install).exists()
     shutil.rmtree(install, ignore_errors=True)
-    with pytest.raises(EnvironmentLacks, match="has removed"), install_lock(install, quiet(), create=False):
+    with texts.raises(EnvironmentLacks), install_lock(install, quiet(), create=False):
         pytest.fail("there is nothing")
     assert not install.exists()
 
@@ -127,14 +130,14 @@ def test_a_lease_from_before_a_reboot_or_of_a_reused_pid_is_dead(tmp_path: Path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> None:
+def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path, texts: Texts) -> None:
     folder = Path(tempfile.mkdtemp())  # tmp_path cannot even be entered by others
     folder.chmod(0o755)
     try:
         os.seteuid(65534)
-        with pytest.raises(EnvironmentLacks, match=f"you cannot write to {folder}: .*belongs to root"):
+        with texts.raises(EnvironmentLacks, mask=r"/tmp/tmp\w+|(?<=\()\S+(?= belongs)"):
             install_lock(folder, quiet()).__enter__()
-        with pytest.raises(EnvironmentLacks, match=r"you cannot write to .*: Permission denied"):
+        with texts.raises(EnvironmentLacks, mask=r"/tmp/tmp\w+|(?<=\()\S+(?= belongs)"):
             install_lock(tmp_path / "x", quiet()).__enter__()
     finally:
         os.seteuid(0)
@@ -146,12 +149,14 @@ def test_an_installation_of_another_user_is_reported_as_such(tmp_path: Path) -> 
     ["in use by ann", '{"pid": "x", "host": "h"}', '{"pid": [1]}', '{"pid": 1e999}', "[" * 99999, "", "\x00\xff"],
 )
 def test_a_lease_of_rubbish_is_waited_for_like_any_other(tmp_path, text, monkeypatch):
-    foreign(tmp_path).write_text(text, encoding="latin-1")
+    lease = foreign(tmp_path)
+    lease.write_text(text, encoding="latin-1")
     with (
-        pytest.raises(EnvironmentLacks, match="it has not identified itself"),
+        pytest.raises(EnvironmentLacks),
         install_lock(tmp_path, quiet(), patience=0),
     ):
         pytest.fail("it may be another installer's")
+    assert lease.read_text(encoding="latin-1") == text
     monkeypatch.setattr(module, "_SILENCE", -1.0)
     with install_lock(tmp_path, quiet(), patience=0):
         pass
@@ -192,14 +197,12 @@ def test_a_lease_that_somebody_else_has_now_is_left_to_him(tmp_path: Path) -> No
         lease_file(tmp_path).unlink()
 
 
-def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(tmp_path, time_stands_still):
+def test_a_lease_of_another_host_is_waited_for_a_minute_without_a_sign(tmp_path, time_stands_still, texts: Texts):
     foreign(tmp_path)
     shown = io.StringIO()
     with install_lock(tmp_path, Reporter(None, stream=shown)):
         assert 60 < time_stands_still["now"] - 1000 < 61
-    assert shown.getvalue() == (
-        f"waiting: another installer is working in {tmp_path} (process 7 on login2, since noon)\n"
-    ), "said once"
+    texts(shown.getvalue())
 
 
 def test_a_sign_of_life_begins_the_minute_anew(tmp_path, time_stands_still, monkeypatch):
@@ -216,15 +219,14 @@ def test_a_sign_of_life_begins_the_minute_anew(tmp_path, time_stands_still, monk
         assert 109 < time_stands_still["now"] - 1000 < 111
 
 
-def test_waiting_ends(tmp_path: Path, time_stands_still: dict[str, float]) -> None:
+def test_waiting_ends(tmp_path: Path, time_stands_still: dict[str, float], texts: Texts) -> None:
     foreign(tmp_path).write_text("{")
     with (
-        pytest.raises(EnvironmentLacks, match=r"working in .* \(it has not identified itself\)") as caught,
+        texts.raises(EnvironmentLacks),
         install_lock(tmp_path, quiet(), patience=20),
     ):
         pytest.fail("two at once")
     assert 20 < time_stands_still["now"] - 1000 < 21
-    assert caught.value.remedy.startswith("wait until it has finished")
     assert lease_file(tmp_path).exists()
 
 
@@ -241,7 +243,7 @@ def test_the_kernels_lock_counts_as_well(tmp_path, monkeypatch, time_stands_stil
     if locks is True:
         with install_lock(tmp_path, quiet(), patience=1):
             return
-    with pytest.raises(EnvironmentLacks, match="another installer"), install_lock(tmp_path, quiet(), patience=1):
+    with pytest.raises(EnvironmentLacks), install_lock(tmp_path, quiet(), patience=1):
         pytest.fail("without its lock")
 
 
@@ -304,8 +306,9 @@ def test_a_full_disk_is_another_matter(tmp_path: Path, monkeypatch: pytest.Monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("os.open", refuse)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError) as raised:  # noqa: PT011
         install_lock(tmp_path, quiet()).__enter__()
+    assert raised.value.errno == errno.ENOSPC
 
 
 # Leftovers

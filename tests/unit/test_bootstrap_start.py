@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmb_install.parts.engine import HUB_IMPORTS, TOOL_IMPORTS
+from support.texts import Texts
 
 CLONE = Path(__file__).resolve().parents[2]
 INSTALLER = CLONE / "installer.py"
@@ -84,15 +85,14 @@ def test_an_old_python_hands_over_to_a_newer_one_on_path(tmp_path: Path) -> None
     assert "--quickstart" in done.stdout
 
 
-def test_an_old_python_alone_says_what_to_do(tmp_path: Path) -> None:
+def test_an_old_python_alone_says_what_to_do(tmp_path: Path, texts: Texts) -> None:
     done = start_as_old_python(tmp_path)
     assert done.returncode == 3
-    assert "LLMB needs Python 3.10 or newer; this is Python 3.8" in done.stderr
-    assert "get a Python 3.10" in done.stderr
+    texts(done.stderr)
 
 
 @pytest.mark.parametrize("fetches", [True, False])
-def test_uv_fetches_another_python(tmp_path: Path, fetches: bool) -> None:
+def test_uv_fetches_another_python(tmp_path: Path, fetches: bool, texts: Texts) -> None:
     """uv stands beside the old Python; what it puts where it keeps its own is what goes on."""
     old = tmp_path / "old"
     old.mkdir()
@@ -103,28 +103,24 @@ def test_uv_fetches_another_python(tmp_path: Path, fetches: bool) -> None:
     (old / "uv").chmod(0o755)
     done = start_as_old_python(tmp_path, "--quikstart", program=str(old / "python3"))
     assert (tmp_path / "asked").read_text() == "python install --no-bin 3.12\n"
-    assert "LLMB needs Python 3.10 or newer; this is Python 3.8" in done.stderr
-    assert "fetching Python 3.12 with uv" in done.stderr
-    if fetches:
-        assert (done.returncode, "did you mean '--quickstart'" in done.stderr) == (2, True), done.stderr
-    else:
-        assert (done.returncode, "and uv could not fetch another: no route" in done.stderr) == (3, True), done.stderr
+    assert done.returncode == (2 if fetches else 3), done.stderr
+    texts(done.stderr)
 
 
 @pytest.mark.parametrize("module", ["shutil", "ssl"])
-def test_a_python_without_all_of_its_library_is_told_so(module: str) -> None:
+def test_a_python_without_all_of_its_library_is_told_so(module: str, texts: Texts) -> None:
     """Debian's python3-minimal lacks shutil, a Python that was built without OpenSSL lacks ssl."""
     program = f"import runpy, sys; sys.modules[{module!r}] = None; runpy.run_path(sys.argv[1], run_name='__main__')"
     done = call(sys.executable, "-I", "-c", program, str(INSTALLER))
     assert (done.returncode, done.stderr.count("\n")) == (3, 2), done.stderr
-    assert f"error: {sys.executable} lacks a part of Python's standard library: " in done.stderr
+    texts(done.stderr, mask=r"standard library: .*")
     assert module in done.stderr
 
 
-def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path) -> None:
+def test_mistakes_are_reported_before_anything_is_installed(tmp_path: Path, texts: Texts) -> None:
     done = call(sys.executable, str(INSTALLER), "--quikstart", "--install-path", str(tmp_path / "new"))
     assert done.returncode == 2
-    assert "--quikstart (did you mean '--quickstart'?)" in done.stderr
+    texts(done.stderr)
     assert not (tmp_path / "new").exists()
 
 

@@ -16,6 +16,7 @@ from llmb_run.starting.task_files import parse_text, read_tasks
 from support import instant
 from support.cli import Cli
 from support.properties import given, st
+from support.texts import Texts
 
 
 @pytest.fixture
@@ -75,27 +76,30 @@ def test_one_task_file_has_jobs_of_both_engines(tmp_path: Path, workspace: Works
     assert [spec.settings.get("engine") for spec in specs] == [None, "0.6"]
 
 
-WRONG_TEXT = {
-    "(fp8, 512, 1)\n": ":1: a task before the first header",
-    "pretrain_grok1:\n(fp8, [512, 1)\n": ":2: '(fp8, [512, 1)' is not a task",
-    "pretrain_grok1:\n(fp8, 512)\n": ":2: a task has 3 or 4 parts, this one 2",
-    "pretrain_grok1:\n(fp8, 512, 0)\n": ":2: repeats is 0",
-    "pretrain_grok1:\n('', 512, 1)\n": ":2: a part of \"('', 512, 1)\" is empty",
-    "pretrain_grok1:\n(fp8, 512, 1, maybe)\n": ":2: profile is maybe",
-    "pretrain_grok1:\n(fp8, twelve, 1)\n": ":2: --scale twelve is not a number of GPUs",
-    "pretrain_grok1:\n(fp8, 512, 1)\nfp8 512 1\n": ":3: 'fp8 512 1' is neither a header nor a task",
-    "pretrain_grok2:\n(fp8, 512, 1)\n": ":1: no workload 'pretrain_grok2' (did you mean 'pretrain_grok1'?)",
-    "pretrain_grok1_315b:\n(fp8, 512, 1)\n": ":1: grok1 has no model size '315b' (did you mean '314b'?)",
-    "pretrain_grok1:\n(__import__('os'), 512, 1)\n": ":2: \"(__import__('os'), 512, 1)\" is not a task",
-}
+WRONG_TEXT = (
+    (1, "(fp8, 512, 1)\n"),
+    (2, "pretrain_grok1:\n(fp8, [512, 1)\n"),
+    (2, "pretrain_grok1:\n(fp8, 512)\n"),
+    (2, "pretrain_grok1:\n(fp8, 512, 0)\n"),
+    (2, "pretrain_grok1:\n('', 512, 1)\n"),
+    (2, "pretrain_grok1:\n(fp8, 512, 1, maybe)\n"),
+    (2, "pretrain_grok1:\n(fp8, twelve, 1)\n"),
+    (3, "pretrain_grok1:\n(fp8, 512, 1)\nfp8 512 1\n"),
+    (1, "pretrain_grok2:\n(fp8, 512, 1)\n"),
+    (1, "pretrain_grok1_315b:\n(fp8, 512, 1)\n"),
+    (2, "pretrain_grok1:\n(__import__('os'), 512, 1)\n"),
+)
 
 
-@pytest.mark.parametrize("text", WRONG_TEXT)
-def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, workspace: Workspace, text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read(tmp_path, workspace, text)
-    assert WRONG_TEXT[text] in caught.value.message
-    assert caught.value.remedy
+def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, workspace: Workspace, texts: Texts) -> None:
+    told = []
+    for line, text in WRONG_TEXT:
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, workspace, text)
+        assert f":{line}: " in caught.value.message
+        assert caught.value.remedy
+        told.append(str(caught.value))
+    texts("\n".join(told))
 
 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
@@ -163,40 +167,45 @@ tasks:
     assert overridden.items() > wanted.items()
 
 
-WRONG_YAML = {
-    "tasks: []\n": ":1: tasks is empty",
-    "tasks:\n  - workload: grok1\n    size: []\n": ":3: tasks[0].size is empty",
-    "tasks:\n  - workload: grok1\n    size: [314b, ' ']\n": ":3: tasks[0].size[1] is empty",
-    "defaults:\n  scale: null\ntasks:\n  - workload: grok1\n": ":2: defaults.scale is empty",
-    "tasks:\n  - workload: grok1\n    slurm:\n": ":3: tasks[0].slurm is empty",
-    "tasks:\n  - workload: grok1\n    scale: [512]\n    min_scale: 64\n": ":2: --scale 512 and bounds cannot",
-    "tasks:\n  - workload: grok1\n    set: {tp: 4, TP: 4}\n": ":2: --set: tp is given twice",
-    "defaults:\n  set: {tpp: 4}\ntasks:\n  - workload: grok1\n": ":1: --set: no column 'tpp'",
-    "tasks:\n  - workload: grok1\n    scal: 512\n": ":3: unknown key 'scal' (did you mean 'scale'?)",
-    "tasks:\n  - workload: grok1\n    set: {tp: [4, 4]}\n": ":2: tp: 4 is given twice",
-    "tasks:\n  - workload: grok1\n    zip: {tp: [1, 2], pp: [4]}\n": ":2: values that change together are as many",
-    "tasks:\n  - workload: grok1\n    set: {tp: 4}\n    zip: {tp: [1, 2], pp: [4, 2]}\n": ":2: tp is given, and zipped",
-    "tasks:\n  - workload: grok1\n    overrides:\n      - {when: {tpp: 4}, use: {max_steps: 9}}\n": ":4: 'tpp' cannot",
-    "tasks:\n  - workload: grok1\n    overrides:\n"
-    "      - {when: {size: 314b}, use: {set: {tp: [1, 2]}}}\n": ":4: tp: an override has one value",
-    "tasks:\n  - size: 8b\n": ":2: the key 'workload' is missing",
-    "tasks:\n  - workload: grok1\n    repeats: 0\n": ":3: ",
-    "tasks:\n  - workload: grok1\n    scale: -8\n": ":3: ",
-    "tasks:\n  - workload: grok1\n    scale: 512\n    scale: 256\n": ":4: duplicate key 'scale'",
-    "tasks:\n  - workload: grok1\n    scale: 512\n    env: {HF_TOKEN: abc}\n": ":2: env: HF_TOKEN looks like a secret",
-    "tasks:\n  - workload: grok1\n    scale: 512\n    set: {tpp: 4}\n": ":2: --set: no column 'tpp'",
-    "tasks:\n  - workload: grok2\n    scale: 512\n": ":2: no workload 'grok2'",
-    "tasks:\n  - workload: grok1\n    scale: 512\n    overrides:\n"
-    "      - {when: {scale: 256}, use: {max_steps: 9}}\n": ":5: an override matches no job of its task",
-}
+WRONG_YAML = (
+    (1, "tasks: []\n"),
+    (3, "tasks:\n  - workload: grok1\n    size: []\n"),
+    (3, "tasks:\n  - workload: grok1\n    size: [314b, ' ']\n"),
+    (2, "defaults:\n  scale: null\ntasks:\n  - workload: grok1\n"),
+    (3, "tasks:\n  - workload: grok1\n    slurm:\n"),
+    (2, "tasks:\n  - workload: grok1\n    scale: [512]\n    min_scale: 64\n"),
+    (2, "tasks:\n  - workload: grok1\n    set: {tp: 4, TP: 4}\n"),
+    (1, "defaults:\n  set: {tpp: 4}\ntasks:\n  - workload: grok1\n"),
+    (3, "tasks:\n  - workload: grok1\n    scal: 512\n"),
+    (2, "tasks:\n  - workload: grok1\n    set: {tp: [4, 4]}\n"),
+    (2, "tasks:\n  - workload: grok1\n    zip: {tp: [1, 2], pp: [4]}\n"),
+    (2, "tasks:\n  - workload: grok1\n    set: {tp: 4}\n    zip: {tp: [1, 2], pp: [4, 2]}\n"),
+    (4, "tasks:\n  - workload: grok1\n    overrides:\n      - {when: {tpp: 4}, use: {max_steps: 9}}\n"),
+    (4, "tasks:\n  - workload: grok1\n    overrides:\n      - {when: {size: 314b}, use: {set: {tp: [1, 2]}}}\n"),
+    (2, "tasks:\n  - size: 8b\n"),
+    (3, "tasks:\n  - workload: grok1\n    repeats: 0\n"),
+    (3, "tasks:\n  - workload: grok1\n    scale: -8\n"),
+    (4, "tasks:\n  - workload: grok1\n    scale: 512\n    scale: 256\n"),
+    (2, "tasks:\n  - workload: grok1\n    scale: 512\n    env: {HF_TOKEN: abc}\n"),
+    (2, "tasks:\n  - workload: grok1\n    scale: 512\n    set: {tpp: 4}\n"),
+    (2, "tasks:\n  - workload: grok2\n    scale: 512\n"),
+    (
+        5,
+        "tasks:\n  - workload: grok1\n    scale: 512\n    overrides:\n"
+        "      - {when: {scale: 256}, use: {max_steps: 9}}\n",
+    ),
+)
 
 
-@pytest.mark.parametrize("text", WRONG_YAML)
-def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, workspace: Workspace, text: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        read(tmp_path, workspace, text)
-    assert WRONG_YAML[text] in caught.value.message
-    assert caught.value.remedy
+def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, workspace: Workspace, texts: Texts) -> None:
+    told = []
+    for line, text in WRONG_YAML:
+        with pytest.raises(ConfigError) as caught:
+            read(tmp_path, workspace, text)
+        assert f":{line}: " in caught.value.message
+        assert caught.value.remedy
+        told.append(str(caught.value))
+    texts("\n".join(told))
 
 
 def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, workspace: Workspace) -> None:
@@ -213,13 +222,13 @@ def test_a_variable_of_a_job_may_be_empty(tmp_path: Path, workspace: Workspace) 
     assert spec.settings["NCCL_ALGO"] == ""
 
 
-def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path) -> None:
+def test_a_job_that_cannot_be_planned_has_its_line(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     path = tmp_path / "tasks.yaml"
     path.write_text("defaults: {gpu_type: h100}\ntasks:\n  - {workload: grok1, scale: 511}\n")
     one = cli("bulk", path, "--dry-run").err
     path.write_text(path.read_text() + "  - {workload: grok1, scale: 512}\n  - {workload: grok1, scale: 513}\n")
     several = cli("bulk", path, "--dry-run").err
-    assert one.startswith(f"error: {path}:3: --scale 511: no configuration of")
+    texts(one, about="error: ")
     for line in (f"{path}:3: pretrain_grok1 511 GPUs: --scale 511", f"{path}:5: pretrain_grok1 513 GPUs: --scale 513"):
         assert line in several
 
@@ -253,9 +262,9 @@ def test_a_run_that_ended_with_the_command_that_followed_it_is_not_said_to_run(h
     assert "  COMPLETED  " in done.out
 
 
-def test_a_dry_run_of_a_file(cli: Cli, tmp_path: Path) -> None:
+def test_a_dry_run_of_a_file(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "sweep.yaml").write_text(YAML)
     done = cli("bulk", tmp_path / "sweep.yaml", "--dry-run")
     assert done.status == 0, done.err
-    assert "18 jobs, nothing started" in done.err
+    texts(done.err, about="nothing started")
     assert cli("bulk", tmp_path / "none.yaml").status == 2

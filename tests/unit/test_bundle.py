@@ -30,6 +30,7 @@ from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.installer import CLONE
 from support.json_answers import assert_as_documented
+from support.texts import Texts
 
 HERE = platform.machine()
 VERSION = "{}.{}".format(*sys.version_info)
@@ -117,7 +118,7 @@ def test_a_package_for_one_python_alone_goes_with_its_neighbours(make: Callable[
     assert {*LOCKS["engine-cpu"], *LOCKS["engine-cpu-0.6"]} < wheels(folder)
 
 
-def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypatch):
+def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypatch, texts: Texts):
     folder = make(*ONE)
     kept = folder / "wheels" / "tiny-1.0.tar.gz"
     before = kept.stat().st_mtime_ns
@@ -125,7 +126,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     (half,) = (folder / "wheels").glob("six*")
     half.write_text("half")
     (folder / "wheels" / ".six.whl.77.abcd").touch()
-    with pytest.raises(EnvironmentLacks, match="not a bundle, or an unfinished one"):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundles.use(folder, clone)
     asked: list[str] = []
     links = Sources.links
@@ -134,23 +135,23 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     assert asked == ["six", "six", "tiny"], "wheels that are there are not looked for; a source may have got a wheel"
     assert (kept.stat().st_mtime_ns, half.read_text()) == (before, half.name)
     assert len(wheels(folder)) == 5
-    with pytest.raises(EnvironmentLacks, match="cannot be had"):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
     assert not (folder / "SHA256SUMS").exists()
 
 
-def test_requests_that_cannot_be_met(make, tmp_path, monkeypatch):
-    with pytest.raises(EnvironmentLacks, match=r"six==2.0 for Python 3.13 on .* cannot be had"):
+def test_requests_that_cannot_be_met(make, tmp_path, monkeypatch, texts: Texts):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
-    with pytest.raises(RequestError, match=r"--python 3\.12\.1 is not a version such as 3.12"):
+    with texts.raises(RequestError):
         make("--python", "3.12.1")
-    with pytest.raises(RequestError, match=r"--python 3\.9: LLMB needs Python 3\.10 or newer"):
+    with texts.raises(RequestError):
         make("--python", "3.12", "3.9")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentLacks, match=r"Enroot, which imports it, is not on PATH\n.*--no-images"):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make(*ONE, "--workloads", "grok1")
     (tmp_path / "a bundle, here" / "mine").touch()
-    with pytest.raises(RequestError, match="holds other files than a bundle's"):
+    with texts.raises(RequestError):
         make(*ONE)
 
 
@@ -170,18 +171,8 @@ def test_packages_come_from_it_and_from_nowhere_else(here: Path, clone: Path) ->
     assert [link.name for link in Sources(told).links("tiny")] == ["tiny-1.0.tar.gz"]
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ("changed", r"tiny-1.0.tar.gz has another content than the SHA256SUMS of its bundle says\n.*copy the bundle"),
-        ("missing", r"tiny-1.0.tar.gz is missing\n.*copy the bundle"),
-        ("no sums", r"is not a bundle, or an unfinished one"),
-        ("other machine", rf"is for {HERE} with Python 3.12; this is riscv64 with Python 3.12\n.*--platform riscv64"),
-        ("other python", r"is for .* with Python 3.12; this is .* with Python 3.13\n.*--python 3.13"),
-        ("other release", r"was made by another release of LLMB"),
-    ],
-)
-def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, damage, said):
+@pytest.mark.parametrize("damage", ["changed", "missing", "no sums", "other machine", "other python", "other release"])
+def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, damage, texts: Texts):
     file = here / "wheels" / "tiny-1.0.tar.gz"
     if damage == "changed":
         file.write_text("worse")
@@ -195,7 +186,7 @@ def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, 
         monkeypatch.setattr(sys, "version_info", (3, 13, 0))
     else:
         (clone / "installer" / "locks" / "uv.txt").write_text("uv==2.0\n")
-    with pytest.raises(EnvironmentLacks, match=said):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundles.use(here, clone)
     assert os.environ["LLMB_BUNDLE"] == "", "nothing was chosen"
 
@@ -241,31 +232,24 @@ def test_an_image_is_linked_or_copied_with_its_receipt(image, monkeypatch, linke
     assert receipt["digest"] == "sha256:1", "what else it says stays"
 
 
-@pytest.mark.parametrize(
-    ("damage", "said"),
-    [
-        ("content", r"a\+b\+1.sqsh is damaged: its content is not what its receipt says\n.*copy it again"),
-        ("other", "is damaged: its receipt is for nvcr.io#a/b:1, x86_64"),
-    ],
-)
-def test_an_image_that_is_not_what_its_receipt_says_is_not_taken(image: Image, damage: str, said: str) -> None:
+@pytest.mark.parametrize("damage", ["content", "other"])
+def test_an_image_that_is_not_what_its_receipt_says_is_not_taken(image: Image, damage: str, texts: Texts) -> None:
     assert image.origin
     if damage == "content":
         image.origin.write_bytes(b"imago")
     else:
         image = replace(image, source="nvcr.io#a/b:2")
-    with pytest.raises(LLMBError, match=said):
+    with texts.raises(LLMBError):
         ensure(image)
     assert list(image.path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("part", ["a+b+1.sqsh", "a+b+1.sqsh.receipt.json"])
-def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: Image, part: str) -> None:
+def test_an_image_that_the_bundle_lacks_is_told_before_anything_is_made(image: Image, part: str, texts: Texts) -> None:
     assert image.origin
     assert not image.lacks()
     (image.origin.parent / part).unlink()
-    said = r"the image nvcr.io#a/b:1 for x86_64 is not there: .*\n.*make the bundle again"
-    with pytest.raises(EnvironmentLacks, match=said):
+    with texts.raises(EnvironmentLacks):
         require_ready([image])
     image.path.parent.mkdir(parents=True)
     image.path.touch()
@@ -287,7 +271,7 @@ def test_one_that_was_killed_while_it_said_what_it_is_is_finished(make, monkeypa
     assert (make(*ONE) / "SHA256SUMS").is_file()
 
 
-def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch):
+def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monkeypatch, texts: Texts):
     monkeypatch.setattr(images, "check_superblock", lambda path: 0)
     install, folder = tmp_path / "site", tmp_path / "made"
     answers = {
@@ -303,7 +287,7 @@ def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monk
     (install / ".llmb" / "answers.yaml").write_text(to_yaml(installation.answers))
     (own,) = installation.images()
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(EnvironmentLacks, match="Enroot, which imports it, is not on PATH"):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
     ensure(replace(image, source=own.source, path=own.path, receipts=own.receipts, origin=imported(image, own.source)))
     bundle(arguments.parse(["bundle", "--to", str(folder), "--python", "3.12"], by_click.read), clone, install)
@@ -330,12 +314,14 @@ def test_an_installation_takes_its_images_from_the_bundle(tmp_path: Path, monkey
     assert bundles.bundled_image("x86_64", "nvcr.io#a/b:1") is None
 
 
-def test_a_folder_with_wheels_of_somebody_else_is_no_bundle(make: Callable[..., Path], tmp_path: Path) -> None:
+def test_a_folder_with_wheels_of_somebody_else_is_no_bundle(
+    make: Callable[..., Path], tmp_path: Path, texts: Texts
+) -> None:
     folder = tmp_path / "a bundle, here"
     (folder / "wheels").mkdir(parents=True)
     mine = folder / "wheels" / "mine-1.0-py3-none-any.whl"
     mine.touch()
-    with pytest.raises(RequestError, match="holds other files than a bundle's"):
+    with texts.raises(RequestError):
         make(*ONE)
     assert mine.exists()
     mine.unlink()
@@ -346,25 +332,25 @@ def test_a_folder_with_wheels_of_somebody_else_is_no_bundle(make: Callable[..., 
     make(*ONE)
 
 
-def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(make, clone, tmp_path):
+def test_the_source_of_a_package_that_has_wheels_for_others_is_not_taken(make, clone, tmp_path, texts: Texts):
     lock = clone / "installer" / "locks" / "tool.txt"
     digest = hashlib.sha256(b"six-2.0.tar.gz").hexdigest()
     lock.write_text(lock.read_text().replace("six==2.0", f"six==2.0 --hash=sha256:{digest}"))
     (tmp_path / "index" / "six-2.0.tar.gz").write_text("six-2.0.tar.gz")
-    with pytest.raises(EnvironmentLacks, match=r"six==2.0 for Python 3.13 on .* cannot be had"):
+    with texts.raises(EnvironmentLacks, mask=HERE):
         make("--python", "3.13")
 
 
 @pytest.mark.parametrize(
     "about", ["{}", "[]", '{"platforms": 1, "pythons": [], "locks": ""}', '{"platforms": [1]}', "x"]
 )
-def test_one_that_does_not_say_what_it_is_for_is_none(here: Path, clone: Path, about: str) -> None:
+def test_one_that_does_not_say_what_it_is_for_is_none(here: Path, clone: Path, about: str, texts: Texts) -> None:
     (here / "bundle.json").write_text(about)
     sums = subprocess.run(["sha256sum", "bundle.json"], cwd=here, check=True, capture_output=True, text=True).stdout
     (here / "SHA256SUMS").write_text(sums)
-    with pytest.raises(EnvironmentLacks, match=r"its bundle\.json does not say what it is for"):
+    with texts.raises(EnvironmentLacks):
         bundles.use(here, clone)
     (here / "SHA256SUMS").unlink()
     os.mkfifo(here / "SHA256SUMS")
-    with pytest.raises(EnvironmentLacks, match="it has no SHA256SUMS"):
+    with texts.raises(EnvironmentLacks):
         bundles.use(here, clone)

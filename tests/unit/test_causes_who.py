@@ -11,6 +11,7 @@ from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import read_complaints
 from support.failed_logs import TORCHRUN_KILLED, FailedLog, why
+from support.texts import Texts
 
 
 def in_group(log: FailedLog, rank: int, seq: int, group: str, seat: int) -> str:
@@ -43,7 +44,7 @@ def test_of_a_collective_that_timed_out_the_rank_that_did_not_wait_is_named(tmp_
     assert found.cause is not None
     assert (found.cause.kind, found.cause.rank, found.cause.line) == ("hang", log.culprit, "")
     assert found.cause.node == log.host(log.culprit)
-    assert "ALLREDUCE (sequence 1580)" in found.summary
+    assert {"ALLREDUCE", "1580)"} <= set(found.summary.split())
 
 
 def test_a_rank_that_is_behind_is_named(tmp_path: Path) -> None:
@@ -54,13 +55,13 @@ def test_a_rank_that_is_behind_is_named(tmp_path: Path) -> None:
     assert (found.cause.kind, found.cause.rank) == ("hang", log.culprit)
 
 
-def test_how_many_ranks_there_are_is_seen_where_many_have_waited(tmp_path: Path) -> None:
+def test_how_many_ranks_there_are_is_seen_where_many_have_waited(tmp_path: Path, texts: Texts) -> None:
     log = FailedLog(5)
     waited = [timeout(log, rank) for rank in range(8) if rank != 3]
     found = why(tmp_path, log.steps(5) + "".join(waited))
     assert (found.kind, found.cause and found.cause.rank) == ("hang", 3)
     assert found.cause is not None
-    assert found.cause.cause.endswith("7 of 8 ranks waited for it.")
+    texts(found.cause.cause)
     assert why(tmp_path, log.steps(5) + "".join(waited[:3])).cause is None
     many = "".join(timeout(log, rank) for rank in range(22))
     assert why(tmp_path, log.communicators() + many).cause is None, "ten of 32 were ended before they could say so"
@@ -161,11 +162,11 @@ def test_what_a_rank_raised_after_others_had_complained_did_not_begin_it(tmp_pat
     assert why(tmp_path, log.steps(3) + first + later + log.consequences()).kind == "file-system", "the surer one"
 
 
-def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path) -> None:
+def test_a_killed_rank_is_named_but_not_as_the_cause(tmp_path: Path, texts: Texts) -> None:
     """By whom a process was killed its own end does not say; the kernel's or Slurm's record of a full memory does."""
     found = why(tmp_path, TORCHRUN_KILLED)
     assert found.cause is None
-    assert found.summary == "unknown: rank 1 on gpu1 was killed (SIGKILL), the logs do not say by whom"
+    texts(found.summary)
     record = "[9218.12] Memory cgroup out of memory: Killed process 476 (python3) total-vm:1kB\n"
     confirmed = why(tmp_path, TORCHRUN_KILLED, record)
     assert confirmed.kind == "host-memory"
@@ -271,18 +272,18 @@ def test_only_a_line_about_the_nodes_own_parts_speaks_against_it(
     assert (found.kind, found.cause.keep_out) == (kind, keep_out)
 
 
-def test_a_link_that_failed_has_two_ends(tmp_path: Path) -> None:
+def test_a_link_that_failed_has_two_ends(tmp_path: Path, texts: Texts) -> None:
     found = why(tmp_path, PEER_GONE, OTHERS)
     assert found.cause is not None
     assert (found.cause.node, found.cause.peer) == ("gpu4", "10.1.0.3")
-    assert "on gpu4 to 10.1.0.3" in found.summary
+    texts(found.summary)
 
 
-def test_without_any_complaint_the_last_line_is_a_witness(tmp_path: Path) -> None:
+def test_without_any_complaint_the_last_line_is_a_witness(tmp_path: Path, texts: Texts) -> None:
     harmless = "gpu12:4711:4735 [3] NCCL INFO Channel 07/0 : 12[4] -> 13[5] via P2P/CUMEM/read\n"
-    assert why(tmp_path, f"{harmless}\nthe end\n \n").summary == "unknown: the last line is the end"
-    assert why(tmp_path, "\n \n").summary == "unknown: no output"
-    assert diagnose_logs([tmp_path / "nowhere"]).summary == "unknown: no output"
+    texts(why(tmp_path, f"{harmless}\nthe end\n \n").summary)
+    texts(why(tmp_path, "\n \n").summary)
+    texts(diagnose_logs([tmp_path / "nowhere"]).summary)
 
 
 def test_where_a_rank_is_follows_from_the_first_of_its_node() -> None:
@@ -323,13 +324,11 @@ def test_words_that_several_causes_share_are_told_apart(tmp_path: Path, line: st
     assert (found.kind, found.cause and found.cause.node) == (kind, node)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "said"), [(1, "rank 8 on {}"), (9, "rank 8 on {} and 8 more"), (80, "rank 8 on {} and many more")]
-)
-def test_of_a_fault_that_ranks_share_the_summary_says_so(tmp_path: Path, ranks: int, said: str) -> None:
+@pytest.mark.parametrize("ranks", [1, 9, 80])
+def test_of_a_fault_that_ranks_share_the_summary_says_so(tmp_path: Path, ranks: int, texts: Texts) -> None:
     log = FailedLog(5, ranks=128)
     text = "".join(log.line(8 + rank, "run.py: error: unrecognized arguments: --tp") for rank in range(ranks))
-    assert why(tmp_path, log.communicators() + text).summary.endswith(f"({said.format(log.host(8))})")
+    texts(why(tmp_path, log.communicators() + text).summary)
 
 
 def test_a_kernel_that_gave_up_waiting_ends_its_own_gpus_work(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from support.cli import Cli
 from support.packs import edit, sums_hold, unpack
 from support.programs import needs_zstd
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 TOKEN = "hf_" + "Q" * 30  # looks like a token, but is not a real one
 KNOWN = "correct-horse-battery"
@@ -93,7 +94,7 @@ def test_the_same_runs_make_the_same_archive(cli: Cli, tmp_path: Path, suffix: s
     assert contents[0] == contents[1]
 
 
-def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
+def test_no_secret_gets_in(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     record = make_run(cli.install, log=f"login with {TOKEN}\npassword is {KNOWN}.\nharmless\n")
     done = cli("archive", "-o", tmp_path / "runs.tar.gz", WANDB_API_KEY=KNOWN)
     folder = unpack(tmp_path / "runs.tar.gz", tmp_path / "out")
@@ -102,7 +103,7 @@ def test_no_secret_gets_in(cli: Cli, tmp_path: Path) -> None:
     assert KNOWN.encode() not in everything
     log = folder / record.paths.name / record.paths.log.relative_to(record.paths.folder)
     assert log.read_text() == "login with ****\npassword is ****.\nharmless\n"
-    assert "a secret was masked in" in done.err
+    texts(done.err)
     assert record.paths.log.name in done.err
 
 
@@ -164,7 +165,7 @@ def test_what_cannot_be_masked_stays_out_and_is_named(cli: Cli, tmp_path: Path) 
         assert {name.rsplit("/", 1)[1] for name in about["left_out"]} == left_out
 
 
-def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_path: Path) -> None:
+def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     record = make_run(cli.install)
     cli("archive", "-o", tmp_path / "a.tar.gz")
     assert list(unpack(tmp_path / "a.tar.gz", tmp_path / "a").rglob("code.zip"))
@@ -172,7 +173,7 @@ def test_the_training_code_is_packed_when_it_is_what_was_planned(cli: Cli, tmp_p
         code.writestr("llmb_train/keys.py", KNOWN)
     done = cli("archive", "-o", tmp_path / "b.tar.gz")
     assert not list(unpack(tmp_path / "b.tar.gz", tmp_path / "b").rglob("code.zip"))
-    assert "code.zip (--unmasked packs it)" in done.err
+    texts(done.err)
 
 
 def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli: Cli, tmp_path: Path) -> None:
@@ -190,7 +191,7 @@ def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.tar.gz"]
 
 
-def test_a_compressor_that_fails_leaves_nothing(cli: Cli, tmp_path: Path) -> None:
+def test_a_compressor_that_fails_leaves_nothing(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     make_run(cli.install, log=steady_log(5741.47))
     broken = tmp_path / "bin"
     broken.mkdir()
@@ -200,7 +201,8 @@ def test_a_compressor_that_fails_leaves_nothing(cli: Cli, tmp_path: Path) -> Non
     target.mkdir()
     done = cli("archive", "-o", target / "runs.tar.zst", PATH=f"{broken}:/usr/bin:/bin")
     assert done.status == 3
-    assert "zstd failed: no space left" in done.err
+    texts(done.err)
     assert not list(target.iterdir())
     missing = cli("archive", "-o", target / "runs.tar.zst", PATH=str(target))
-    assert (missing.status, "--output NAME.tar.gz" in missing.err) == (3, True)
+    assert missing.status == 3
+    texts(missing.err)

@@ -12,6 +12,7 @@ from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
 from support.runs import PUBLISHED, cut_log, make_run, steady_log
+from support.texts import Texts
 
 SMOKE = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2", "CLUSTER_TYPE": "local"}
 
@@ -31,21 +32,18 @@ def verdict_of(cli: Cli, run_id: str) -> dict[str, object]:
 # Baselines
 
 
-def test_a_baseline_comes_before_what_was_published(cli: Cli) -> None:
+def test_a_baseline_comes_before_what_was_published(cli: Cli, texts: Texts) -> None:
     good = [run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((5000, 5010, 4990))]
     later = run_of(cli, 5741.47, 110)
-    assert (
-        verdict_of(cli, later)["verdict_text"] == "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
-        "; stalls rarer than 1 step in 13 would not show)"
-    )
+    texts(verdict_of(cli, later)["verdict_text"])
     assert cli("baseline", "set", *good).status == 0
     judged = verdict_of(cli, later)
     assert judged["verdict"] == "fail"
-    assert str(judged["verdict_text"]).startswith("fail, 14.8% slower ±")
+    texts(judged["verdict_text"])
     reference = judged["reference"]
     assert isinstance(reference, dict)
     assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "nemo:26.02.01")
-    assert reference["source"].startswith("this site's baseline of 3 runs, 2")
+    texts(reference["source"])
 
 
 def test_runs_of_the_baseline_are_not_compared_with_themselves(cli: Cli) -> None:
@@ -86,31 +84,32 @@ def test_smoke_runs_can_have_a_baseline_and_nothing_else(cli: Cli) -> None:
     assert verdict_of(cli, second)["verdict"] == "open"
 
 
-def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli) -> None:
+def test_repeats_become_one_baseline_and_replace_the_former(cli: Cli, texts: Texts) -> None:
     old, *new = (run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((9000, 5000, 5100)))
     cli("baseline", "set", old)
     cli("baseline", "set", *new)
     (found,) = cli("baseline", "list", "--json").data["baselines"]
     assert found["seconds"] == pytest.approx((5.0 * 5.1) ** 0.5)
     assert [run["run_id"] for run in found["runs"]] == new
-    assert found["title"] == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+    texts(found["title"])
     assert 0.01 < found["relative_error"] < 0.03
 
 
-def test_a_baseline_can_be_removed(cli: Cli) -> None:
+def test_a_baseline_can_be_removed(cli: Cli, texts: Texts) -> None:
     cli("baseline", "set", run_of(cli, 5000))
     (found,) = cli("baseline", "list", "--json").data["baselines"]
     wrong = cli("baseline", "remove", "0123456789ab")
-    assert (wrong.status, "no baseline 0123456789ab" in wrong.err) == (2, True)
-    assert cli("baseline", "remove", found["key"]).out == "removed: llama3.1 405b mbridge fp8 (cs) on 128 gb200\n"
+    assert wrong.status == 2
+    texts(wrong.err)
+    texts(cli("baseline", "remove", found["key"]).out)
     assert cli("baseline", "list", "--json").data["baselines"] == []
 
 
-def test_only_successful_runs_become_a_baseline(cli: Cli) -> None:
+def test_only_successful_runs_become_a_baseline(cli: Cli, texts: Texts) -> None:
     failed = make_run(cli.install, state="FAILED", log=cut_log(5000))
     done = cli("baseline", "set", failed.paths.run_id)
     assert done.status == 2
-    assert "cannot be a baseline: the log ends at iteration 49 of 50 (FAILED)" in done.err
+    texts(done.err)
     assert cli("baseline", "set").status == 2
     assert not (cli.install / ".llmb" / "baselines.json").exists()
 
@@ -125,18 +124,18 @@ def test_a_damaged_list_is_named_and_results_go_on(cli: Cli, text: str) -> None:
     file.write_text(text)
     done = cli("results")
     assert done.status == 0
-    assert "indication: pass" in done.out
+    assert cli("results", "--json").data["runs"][0]["verdict"] == "pass"
     assert "baselines.json" in done.err
     assert cli("baseline", "list").status == 3
 
 
-def test_a_baseline_without_runs_is_damage(cli: Cli) -> None:
+def test_a_baseline_without_runs_is_damage(cli: Cli, texts: Texts) -> None:
     cli("baseline", "set", run_of(cli, 5000))
     file = cli.install / ".llmb" / "baselines.json"
     value = json.loads(file.read_text())
     value["baselines"][0]["runs"] = []
     file.write_text(json.dumps(value))
-    assert "without runs or times" in cli("baseline", "list").err
+    texts(cli("baseline", "list").err)
 
 
 # What the nodes of a baseline were
@@ -163,7 +162,7 @@ def findings_of(cli: Cli, run_id: str) -> list[str]:
     return [text.partition(" in this site's")[0] for text in texts]
 
 
-def test_a_fault_of_all_nodes_is_one_by_the_baseline(cli: Cli) -> None:
+def test_a_fault_of_all_nodes_is_one_by_the_baseline(cli: Cli, texts: Texts) -> None:
     slow = on_nodes(cli, 101, mhz=1500, rate=200.0, path="")
     good = on_nodes(cli, 102)
     assert findings_of(cli, good) == []
@@ -174,7 +173,7 @@ def test_a_fault_of_all_nodes_is_one_by_the_baseline(cli: Cli) -> None:
         "clocks under load 1500 MHz, and 1755",
     ]
     assert findings_of(cli, good) == findings_of(cli, on_nodes(cli, 103, mhz=1600)) == []
-    assert "problem: network adapters in use 2 at 200 Gbit/s, and 2 at 400 Gbit/s in this" in cli("show", slow).out
+    texts(cli("show", slow).out, about="problem:")
     (kept,) = cli("baseline", "list", "--json").data["baselines"]
     assert (kept["setup"]["adapters"], kept["setup"]["clock_mhz"]) == ("2 at 400 Gbit/s", 1755.0)
 
@@ -232,7 +231,7 @@ def test_a_baseline_of_an_older_version_expects_nothing_of_nodes(cli: Cli) -> No
 # Groups
 
 
-def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
+def test_repeats_share_a_line_and_a_verdict(cli: Cli, texts: Texts) -> None:
     for number, milliseconds in enumerate((5700, 5800, 5750, 5650)):
         run_of(cli, milliseconds, 101 + number)
     make_run(cli.install, state="FAILED", log=steady_log(5741.47)[:3000], job_id="109")
@@ -248,7 +247,7 @@ def test_repeats_share_a_line_and_a_verdict(cli: Cli) -> None:
     single = verdict_of(cli, newer["run_ids"][0])
     assert newer["difference_high"] < single["difference_high"]
     assert (older["verdict"], older["more_runs"]) == ("open", 2)
-    assert "its 3 runs come from one day" in newer["remarks"][0]
+    texts(newer["remarks"][0])
 
 
 def test_runs_of_a_baseline_do_not_count_against_it(cli: Cli) -> None:
@@ -297,12 +296,12 @@ def test_another_log_in_a_runs_folder_is_no_repeat(cli: Cli) -> None:
     assert cli("show", record.paths.run_id, "--json").data["result"]["step_seconds"] == pytest.approx(5.74147)
 
 
-def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli) -> None:
+def test_a_baseline_of_one_run_says_that_it_decides_little(cli: Cli, texts: Texts) -> None:
     good = run_of(cli, 5000)
     assert cli("baseline", "set", good).status == 0
     judged = verdict_of(cli, run_of(cli, 5000, 102))
     assert (judged["verdict"], judged["more_runs"], judged["reference_too_uncertain"]) == ("open", None, True)
-    assert str(judged["verdict_text"]).endswith(": the baseline is too uncertain to tell; make one from more runs")
+    texts(judged["verdict_text"])
 
 
 def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
@@ -313,7 +312,8 @@ def test_a_group_without_a_reference_has_an_interval_too(cli: Cli) -> None:
     assert group["interval"] == pytest.approx(0.0562, abs=1e-4), "three runs that differ by 1 %, and the prior"
 
 
-def test_what_is_odd_about_a_baselines_run_is_said(cli: Cli) -> None:
+def test_what_is_odd_about_a_baselines_run_is_said(cli: Cli, texts: Texts) -> None:
     spiky = "".join(mbridge_line(index, milliseconds=20000 if index == 40 else 5000) for index in range(1, 51))
     done = cli("baseline", "set", make_run(cli.install, log=spiky).paths.run_id)
-    assert (done.status, "1 of 10 measured steps is an outlier (iteration 40; 4" in done.err) == (0, True)
+    assert done.status == 0
+    texts(done.err)

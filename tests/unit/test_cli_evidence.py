@@ -18,6 +18,7 @@ from support.cli import Cli
 from support.gpu_nodes import smi_answer, snapshot, write_node
 from support.iteration_logs import memory_print
 from support.runs import make_run, plan_for, steady_log
+from support.texts import Texts
 
 SOCKETS = (Path(__file__).resolve().parents[1] / "data" / "nccl" / "socket_hpcx.log").read_text()
 CONFIGURATION = {"GPU_TYPE": "h100", "MODEL_SIZE": "8b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "16", "FORCE": "true"}
@@ -41,13 +42,13 @@ def run_over_sockets(install: Path) -> RunRecord:
     return run
 
 
-def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: Path) -> None:
+def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     run = run_over_sockets(tmp_path)
     done = cli("results", "--notes", COLUMNS="200")
-    assert f"- {run.paths.run_id}: NCCL sends through TCP sockets between nodes: n2" in done.out
+    texts(done.out, about="NCCL")
     assert "power limit" not in done.out
     slow = cli("why", "--slow", run.paths.run_id)
-    assert "nodes: NCCL sends through TCP sockets between nodes: n2" in slow.out
+    texts(slow.out, about="NCCL")
     (row,) = cli("results", "--json").data["runs"]
     assert [(finding["kind"], finding["severity"]) for finding in row["findings"]] == [
         ("socket", "problem"),
@@ -55,19 +56,16 @@ def test_results_name_problems_and_keep_notes_to_themselves(cli: Cli, tmp_path: 
     ]
 
 
-def test_show_says_all_of_it(cli: Cli, tmp_path: Path) -> None:
+def test_show_says_all_of_it(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     run_over_sockets(tmp_path)
     out = cli("show").out
-    assert f"image      /images/nemo.sqsh, sha256:{'ab' * 32}, of nvcr.io#nvidia/nemo:26.02.01\\x1b[31m\\nrun\n" in out
-    assert "ran on     2 nodes, 8 x NVIDIA H100 80GB HBM3, 641 W each under load, Intel(R) Xeon" in out
-    assert "findings   problem: NCCL sends through TCP sockets between nodes: n2\n" in out
-    assert "           note: 8 GPUs at their power limit, the longest for 40% of the time\n" in out
+    texts(out, mask=r"llmb \d.*")
     assert cli("show", "--json").data["evidence"]["network"] == "Socket"
 
 
-def test_a_run_without_evidence_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_run_without_evidence_says_so(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     make_run(tmp_path)
-    assert "ran on     the nodes left no account of themselves\n" in cli("show").out
+    texts(cli("show").out, about="ran on")
 
 
 @pytest.mark.parametrize("image", [None, {}, {"path": 5}, {"path": "/x", "receipt": "{"}, {"receipt": "[]"}, "text"])
@@ -96,15 +94,16 @@ def test_measured_memory_stands_beside_the_predicted(cli: Cli, tmp_path: Path) -
     assert (line["memory_gib"], line["predicted_memory_gib"]) == ("54.0", str(predicted))
     said = f"memory     54.0 GiB at most on a GPU, 60.0 reserved, predicted {predicted:.1f} of 79.1 GiB"
     assert said in cli("show").out
-    assert "| memory GiB | predicted GiB |" in cli("report").out
+    header = next(line for line in cli("report").out.splitlines() if line.startswith("| run "))
+    assert {"memory GiB", "predicted GiB"} <= {cell.strip() for cell in header.split("|")}
 
 
-def test_memory_of_a_rank_on_a_cpu_is_not_called_a_gpus(cli: Cli, tmp_path: Path) -> None:
+def test_memory_of_a_rank_on_a_cpu_is_not_called_a_gpus(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     job = {"GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "DTYPE": "bf16", "JOB_TOTAL_GPUS": "1"}
     run = make_run(tmp_path, variables=job, log=steady_log(2000.0))
     write_node(run.paths.folder, "n1")
     (run.paths.folder / "nodes" / "n1.memory.jsonl").write_text(f"{json.dumps(PEAK)}\n")
-    assert "memory     52.0 GiB at most in a rank, 60.0 reserved" in cli("show").out
+    texts(cli("show").out, about="memory")
 
 
 def test_without_the_nodes_memory_is_what_the_log_says(cli: Cli, tmp_path: Path) -> None:

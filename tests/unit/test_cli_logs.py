@@ -17,6 +17,7 @@ from support.fake_slurm import FakeSlurm
 from support.iteration_logs import mbridge_line, mbridge_log, nccl_lines, nemo_log, step_time
 from support.properties import given, st
 from support.runs import make_run
+from support.texts import Texts
 
 SOME = "first\n[rank3]: Traceback\n[Rank 0] memory\n3: labelled\n[default12]:torchrun\nNCCL 3: no label\nlast"
 
@@ -29,14 +30,14 @@ def test_the_whole_log_and_its_end(cli: Cli) -> None:
     assert cli("logs", run, "-n", "0").out == ""
 
 
-def test_an_empty_log_is_said_to_be_empty(cli: Cli) -> None:
+def test_an_empty_log_is_said_to_be_empty(cli: Cli, texts: Texts) -> None:
     run = make_run(cli.install, log="")
     said = cli("logs", run.paths.run_id)
     assert (said.status, said.out) == (0, "")
-    assert said.err == f"note: {run.paths.log} is empty: the run is {run.state}\n"
+    texts(said.err)
 
 
-def test_one_rank_and_a_pattern(cli: Cli) -> None:
+def test_one_rank_and_a_pattern(cli: Cli, texts: Texts) -> None:
     run = make_run(cli.install, log=SOME).paths.run_id
     assert cli("logs", run, "--rank", "3").out == "[rank3]: Traceback\n3: labelled\n"
     assert cli("logs", run, "--rank", "12").out == "[default12]:torchrun\n"
@@ -44,9 +45,11 @@ def test_one_rank_and_a_pattern(cli: Cli) -> None:
     assert cli("logs", run, "--rank", "3", "--grep", "Trace").out == "[rank3]: Traceback\n"
     assert cli("logs", run, "--grep", "l", "-n", "1").out == "last\n"
     nothing = cli("logs", run, "--grep", "nowhere")
-    assert (nothing.status, nothing.out, nothing.err) == (0, "", "note: no line matches\n")
+    assert (nothing.status, nothing.out) == (0, "")
+    texts(nothing.err)
     wrong = cli("logs", run, "--grep", "(")
-    assert (wrong.status, "not a regular expression" in wrong.err) == (2, True)
+    assert wrong.status == 2
+    texts(wrong.err, mask="missing .*")  # what Python says
 
 
 @pytest.mark.parametrize(
@@ -57,30 +60,28 @@ def test_a_line_says_whose_it_is(line: str, rank: int | None) -> None:
     assert rank_of(line) == rank
 
 
-def test_a_run_without_a_log_says_how_to_wait_for_it(cli: Cli, fake: FakeSlurm) -> None:
+def test_a_run_without_a_log_says_how_to_wait_for_it(cli: Cli, fake: FakeSlurm, texts: Texts) -> None:
     run = make_run(cli.install, state="PENDING").paths.run_id
     done = cli("logs", run)
     assert done.status == 3
-    assert f"llmb-run logs {run} -f waits for it" in done.err
+    texts(done.err)
 
 
-def test_a_run_that_ended_without_a_log_says_how(cli: Cli) -> None:
+def test_a_run_that_ended_without_a_log_says_how(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, state="PENDING").with_state("FAILED", "JobLaunchFailure: the script could not start")
     record.save()
     run = record.paths.run_id
     done = cli("logs", run)
-    assert "does not exist: the run is FAILED, JobLaunchFailure: the script could not start" in done.err
-    assert done.err.rstrip().endswith(f"llmb-run show {run} has more")
-    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("show", run).out
-    assert "(FAILED, JobLaunchFailure: the script could not start)" in cli("results", run, COLUMNS="300").out
+    texts(done.err)
+    texts(cli("show", run).out, about="FAILED")
+    texts(cli("results", run, COLUMNS="300").out, about="FAILED")
 
 
-def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli) -> None:
+def test_following_an_ended_run_prints_its_end_and_returns(cli: Cli, texts: Texts) -> None:
     run = make_run(cli.install, log="\n".join(map(str, range(100))) + "\n").paths.run_id
     done = cli("logs", run, "-f")
     assert done.out.split() == [str(n) for n in range(80, 100)]
-    assert "(Ctrl-C stops following, not the run)" in done.err
-    assert "the run has ended: COMPLETED" in done.err
+    texts(done.err)
     assert cli("logs", run, "-f", "-n", "1").out == "99\n"
 
 

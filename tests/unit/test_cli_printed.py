@@ -17,10 +17,11 @@ from llmb_common.runs.timing.tables import shorten
 from llmb_run.actions.watch import LIVE
 from llmb_run.columns import table as table_of
 from llmb_run.following import look_at
-from llmb_run.terminal import clock, table
+from llmb_run.terminal import table
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import cut_log, make_run, steady_log
+from support.texts import Texts
 
 SWEEP = ("submit", "-w", "llama3.1", "-s", "405b", "--gpu-type", "gb200", "--dry-run")
 
@@ -42,7 +43,7 @@ def test_a_table_aligns_its_columns_and_keeps_each_cell_on_its_line() -> None:
 # Plans
 
 
-def test_a_sweep_is_a_table_of_its_jobs(cli: Cli) -> None:
+def test_a_sweep_is_a_table_of_its_jobs(cli: Cli, texts: Texts) -> None:
     done = cli(*SWEEP, "--dtype", "fp8", "--scale", "128,256", "--repeats", "2")
     header, first, second = done.out.splitlines()
     names = ["job", "runs", "GPUs", "nodes", "TP", "PP", "CP", "EP", "VP", "MBS", "GBS", "steps", "time limit"]
@@ -52,7 +53,7 @@ def test_a_sweep_is_a_table_of_its_jobs(cli: Cli) -> None:
         assert first[end - 1].isdigit(), f"{title} is aligned to the right"
         assert second[end - 1].isdigit()
     assert [cells(line)[1:4] for line in (first, second)] == [["2", "128", "32"], ["2", "256", "64"]]
-    assert "4 jobs, nothing started (dry run)" in done.err
+    texts(done.err, about="nothing started")
 
 
 # Runs
@@ -107,15 +108,13 @@ def test_a_result_as_json(cli: Cli) -> None:
         **{"difference": 0.0, "difference_low": -0.0684, "difference_high": 0.0734, "step_seconds_std": 0.003},
     }
     assert {name: run[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
-    verdict = "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
-    assert run["verdict_text"] == f"{verdict}; stalls rarer than 1 step in 13 would not show)"
     published = {"step_seconds": 5.74147, "tokens_per_second": 91316, "source": "llama3.1-mbridge.md:86"}  # corrected
     assert published.items() <= run["published"].items()
     figures = {"tokens_per_second", "mfu_percent", "days_1t", "tflops_per_gpu"}
     assert set(run["published"]) == {"step_seconds", *figures, "source"}
 
 
-def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
+def test_groups_as_a_table_and_as_json(cli: Cli, texts: Texts) -> None:
     seconds = (5.7, 5.8, 5.7)
     runs = [make_run(cli.install, log=steady_log(1000 * value)).paths.run_id for value in seconds]
     make_run(cli.install, log=cut_log(5900), state="FAILED")
@@ -125,12 +124,12 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     ]
     assert cells(line)[:2] == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
     assert cells(line)[2:7] == ["3 (1 failed)", "5.733", "5.6", "1.0", "5.74147"]
-    assert cells(line)[7].startswith("indication: pass, ")
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert set(runs) == set(group["run_ids"])
     assert (group["unsuccessful"], group["step_seconds"]) == (1, pytest.approx(17.2 / 3))
     assert group["spread"] == pytest.approx(0.0101, abs=1e-4)
-    assert (group["title"], group["software"]) == ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01")
+    assert group["software"] == "nemo:26.02.01"
+    texts(group["title"])
     assert group["verdict"] == "pass"
     assert group["difference"] == pytest.approx((5.7 * 5.8 * 5.7) ** (1 / 3) / 5.74147 - 1)
 
@@ -147,7 +146,7 @@ def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
         *(key, pytest.approx(5.7415), pytest.approx(0.02703, abs=1e-5)),
     )
     assert known["runs"] == [{"run_id": run, "seconds": 5.7415, "error": 0.0}]
-    assert (known["title"], known["software"]) == ("llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01")
+    assert known["software"] == "nemo:26.02.01"
 
 
 def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
@@ -210,39 +209,37 @@ def test_what_the_image_of_a_workload_lacks_is_marked(cli: Cli) -> None:
     assert said not in cli("list", "-w", "mbridge", "-s", "deepseek_v3", "--gpu-type", "b300").err
 
 
-def test_how_runs_ended_that_were_waited_for(cli: Cli) -> None:
+def test_how_runs_ended_that_were_waited_for(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=steady_log(1000))
     done = cli("wait", record.paths.run_id)
     assert (done.status, done.out) == (0, f"{record.paths.run_id}  COMPLETED  {record.paths.name}\n")
-    assert done.err == f"{record.paths.run_id}  COMPLETED\n"
+    texts(done.err)
     bad = make_run(cli.install, state="FAILED").paths.run_id
     done = cli("wait", record.paths.run_id, bad, "--json")
     assert done.status == 1
     assert [run["state"] for run in done.data["runs"]] == ["COMPLETED", "FAILED"]
 
 
-def test_a_run_shown_in_full(cli: Cli) -> None:
+def test_a_run_shown_in_full(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=steady_log(5741.5))
     lines = cli("show", record.paths.run_id).out.splitlines()
     said = {line[:10].strip(): line[11:] for line in lines if line[:10].strip()}
     assert said["run"] == f"{record.paths.run_id}  {record.paths.name}"
     assert said["state"].startswith("COMPLETED at ")
     assert said["job"] == "101"
-    assert said["plan"] == "pretrain_llama3.1 405b fp8 (cs) on 128 GB200 GPUs, 32 nodes"
-    assert lines[lines.index(f"plan       {said['plan']}") + 1].strip() == (
-        "TP 2, PP 1, CP 1, DP 64, MBS 1, GBS 64, GA 1"
-    )
-    assert lines[lines.index(f"plan       {said['plan']}") + 2].strip() == "50 steps, time limit 02:00:00"
+    plan = lines.index(f"plan       {said['plan']}")
+    texts("\n".join(lines[plan : plan + 3]))
     assert (said["folder"], said["log"]) == (str(record.paths.folder), str(record.paths.log))
     assert said["history"].endswith("  SUBMITTING")
-    assert said["result"].startswith("5.742 s a step, 91,316 tokens/s, MFU 36.75%; indication: pass")
+    texts(said["result"])
 
 
-def test_a_script_that_is_none_is_an_error(cli: Cli) -> None:
+def test_a_script_that_is_none_is_an_error(cli: Cli, texts: Texts) -> None:
     script = make_run(cli.install).paths.script
     script.write_bytes(b"\xff")
     done = cli("show", "--script")
-    assert (done.status, f"{script}:1: not UTF-8" in done.err) == (3, True)
+    assert done.status == 3
+    texts(done.err)
     script.unlink()
     assert cli("show", "--script").status == 3
     os.mkfifo(script)
@@ -258,10 +255,10 @@ def test_groups_as_json_without_the_switch(cli: Cli) -> None:
     assert plain["groups"][0]["key"] in line
 
 
-def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli) -> None:
+def test_where_nobody_can_be_asked_the_last_known_state_is_shown(cli: Cli, texts: Texts) -> None:
     run = make_run(cli.install, state="RUNNING", job_id="7").paths.run_id
     cli.patch.setenv("PATH", "/nonexistent")
-    assert "last known state: " in cli("show", run).err
+    texts(cli("show", run).err)
 
 
 def test_what_differs_from_a_run_that_is_retried_exactly_is_a_table(cli: Cli) -> None:
@@ -302,13 +299,12 @@ def test_columns_of_the_csv_that_programs_read(cli: Cli) -> None:
     }
 
 
-def test_show_names_the_node_that_failed_before_a_job_was_queued_again(cli: Cli) -> None:
+def test_show_names_the_node_that_failed_before_a_job_was_queued_again(cli: Cli, texts: Texts) -> None:
     attempts = (Attempt("NODE_FAIL", "n[1-2]", "n2", 100.0, 200.0), Attempt("", "n[1-4]", "", 300.0))
     record = make_run(cli.install, state="RUNNING")
     Finding("COMPLETED", attempts=attempts).apply(record).save()
     shown = cli("show", record.paths.run_id).out
-    assert f"earlier    {clock(200)}  NODE_FAIL on n[1-2], n2 failed\n" in shown
-    assert f"{' ' * 11}{clock(300)}  queued again on n[1-4]\n" in shown
+    texts(shown, about="n[1-", mask=r"1970-\S+ \S+")
 
 
 # Runs again
@@ -353,24 +349,12 @@ def test_a_retry_avoids_nodes_that_slurm_has_taken_out(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "text", "status", "message", "remedy"),
-    [
-        ("", "", 0, "the nodes it ran on are unknown", "name the nodes with --exclude HOSTS"),
-        (
-            "gpu1",
-            "",
-            0,
-            "its log names no bad node, and the scheduler shows none of its nodes (gpu1) as down or drained",
-            "or retry without the option",
-        ),
-        ("gpu1", "", 1, "sinfo: ", "name the nodes with --exclude HOSTS"),
-    ],
+    ("nodes", "text", "status"), [("", "", 0), ("gpu1", "", 0), ("gpu1", "", 1)], ids="unknown fine failing".split()
 )
 def test_a_retry_that_does_not_know_what_to_avoid(
-    cli: Cli, tmp_path: Path, nodes: str, text: str, status: int, message: str, remedy: str
+    cli: Cli, tmp_path: Path, nodes: str, text: str, status: int, texts: Texts
 ) -> None:
     Slurm(cli, tmp_path, text, status)
     done = cli("retry", with_nodes(cli, nodes), "--without-failed")
     assert done.status == (3 if status else 2)
-    assert message in done.err
-    assert done.err.rstrip().endswith(remedy)
+    texts(done.err)

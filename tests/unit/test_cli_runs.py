@@ -14,6 +14,7 @@ from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite, with_small_code
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 SMOKE = ("single", "-w", "llama3.1", "-s", "smoke", "--scale", "1")
 
@@ -39,7 +40,7 @@ def wait_for_state(cli: Cli, run: str, state: str) -> None:
         time.sleep(0.1)
 
 
-def test_a_job_from_start_to_result(here: Cli) -> None:
+def test_a_job_from_start_to_result(here: Cli, texts: Texts) -> None:
     done = here(*SMOKE, "--env", "STANDIN_STEPS=50")
     assert done.status == 0, done.err
     line, result = done.out.splitlines()
@@ -51,14 +52,13 @@ def test_a_job_from_start_to_result(here: Cli) -> None:
     assert jobs[0].split() == ["run", "state", "since", "GPUs", "s/step", "job", "what"]
     assert jobs[1].split()[:2] == [run_id, "COMPLETED"]
     shown = here("show", run_id).out
-    assert "llama3.1 smoke bf16 on 1 rank on CPUs" in shown.replace("pretrain_", "")
-    assert "a smoke test is never compared" in shown
+    texts(shown, about="smoke", mask=r"\d+\.\d+ s a step, \S+ tokens/s")
     assert here("show", run_id, "--script").out.startswith("#!/bin/bash")
     assert here("results", run_id).status == 0
     assert here("show").out == shown  # the newest run
 
 
-def test_a_sweep_that_was_followed_ends_with_its_ranking_and_names_its_runs_meanwhile(here: Cli) -> None:
+def test_a_sweep_that_was_followed_ends_with_its_ranking_and_names_its_runs_meanwhile(here: Cli, texts: Texts) -> None:
     words = ("--max-steps", "20", "--env", "STANDIN_STEPS=job", "--vary", "STANDIN_MS=200,100")
     done = here("sweep", *SMOKE[1:], *words, "--repeats", "2")
     assert done.status == 0, done.err
@@ -68,38 +68,41 @@ def test_a_sweep_that_was_followed_ends_with_its_ranking_and_names_its_runs_mean
         assert f"{run}  STANDIN_MS=" in done.err
         assert f"{run}  step 1 of 20" in done.err or f"{run}  step 20 of 20" in done.err
     _, ranking = done.out.split("\n\n")[:2]
-    assert "fastest: STANDIN_MS=100, 0.100 s a step" in " ".join(ranking.splitlines()[:2])
-    assert "over iterations 11-20" in " ".join(ranking.splitlines()[:2])
+    best = " ".join(ranking.splitlines()[:2])
+    assert "STANDIN_MS=100," in best
+    texts(best)
 
 
-def test_a_job_that_fails(here: Cli) -> None:
+def test_a_job_that_fails(here: Cli, texts: Texts) -> None:
     done = here(*SMOKE, "--env", "STANDIN_EXIT=7")
     assert done.status == 1
-    assert "error: the run failed with exit code 7" in done.err
+    texts(done.err, about="error: ", mask="the last line is .*")
     (line,) = here("jobs", "--json", "--state", "failed").data["runs"]
     assert (line["state"], line["detail"]) == ("FAILED", "exit code 7")
-    assert "exit code 7" in here("show", line["run_id"]).out
+    texts(here("show", line["run_id"]).out, about="exit code")
     assert here("wait", line["run_id"]).status == 1
 
 
-def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
+def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli, texts: Texts) -> None:
     long = ("--env", "STANDIN_STEPS=1000", "--env", "STANDIN_SECONDS=0.2", "--detach")
     run = started(here, *long)
     wait_for_state(here, run, "RUNNING")
     assert [line["run_id"] for line in here("jobs", "--live", "--json").data["runs"]] == [run]
     timeout = here("wait", run, "--timeout", "1s")
-    assert (timeout.status, "did not end within 1s" in timeout.err) == (4, True)
+    assert timeout.status == 4
+    texts(timeout.err)
     assert here("jobs", "--live").out.splitlines()[1].split()[:2] == [run, "RUNNING"]
     alive = here("retry", run)
-    assert (alive.status, "not finished yet" in alive.err) == (2, True)
+    assert alive.status == 2
+    texts(alive.err)
     with here.patch.context() as patch:
         patch.setattr("llmb_run.actions.jobs.end_runs", lambda records: records)  # a job that takes its time to end
         assert "had already ended" not in here("cancel", run).out
     ended = here("cancel", run)
     assert ended.out.split()[:2] == [run, "CANCELLED"]
-    assert here("cancel", run).out.rstrip().endswith("had already ended")
+    texts(here("cancel", run).out)
     assert here("wait", run).status == 1
-    assert "no run is live" in here("watch").err
+    texts(here("watch").err)
 
 
 def test_retry_takes_the_same_plan(here: Cli) -> None:
@@ -114,15 +117,15 @@ def test_retry_takes_the_same_plan(here: Cli) -> None:
     assert records[0]["plan"] == records[1]["plan"]
 
 
-def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: Cli) -> None:
+def test_where_nobody_watches_nodes_no_scheduler_is_asked_for_failed_ones(here: Cli, texts: Texts) -> None:
     done = here("retry", started(here), "--without-failed")
     assert done.status == 2
-    assert "there is no scheduler here to say which nodes failed" in done.err
+    texts(done.err)
 
 
-def test_an_exact_retry_starts_the_same_script(here: Cli) -> None:
+def test_an_exact_retry_starts_the_same_script(here: Cli, texts: Texts) -> None:
     run = started(here)
-    assert here("retry", run, "--check").out == "the same: script, code, recipe, image and version\n"
+    texts(here("retry", run, "--check").out)
     done = here("retry", run, "--exact", "--json")
     assert done.status == 0
     scripts = []
@@ -151,21 +154,21 @@ def tamper(here: Cli, run: str) -> None:
     (folder / "run.json").write_text(json.dumps(record))
 
 
-def test_an_exact_retry_starts_nothing_where_something_differs(here: Cli) -> None:
+def test_an_exact_retry_starts_nothing_where_something_differs(here: Cli, texts: Texts) -> None:
     run = started(here)
     tamper(here, run)
     done = here("retry", run, "--exact")
     assert done.status == 1
-    assert "-export OMP_NUM_THREADS=2" in done.err
+    texts(done.err)
     assert "recipe.yaml" in done.err
-    assert "nothing was started: 2 things differ today: batch script, recipe.yaml" in done.err
     assert len(here("jobs", "--json").data["runs"]) == 1
     checked = here("retry", run, "--check", "--json")
     (found,) = checked.data["runs"]
     assert (checked.status, found["same"]) == (1, False)
     assert [difference["what"] for difference in found["differences"]] == ["batch script", "recipe.yaml"]
     anyway = here("retry", run, "--exact", "--anyway")
-    assert (anyway.status, "-export OMP_NUM_THREADS=2" in anyway.err) == (0, True)
+    assert anyway.status == 0
+    texts(anyway.err, about="OMP_NUM_THREADS")
     assert len(here("jobs", "--json").data["runs"]) == 2
 
 
@@ -178,13 +181,13 @@ def test_a_run_made_with_another_supervisor_differs_in_that_alone(here: Cli, mon
     assert [difference["what"] for difference in found["differences"]] == ["supervisor.sh"]
 
 
-def test_of_several_runs_each_is_compared_and_all_or_none_start(here: Cli) -> None:
+def test_of_several_runs_each_is_compared_and_all_or_none_start(here: Cli, texts: Texts) -> None:
     same, other = started(here), started(here)
     tamper(here, other)
     checked = here("retry", same, other, "--check")
     assert checked.status == 1
-    assert checked.out == f"{same}: the same: script, code, recipe, image and version\n"
-    assert checked.err.startswith(f"{other}:\ndiffers")
+    texts(checked.out)
+    texts(checked.err)
     done = here("retry", same, other, "--exact", "--json")
     assert [(run["run_id"], run["same"]) for run in done.data["runs"]] == [(same, True), (other, False)]
     message = f"nothing was started: 1 of 2 runs would differ today: {other} (batch script, recipe.yaml)"
@@ -201,35 +204,37 @@ def test_a_check_of_a_live_run_only_compares(here: Cli) -> None:
     here("cancel", run)
 
 
-@pytest.mark.parametrize("words", [("--exclude", "n1"), ("--spread", "2"), ("--without-failed",), ("--resume",)])
-@pytest.mark.parametrize("option", ["--exact", "--check"])
-def test_what_would_change_a_run_is_not_exact(cli: Cli, option: str, words: tuple[str, ...]) -> None:
+def test_what_would_change_a_run_is_not_exact(cli: Cli, texts: Texts) -> None:
     run = make_run(cli.install).paths.run_id
-    done = cli("retry", run, option, *words)
-    assert done.status == 2
-    assert f"error: {option} starts runs exactly as they were, which {words[0]} would change\n" in done.err
-    assert f"  -> leave out {option}, or {words[0]}\n" in done.err
+    said = []
+    for option in ("--exact", "--check"):
+        for words in (["--exclude", "n1"], ["--spread", "2"], ["--without-failed"], ["--resume"]):
+            done = cli("retry", run, option, *words)
+            assert done.status == 2
+            said.append(done.err)
+    texts("".join(said))
 
 
-def test_only_what_exact_finds_is_overridden(cli: Cli) -> None:
+def test_only_what_exact_finds_is_overridden(cli: Cli, texts: Texts) -> None:
     done = cli("retry", make_run(cli.install).paths.run_id, "--anyway")
-    assert (done.status, "--anyway overrides what --exact finds\n  -> add --exact" in done.err) == (2, True)
+    assert done.status == 2
+    texts(done.err)
 
 
-def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path) -> None:
+def test_a_task_file_run_twice_starts_nothing_twice(here: Cli, tmp_path: Path, texts: Texts) -> None:
     tasks = tmp_path / "night.txt"
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")
     first = here("bulk", tasks)
     assert first.status == 0, first.err
-    assert "llama3.1 smoke bf16 on 1 cpu, 2 runs: " in first.out.split("\n\n")[1]
-    assert "2 of 2 jobs started" in first.err
+    texts(first.out.split("\n\n")[1], about="2 runs: ")
+    texts(first.err, about="jobs started")
     second = here("bulk", tasks)
-    assert "0 of 2 jobs started, 2 already on record" in second.err
+    texts(second.err, about="jobs started")
     assert first.out.split() == second.out.split()
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 3)\n")
-    assert "1 of 3 jobs started, 2 already on record" in here("bulk", tasks).err
+    texts(here("bulk", tasks).err, about="jobs started")
     assert len(here("jobs", "--json").data["runs"]) == 3
-    assert "3 of 3 jobs started" in here("bulk", tasks, "--again").err
+    texts(here("bulk", tasks, "--again").err, about="jobs started")
 
 
 @pytest.fixture
@@ -245,40 +250,48 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captur
 TWICE = ("submit", *SMOKE[1:], "--repeats", "2")
 
 
-def test_only_what_had_come_to_something_was_started_before(queue: Cli, fake: FakeSlurm) -> None:
+def test_only_what_had_come_to_something_was_started_before(queue: Cli, fake: FakeSlurm, texts: Texts) -> None:
     """Runs on record whose jobs never came are started by the command that submits them."""
     fake.say("sbatch", "error")
     lost = queue(*TWICE)
-    assert (lost.status, "0 of 2 jobs started\n" in lost.err) == (3, True)
+    assert lost.status == 3
+    texts(lost.err, about="jobs started")
     fake.say("sbatch", "")
     time.sleep(0.2)  # of the grace
     done = queue(*TWICE)
-    assert (done.status, "\n2 of 2 jobs started\n" in f"\n{done.err}") == (0, True), done.err
+    assert done.status == 0, done.err
+    texts(done.err, about="jobs started")
     assert [line.split()[1] for line in done.out.splitlines()] == ["Submitted"] * 2
     assert len(fake.jobs()) == 2
 
 
-def test_links_that_were_submitted_before_one_was_refused_are_told_and_kept(queue: Cli, fake: FakeSlurm) -> None:
+def test_links_that_were_submitted_before_one_was_refused_are_told_and_kept(
+    queue: Cli, fake: FakeSlurm, texts: Texts
+) -> None:
     fake.say("sbatch", "limit")  # the first three jobs are accepted
     chains = ("submit", *SMOKE[1:], "--repeats", "3", "--resume-chain", "2")
     some = queue(*chains)
-    assert (some.status, "3 of 6 jobs started" in some.err) == (3, True), some.err
+    assert some.status == 3, some.err
+    texts(some.err, about="limit")
     assert [line.split()[1] for line in some.out.splitlines()] == ["Submitted"] * 3
     assert len(fake.calls("sbatch")) == 4, "another chain of the same plan is not tried"
     fake.say("sbatch", "")
     rest = queue(*chains)
-    assert (rest.status, "3 of 6 jobs started, 3 already on record" in rest.err) == (0, True), rest.err
+    assert rest.status == 0, rest.err
+    texts(rest.err, about="already")
     assert len(fake.jobs()) == 6
 
 
-def test_what_is_in_the_queue_already_is_not_shown_as_submitted(queue: Cli, fake: FakeSlurm, tmp_path: Path) -> None:
+def test_what_is_in_the_queue_already_is_not_shown_as_submitted(
+    queue: Cli, fake: FakeSlurm, tmp_path: Path, texts: Texts
+) -> None:
     tasks = tmp_path / "night.txt"
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 2)\n")
     queue("bulk", tasks)
     tasks.write_text("pretrain_llama3.1_smoke:\n(bf16, 1, 3)\n")
     done = queue("bulk", tasks)
     assert [line.split()[1] for line in done.out.splitlines()] == ["Already", "Already", "Submitted"]
-    assert "1 of 3 jobs started, 2 already on record" in done.err
+    texts(done.err, about="jobs started")
 
 
 def avoided(fake: FakeSlurm) -> list[set[str]]:
@@ -296,24 +309,25 @@ def test_repeats_are_spread_over_the_nodes_that_are_not_excluded(queue: Cli, fak
 
 @pytest.mark.parametrize("words", [(), ("--exclude", "n4")])
 def test_where_every_node_is_excluded_repeats_are_not_spread(
-    queue: Cli, fake: FakeSlurm, words: tuple[str, ...]
+    queue: Cli, fake: FakeSlurm, words: tuple[str, ...], texts: Texts
 ) -> None:
     queue("exclude", "add", "n[1-3]" if words else "n[1-4]", "--reason", "fan")
     done = queue(*TWICE, "--spread-nodes", *words)
     assert (done.status, done.out) == (2, "")
-    assert "llmb-run exclude" in done.err
+    texts(done.err, about="exclude")
     assert fake.jobs() == []
 
 
-def test_a_job_after_another_waits_for_it(here: Cli) -> None:
+def test_a_job_after_another_waits_for_it(here: Cli, texts: Texts) -> None:
     first = started(here, "--env", "STANDIN_SECONDS=0.3", "--detach")
     second = started(here, "--after", first)
     assert [state_of(here, run) for run in (first, second)] == ["COMPLETED", "COMPLETED"]
     unknown = here(*SMOKE, "--after", "nonsense")
-    assert (unknown.status, "no run 'nonsense'" in unknown.err) == (2, True)
+    assert unknown.status == 2
+    texts(unknown.err)
 
 
-def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
+def test_jobs_are_selected_by_words_and_options(cli: Cli, texts: Texts) -> None:
     runs = [
         make_run(cli.install, state=state, job_id=str(n)).paths.run_id
         for n, state in enumerate(("FAILED", "COMPLETED"))
@@ -331,38 +345,35 @@ def test_jobs_are_selected_by_words_and_options(cli: Cli) -> None:
     assert found("--where", "FP8_RECIPE=mx") == []
     assert found("--since", "1d", "-w", "llama3.1", "--dtype", "fp8", "-s", "405b") == runs[::-1]
     assert cli("jobs", "--since", "yesterday").status == 2
-    assert "no run matches" in cli("jobs", "--live").err
+    texts(cli("jobs", "--live").err)
     nothing = cli("jobs", "zzzz")
-    assert (nothing.status, "llmb-run jobs lists the runs" in nothing.err) == (2, True)
+    assert nothing.status == 2
+    texts(nothing.err)
 
 
-def test_no_run_yet(cli: Cli) -> None:
-    assert "no run yet" in cli("jobs").err
-    for words in (["show"], ["results"], ["report"]):
-        assert "no run has been recorded yet" in cli(*words).err
-    assert "no run of yours has been recorded yet" in cli("archive").err
-    assert f"{cli.install}: no run and no log" in cli("results", cli.install).err
-    assert "no run to wait for" in cli("wait").err
-    assert "no run to cancel" in cli("cancel", "--all").err
+def test_no_run_yet(cli: Cli, texts: Texts) -> None:
+    commands = (["jobs"], ["show"], ["results"], ["report"], ["archive"], ["results", cli.install], ["wait"])
+    said = [cli(*words).err for words in (*commands, ["cancel", "--all"])]
+    texts("".join(said))
 
 
-def test_rebuild_counts_the_runs(cli: Cli) -> None:
+def test_rebuild_counts_the_runs(cli: Cli, texts: Texts) -> None:
     for _ in range(3):
         make_run(cli.install, log=steady_log(1000))
-    assert cli("rebuild").out == "3 runs\n"
+    texts(cli("rebuild").out)
     assert cli("rebuild", "--json").data == {"runs": 3}
 
 
-def test_nodes_are_excluded_with_a_reason_and_used_again(cli: Cli) -> None:
-    assert "no node is excluded" in cli("exclude", "list").err
+def test_nodes_are_excluded_with_a_reason_and_used_again(cli: Cli, texts: Texts) -> None:
+    texts(cli("exclude", "list").err)
     assert cli("exclude", "add", "n[1-2]", "--reason", "ECC errors", "--days", "7").status == 0
     lines = cli("exclude", "list").out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["n1", "n2"]
-    assert "ECC errors" in lines[1]
+    assert lines[1].count("ECC errors") == 1
     nodes = cli("exclude", "list", "--json").data["nodes"]
     assert nodes[0]["expires"] - nodes[0]["added"] == pytest.approx(7 * 86400, abs=5)
-    assert cli("exclude", "remove", "n1").out == "used again: n1\n"
-    assert "none of n9 was on the list" in cli("exclude", "remove", "n9").err
+    texts(cli("exclude", "remove", "n1").out)
+    texts(cli("exclude", "remove", "n9").err)
     assert cli("exclude", "add", "n[1-", "--reason", "x").status == 2
     assert cli("exclude", "add", "n1").status == 2  # no reason
 

@@ -12,6 +12,7 @@ import pytest
 
 from llmb_common.base import notices
 from support.cli import Cli
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTED = ("single", "-w", "pretrain_llama3.1", "-s", "405b", "--dtype", "fp8", "--scale", "128")
@@ -41,11 +42,12 @@ def test_profiling_with_gpu_metrics_as_documented(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", ["single", "submit"])
 def test_every_option_reaches_the_script(cli: Cli, command: str) -> None:
-    done = cli(
+    asked = (
         *(command, "-w", "grok1", "--gpu-type", "h100", "--scale", "512", "--max-steps", "60"),
         *("--time-limit", "90", "--env", "MY_FLAG=a b", "--env", "NCCL_DEBUG=INFO", "--set", "gbs=2048"),
         *("--nodelist", "n[1-64]", "--exclude", "n7", "--reservation", "night", "--slurm-arg", "qos=high", "--dry-run"),
     )
+    done = cli(*asked)
     assert done.status == 0, done.err
     for line in (
         "#SBATCH --time=01:30:00",
@@ -57,19 +59,21 @@ def test_every_option_reaches_the_script(cli: Cli, command: str) -> None:
         "#SBATCH --qos=high",
     ):
         assert line in done.out.splitlines()
-    assert "GBS 2048" in done.out
-    assert "60 steps" in done.out
+    plan = cli(*asked, "--json").data["jobs"][0]["plan"]
+    assert (plan["gbs"], plan["max_steps"]) == (2048, 60)
 
 
-def test_a_dry_run_knows_what_it_would_follow(cli: Cli) -> None:
+def test_a_dry_run_knows_what_it_would_follow(cli: Cli, texts: Texts) -> None:
     asked = (*DOCUMENTED, "--gpu-type", "gb200", "--dry-run", "--after")
-    assert "no run 'nosuch'" in cli(*asked, "nosuch", CLUSTER_TYPE="slurm").err
+    texts(cli(*asked, "nosuch", CLUSTER_TYPE="slurm").err)
     assert cli(*asked, "4711", CLUSTER_TYPE="slurm").status == 0
 
 
 def test_options_win_over_the_environment(cli: Cli) -> None:
-    done = cli(*DOCUMENTED, "--dry-run", "--gpu-type", "gb300", GPU_TYPE="h100", JOB_TOTAL_GPUS="64", DTYPE="bf16")
-    assert "405b fp8 (cs) on 128 GB300 GPUs" in done.out
+    variables = {"GPU_TYPE": "h100", "JOB_TOTAL_GPUS": "64", "DTYPE": "bf16"}
+    done = cli(*DOCUMENTED, "--dry-run", "--gpu-type", "gb300", "--json", **variables)
+    plan = done.data["jobs"][0]["plan"]
+    assert (plan["gpu_type"], plan["gpus"], plan["dtype"]) == ("gb300", 128, "fp8")
 
 
 def test_dry_run_of_the_environment_counts(cli: Cli) -> None:
@@ -79,59 +83,55 @@ def test_dry_run_of_the_environment_counts(cli: Cli) -> None:
     assert not (cli.install / "workloads").exists()
 
 
-MISTAKES = {
-    "option": (["--dtpye", "fp8"], "no such option: --dtpye (did you mean '--dtype'?)"),
-    "size": (["-s", "405"], "llama3.1 has no model size '405' (did you mean '405b'?)"),
-    "dtype": (["--dtype", "fp9"], "(did you mean 'fp8'?)"),
-    "GPU type": (["--gpu-type", "gb20"], "(did you mean 'gb200'?)"),
-    "scale": (
-        ["--scale", "100"],
-        "--scale 100: no configuration of llama3.1 405b fp8 on gb200 has that number of GPUs",
-    ),
-    "variable": (["--env", "ENABLE_VBOST=true"], "the variable ENABLE_VBOST is unknown (did you mean ENABLE_VBOOST?)"),
-    "script's own": (["--slurm-arg", "nodes=4"], "error: --slurm-arg: --nodes is set by the job script"),
-    "column's name": (["--env", "tp=4"], "--env: tp is not a variable\n  -> --env TP=4"),
-    "column twice": (["--set", "tp=4", "--set", "TP=4"], "--set: tp is given twice"),
-    "variable twice": (["--env", "NCCL_ALGO=a", "--env", "NCCL_ALGO=b"], "--env: NCCL_ALGO is given twice"),
-    "Slurm twice": (["--slurm-arg", "-q=a", "--slurm-arg", "qos=b"], "--slurm-arg: qos is given twice"),
-}
+MISTAKES = (
+    ["--dtpye", "fp8"],
+    ["-s", "405"],
+    ["--dtype", "fp9"],
+    ["--gpu-type", "gb20"],
+    ["--scale", "100"],
+    ["--env", "ENABLE_VBOST=true"],
+    ["--slurm-arg", "nodes=4"],
+    ["--env", "tp=4"],
+    ["--set", "tp=4", "--set", "TP=4"],
+    ["--env", "NCCL_ALGO=a", "--env", "NCCL_ALGO=b"],
+    ["--slurm-arg", "-q=a", "--slurm-arg", "qos=b"],
+)
 
 
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_named_with_its_remedy(cli: Cli, case: str) -> None:
-    arguments, message = MISTAKES[case]
-    done = cli(*DOCUMENTED, "--gpu-type", "gb200", "--dry-run", *arguments)
-    assert done.status == 2
-    assert done.out == ""
-    assert message in done.err
-    assert "\n  -> " in done.err
+def test_a_mistake_is_named_with_its_remedy(cli: Cli, texts: Texts) -> None:
+    said = []
+    for arguments in MISTAKES:
+        done = cli(*DOCUMENTED, "--gpu-type", "gb200", "--dry-run", *arguments)
+        assert (done.status, done.out) == (2, "")
+        assert "\n  -> " in done.err
+        said.append(done.err)
+    texts("".join(said))
 
 
-def test_fields_are_called_as_the_user_wrote_them(cli: Cli) -> None:
+def test_fields_are_called_as_the_user_wrote_them(cli: Cli, texts: Texts) -> None:
     """An option on the command line, a variable in the environment; and what a user wrote is never rewritten."""
     arguments = ("single", "-w", "pretrain_llama3.1", "--dry-run")
-    assert "--gpu-type h10 is unknown (did you mean 'h100'?)" in cli(*arguments, "--gpu-type", "h10").err
-    assert "GPU_TYPE=h10 is unknown (did you mean 'h100'?)" in cli(*arguments, GPU_TYPE="h10").err
-    assert "SBATCH_ACCOUNT='DTYPE ;' is not" in cli(*arguments, SBATCH_ACCOUNT="DTYPE ;").err
+    texts(cli(*arguments, "--gpu-type", "h10").err)
+    texts(cli(*arguments, GPU_TYPE="h10").err)
+    texts(cli(*arguments, SBATCH_ACCOUNT="DTYPE ;").err)
 
 
-def test_a_message_names_what_the_value_came_from(cli: Cli) -> None:
+def test_a_message_names_what_the_value_came_from(cli: Cli, texts: Texts) -> None:
     """The option that was given also where a variable is set, and never a variable that nobody set."""
     job = (*DOCUMENTED, "--gpu-type", "gb200", "--dry-run")
     given = "ADDITIONAL_SLURM_PARAMS"
     two = cli(*job, "--slurm-arg", "nodelist=n1,constraint=gpu", **{given: "qos=high"}).err
-    assert "error: --slurm-arg: 'nodelist=n1,constraint=gpu' contains a second option" in two
-    assert "-> separate them: --slurm-arg nodelist=n1 --slurm-arg constraint=gpu" in two
-    assert "error: --exclude: " in cli("submit", *job[1:], "--exclude", "n1,constraint=gpu").err
-    assert "-> separate them: nodelist=n1;constraint=gpu" in cli(*job, **{given: "nodelist=n1,constraint=gpu"}).err
+    texts(two)
+    texts(cli("submit", *job[1:], "--exclude", "n1,constraint=gpu").err)
+    texts(cli(*job, **{given: "nodelist=n1,constraint=gpu"}).err)
     broken = cli(*job, "--slurm-arg", "qos=high", **{given: "nodelist"}).err
-    assert f"error: {given}: --nodelist needs a value" in broken
-    assert "use --slurm-arg, for example --slurm-arg qos=high" in cli(*job, SBATCH_QOS="high").err
+    texts(broken)
+    texts(cli(*job, SBATCH_QOS="high").err, about="SBATCH_QOS")
     here = ("single", "-w", "grok1", "--gpu-type", "cpu", "--dry-run", "--time-limit", "60")
     local = cli(*here, "--slurm-arg", "exclusive", CLUSTER_TYPE="local")
-    assert "--slurm-arg, --time-limit: no effect on the local executor" in local.err
-    assert "--scale 100: no configuration" in cli(*job, "--scale", "100", JOB_TOTAL_GPUS="64").err
-    assert "JOB_TOTAL_GPUS=100: no conf" in cli("single", *job[1:5], *job[-3:], "--env", "JOB_TOTAL_GPUS=100").err
+    texts(local.err, about="--slurm-arg")
+    texts(cli(*job, "--scale", "100", JOB_TOTAL_GPUS="64").err, about="error: ")
+    texts(cli("single", *job[1:5], *job[-3:], "--env", "JOB_TOTAL_GPUS=100").err, about="error: ")
 
 
 def test_an_error_names_its_field_to_programs(cli: Cli) -> None:
@@ -158,43 +158,43 @@ def test_an_option_of_another_program_is_answered_with_what_does_that_here(cli: 
         done = cli(command, "-w", "pretrain_grok1", f"{option}=4" if option.startswith("--") else option)
         assert (done.status, done.out) == (2, "")
         message, _, remedy = done.err.partition("\n  -> ")
-        assert message == f"error: no such option: {option}"
+        assert option in message
         assert remedy.removeprefix(f"llmb-run {command} -w pretrain_grok1 ").startswith(instead)
 
 
-def test_what_is_nothing_elsewhere_gets_no_such_answer(cli: Cli) -> None:
-    assert "no such option: --yes\n  -> leave it out" in cli("cancel", "--yes").err
-    assert "llmb-run jobs --help shows" in cli("jobs", "--qos", "a").err
+def test_what_is_nothing_elsewhere_gets_no_such_answer(cli: Cli, texts: Texts) -> None:
+    texts(cli("cancel", "--yes").err)
+    texts(cli("jobs", "--qos", "a").err)
 
 
-def test_an_unknown_workload_and_an_unknown_command(cli: Cli) -> None:
-    assert "-> llmb-run single -w pretrain_grok1\n" in cli("single", "-w", "pretrain_grok").err
-    assert "no such command: sinlge" in cli("sinlge").err
-    assert "-> llmb-run single -w grok1\n" in cli("sinlge", "-w", "grok1").err
-    assert "llmb-run single --help" in cli("single", "--scale").err
+def test_an_unknown_workload_and_an_unknown_command(cli: Cli, texts: Texts) -> None:
+    texts(cli("single", "-w", "pretrain_grok").err)
+    texts(cli("sinlge").err)
+    texts(cli("sinlge", "-w", "grok1").err)
+    texts(cli("single", "--scale").err)
     several = cli("single", "-w", "pretrain_llama3.1", "--scale", "64,128", "--dry-run")
     assert several.status == 2
-    assert "--scale 64,128: this is about one job\n  -> llmb-run submit" in several.err
+    texts(several.err)
     nothing = cli("submit", "-w", "pretrain_llama3.1", "--gpu-type", "gb200", "--dtype", "fp4", "--scale", "all")
-    assert "--dtype fp4: no configuration has it\n  -> it is one of bf16, fp8" in nothing.err
+    texts(nothing.err)
 
 
-def test_without_an_installation_the_message_says_how_to_get_one(cli, monkeypatch, tmp_path):
+def test_without_an_installation_the_message_says_how_to_get_one(cli, monkeypatch, tmp_path, texts: Texts):
     monkeypatch.delenv("LLMB_INSTALL")
     monkeypatch.chdir(tmp_path)
     done = cli(*DOCUMENTED)
     assert done.status == 2
-    assert "LLMB_INSTALL is not set" in done.err
+    texts(done.err)
     assert "./installer.py" in done.err
     (tmp_path / "cluster_config.yaml").write_text("gpu_type: gb200\n")
     done = cli(*DOCUMENTED, "--dry-run")
     assert f"export LLMB_RUN_DIR={tmp_path}/workloads" in done.out
 
 
-def test_a_missing_installation_starts_nothing(cli: Cli) -> None:
+def test_a_missing_installation_starts_nothing(cli: Cli, texts: Texts) -> None:
     done = cli(*DOCUMENTED, GPU_TYPE="gb200", CLUSTER_TYPE="slurm", LLMB_INSTALL="/nonexistent/install")
     assert (done.status, done.out) == (2, "")
-    assert "/nonexistent/install does not exist" in done.err
+    texts(done.err)
 
 
 def jobs_of(table: str) -> dict[str, int]:
@@ -203,7 +203,7 @@ def jobs_of(table: str) -> dict[str, int]:
     return {words[0]: int(words[1]) for words in lines}
 
 
-def test_a_sweep_is_every_combination(cli: Cli) -> None:
+def test_a_sweep_is_every_combination(cli: Cli, texts: Texts) -> None:
     done = cli(
         *("submit", "-w", "llama3.1", "-s", "8b,70b", "--dtype", "fp8", "--dtype", "bf16", "--gpu-type", "h100"),
         *("--scale", "64,128", "--repeats", "3", "--dry-run"),
@@ -211,28 +211,29 @@ def test_a_sweep_is_every_combination(cli: Cli) -> None:
     found = jobs_of(done.out)
     assert len(found) == 8
     assert set(found.values()) == {3}
-    assert "24 jobs, nothing started" in done.err
+    texts(done.err, about="nothing started")
 
 
 CHAIN = ("submit", "-w", "llama3.1", "-s", "8b", "--dtype", "fp8", "--gpu-type", "h100", "--scale", "64")
 
 
-def test_a_dry_run_counts_the_jobs_of_a_chain(cli: Cli) -> None:
+def test_a_dry_run_counts_the_jobs_of_a_chain(cli: Cli, texts: Texts) -> None:
     """As many as would be queued."""
     several = cli(*CHAIN, "--repeats", "5", "--resume-chain", "2", "--dry-run")
-    assert "10 jobs in 5 chains, nothing started" in several.err
+    texts(several.err, about="jobs")
     assert sum(jobs_of(several.out).values()) == 10
     asked = (*CHAIN, "--resume-chain", "3", "--dry-run")
     one = cli(*asked)
-    assert (one.out[:12], "note: 3 jobs in a chain" in one.err) == ("#!/bin/bash\n", True)
+    assert one.out[:12] == "#!/bin/bash\n"
+    texts(one.err, about="chain")
     data = cli(*asked, "--json").data
     assert (data["chain"], len(data["jobs"])) == (3, 1)
 
 
-def test_a_dry_run_refuses_a_chain_that_would_be_refused(cli: Cli) -> None:
+def test_a_dry_run_refuses_a_chain_that_would_be_refused(cli: Cli, texts: Texts) -> None:
     done = cli(*CHAIN, "--resume-chain", "2", "--env", "ENABLE_CHECKPOINT=false", "--dry-run")
     assert (done.status, done.out) == (2, "")
-    assert "a chain resumes from checkpoints" in done.err
+    texts(done.err)
 
 
 SAID_TWICE = [
@@ -251,54 +252,58 @@ SAID_TWICE = [
 ]
 
 
-@pytest.mark.parametrize("words", SAID_TWICE, ids=" ".join)
-@pytest.mark.parametrize("command", ["single", "submit"])
-def test_a_variable_that_is_set_for_a_job_beside_its_option_is_refused(
-    cli: Cli, command: str, words: tuple[str, ...]
-) -> None:
-    done = cli(command, *DOCUMENTED[1:], "--gpu-type", "gb200", "--dry-run", *words)
-    assert (done.status, done.out) == (2, "")
-    name = words[-1].partition("=")[0]
-    assert re.search(rf"--env {name}\b.* set the same", done.err), done.err
+def test_a_variable_that_is_set_for_a_job_beside_its_option_is_refused(cli: Cli, texts: Texts) -> None:
+    said = []
+    for words in SAID_TWICE:
+        asked = (*DOCUMENTED[1:], "--gpu-type", "gb200", "--dry-run", *words)
+        single = cli("single", *asked)
+        assert (single.status, single.out) == (2, "")
+        assert cli("submit", *asked) == single
+        said.append(single.err)
+    texts("".join(said), about="error: ")
 
 
-def test_so_it_is_in_a_task_file_and_beside_a_dimension(cli: Cli, tmp_path: Path) -> None:
+def test_so_it_is_in_a_task_file_and_beside_a_dimension(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     tasks = tmp_path / "tasks.yaml"
     tasks.write_text("tasks:\n  - {workload: llama3.1, size: 8b, scale: 64, env: {JOB_TOTAL_GPUS: 128}}\n")
     done = cli("bulk", tasks, "--dry-run", GPU_TYPE="h100")
-    assert (done.status, "--scale 64 and env: JOB_TOTAL_GPUS=128 set the same" in done.err) == (2, True)
+    assert done.status == 2
+    texts(done.err)
     varied = cli("sweep", *CHAIN[1:], "--vary", "tp=1,2", "--env", "TP=4", "--dry-run")
-    assert (varied.status, "--env TP=4 set the same" in varied.err) == (2, True)
+    assert varied.status == 2
+    texts(varied.err)
 
 
-def test_bounds_select_documented_scales(cli: Cli) -> None:
+def test_bounds_select_documented_scales(cli: Cli, texts: Texts) -> None:
     arguments = ("submit", "-w", "llama3.1", "-s", "70b", "--dtype", "fp8", "--gpu-type", "gb200", "--dry-run")
     assert len(jobs_of(cli(*arguments, "--scale", "all").out)) == 4  # 64 to 512
     assert len(jobs_of(cli(*arguments, "--min-scale", "128", "--max-scale", "256").out)) == 2
     none = cli(*arguments, "--min-scale", "4096")
-    assert (none.status, "the recipe has no number of GPUs within the bounds" in none.err) == (2, True)
+    assert none.status == 2
+    texts(none.err)
 
 
-def test_one_impossible_combination_stops_all_unless_told_otherwise(cli: Cli) -> None:
+def test_one_impossible_combination_stops_all_unless_told_otherwise(cli: Cli, texts: Texts) -> None:
     arguments = ("submit", "-w", "llama3.1,grok1", "-s", "8b,314b", "--gpu-type", "gb200", "--scale", "128")
     done = cli(*arguments, "--dtype", "fp8", "--dry-run")
     assert done.status == 2
-    assert "pretrain_llama3.1 314b fp8 128 GPUs: llama3.1 has no model size '314b'" in done.err
-    assert "pretrain_grok1 8b fp8 128 GPUs" in done.err
+    texts(done.err)
     done = cli(*arguments, "--dtype", "fp8", "--dry-run", "--skip-unsupported")
     assert done.status == 0
     assert len(jobs_of(done.out)) == 2
-    assert "note: skipped: pretrain_grok1 8b fp8 128 GPUs" in done.err
+    texts(done.err, about="skipped")
 
 
-def test_a_size_that_no_workload_has_is_a_mistake_even_with_skip_unsupported(cli: Cli) -> None:
+def test_a_size_that_no_workload_has_is_a_mistake_even_with_skip_unsupported(cli: Cli, texts: Texts) -> None:
     done = cli("submit", "-w", "llama3.1", "-s", "8b,71b", "--scale", "64", "--skip-unsupported", "--dry-run")
-    assert (done.status, "(did you mean '70b'?)" in done.err) == (2, True)
+    assert done.status == 2
+    texts(done.err)
 
 
-def test_one_folder_cannot_serve_two_workloads(cli: Cli) -> None:
+def test_one_folder_cannot_serve_two_workloads(cli: Cli, texts: Texts) -> None:
     done = cli("submit", "-w", "llama3.1,grok1", "--scale", "512", "--dry-run", LLMB_WORKLOAD="/w", GPU_TYPE="h100")
-    assert (done.status, "LLMB_WORKLOAD names one folder" in done.err) == (2, True)
+    assert done.status == 2
+    texts(done.err)
 
 
 def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
@@ -331,16 +336,18 @@ def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> Non
     notices.said.clear()
 
 
-def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli) -> None:
+def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli, texts: Texts) -> None:
     done = cli("single", "-w", "llama3.1", "--gpu-type", "cpu", "--dry-run", "--json", CLUSTER_TYPE="local")
-    assert any("planned with -s smoke" in text for text in done.envelope["notices"])
-    assert "note: no GPU: planned with -s smoke" in done.err
+    (noticed,) = done.envelope["notices"]
+    assert noticed in done.err
+    texts(noticed)
     several = cli("submit", "-w", "llama3.1", "--gpu-type", "cpu", "--repeats", "3", "--dry-run", CLUSTER_TYPE="local")
-    assert several.err.count("planned with -s smoke") == 1
+    assert several.err.count(noticed) == 1
     h100 = ("--gpu-type", "h100", "-s", "8b", "--scale", "8", "--dry-run")
     short = cli("single", "-w", "llama3.1", *h100, "--max-steps", "20", CLUSTER_TYPE="slurm")
-    assert "note: --max-steps 20: the result is measured over iterations" in short.err
-    assert "note: MAX_STEPS=20: the" in cli("single", "-w", "llama3.1", *h100, CLUSTER_TYPE="slurm", MAX_STEPS="20").err
+    texts(short.err, about="measured")
+    set_by_variable = cli("single", "-w", "llama3.1", *h100, CLUSTER_TYPE="slurm", MAX_STEPS="20")
+    texts(set_by_variable.err, about="measured")
 
 
 def test_a_closed_pipe_is_not_an_error(cli: Cli) -> None:
@@ -390,10 +397,10 @@ def test_list_shows_what_is_documented_and_what_is_installed(cli: Cli) -> None:
     )
 
 
-def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli) -> None:
+def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli, texts: Texts) -> None:
     everything = cli("list").out.splitlines()
     (line,) = [line for line in everything if line.startswith("pretrain_mbridge")]
-    assert "llmb-run list -w pretrain_mbridge shows" in line
+    texts(line)
     found = cli("list", "-w", "mbridge", "-s", "kimi", "--gpu-type", "gb300", "--json").data[0]["configurations"]
     assert [(item["size"], item["dtype"], item["fp8_recipe"], item["scales"]) for item in found] == [
         ("kimi_k2-smoke", "bf16", None, [1, 2, 4, 8]),
@@ -402,33 +409,28 @@ def test_list_shows_a_workload_of_hundreds_in_one_line_and_searches_it(cli: Cli)
         ("kimi_k2", "fp8", "mx", [256]),
         ("kimi_k2", "nvfp4", None, [256]),
     ]
-    for words, said in (
-        (("-s", "deepsek_v3"), "no size holds deepsek_v3 (did you mean 'deepseek_v3'?)"),
-        (
-            ("-w", "grok1", "-s", "314b", "--gpu-type", "b200"),
-            "314b for b200\n  -> for others: --gpu-type gb200 or h100",
-        ),
-    ):
+    for words in (["-s", "deepsek_v3"], ["-w", "grok1", "-s", "314b", "--gpu-type", "b200"]):
         done = cli("list", *words)
-        assert (done.status, said in done.err) == (2, True), done.err
+        assert done.status == 2
+        texts(done.err, about="error: ")
 
 
 def test_one_job_of_a_function_is_planned_from_the_command_line(cli: Cli) -> None:
     words = ("single", "-w", "mbridge", "-s", "qwen3_235b_a22b", "--gpu-type", "gb200", "--dtype", "bf16")
-    done = cli(*words, "--scale", "64", "--dry-run", CLUSTER_TYPE="slurm")
+    done = cli(*words, "--scale", "64", "--dry-run", "--json", CLUSTER_TYPE="slurm")
     assert done.status == 0, done.err
-    assert "# pretrain_mbridge qwen3_235b_a22b bf16 on 64 GB200 GPUs, 50 steps" in done.out
+    plan = done.data["jobs"][0]["plan"]
+    assert (plan["workload"], plan["gpus"], plan["max_steps"]) == ("pretrain_mbridge", 64, 50)
     refused = cli(*words, "--scale", "64", "--variant", "ncclep", "--dry-run", CLUSTER_TYPE="slurm")
     assert refused.status == 2
 
 
-def test_the_engine_of_a_job_is_chosen_on_the_command_line(cli: Cli) -> None:
+def test_the_engine_of_a_job_is_chosen_on_the_command_line(cli: Cli, texts: Texts) -> None:
     done = cli(*DOCUMENTED, "--engine", "0.6", "--dry-run", GPU_TYPE="gb200", CLUSTER_TYPE="slurm")
     assert "nvidia+nemo+26.08.sqsh" in done.out
     refused = cli("single", "-w", "grok1", "--scale", "512", "--gpu-type", "h100", "--engine", "0.6", "--dry-run")
     assert refused.status == 2
-    assert "--engine 0.6: grok1 does not run on Megatron-Bridge 0.6" in refused.err
-    assert "leave --engine out" in refused.err
+    texts(refused.err)
 
 
 def test_an_unreadable_recipe_is_skipped_with_a_notice(cli: Cli, tmp_path: Path) -> None:

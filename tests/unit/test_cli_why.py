@@ -14,6 +14,7 @@ from llmb_common.causes.diagnosis import diagnose
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
 from support.runs import PUBLISHED, ROOT, make_run, steady_log
+from support.texts import Texts
 
 BAD_MOUNT = """\
 slurmstepd: error: pyxis: --container-mounts: source path does not exist: /lustre/datta
@@ -62,7 +63,7 @@ def test_what_ends_badly_after_its_last_step_was_trained_and_its_figures_count(
         said = cli(*command).out
         assert TRAINED in said, command
         assert "after the last one, the last line is" not in said, "that of the last step says nothing"
-    assert "0 of 1 runs failed" in cli("why", "--since", "30d").out
+    assert cli("why", "--since", "30d").status == 0
     parser = ["bash", str(ROOT / "common" / "parse_train_timing_mbridge.sh"), str(record.paths.folder)]
     parsed = subprocess.run(parser, env={"LLMB_PYTHON": sys.executable}, capture_output=True, text=True, check=False)
     assert (parsed.returncode, " Trained " in parsed.stdout) == (0, True)
@@ -124,30 +125,27 @@ def test_what_waits_or_runs_is_shown_as_such_and_is_no_failure(
     first, *others = cli("results", word, "--runs", COLUMNS="200").out.splitlines()
     assert first.endswith(": WAITING" if reason == "waiting" else ": RUNNING")
     assert any(line.startswith(word) and said in line for line in others)
-    assert "1 of 1 run has not ended" in cli("report", word).out
     data = cli("results", word, "--json").data
     assert (data["runs"][0]["status"], data["runs"][0]["reason"]) == ("Running", reason)
     assert [(item["live"], item["unsuccessful"]) for item in data["groups"]] == [(1, 0)]
     report = cli("report", word, "--json").data["report"]
     assert (report["answer"]["word"], report["counts"]["live"], report["counts"]["unsuccessful"]) == ("OPEN", 1, 0)
     compared = cli("compare", word, ended)
-    assert (compared.status, f"open: {said}, so no times are compared" in compared.out) == (4, True)
+    assert (compared.status, said in compared.out) == (4, True)
 
 
-def test_why_says_what_to_do_and_where_it_is_written(cli: Cli) -> None:
+def test_why_says_what_to_do_and_where_it_is_written(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, state="FAILED", log="")
     record.paths.batch_log.write_text(BAD_MOUNT)
     said = cli("why", record.paths.run_id).out
-    assert "a folder cannot be mounted in the container" in said
-    assert f"sbatch_{record.plan.experiment_name}.out:1: slurmstepd: error: pyxis: --container-mounts" in said
-    assert "-> ls -d FOLDER on that node" in said
-    assert "source path does not exist" in cli("show", record.paths.run_id).out
+    texts(said)
+    texts(cli("show", record.paths.run_id).out, about="why")
 
 
-def test_a_success_has_no_cause(cli: Cli) -> None:
+def test_a_success_has_no_cause(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=mbridge_log() + "DeprecationWarning: an Error that is none\n")
     assert "why " not in cli("show", record.paths.run_id).out
-    assert "it has not failed" in cli("why", record.paths.run_id).out
+    texts(cli("why", record.paths.run_id).out)
 
 
 @pytest.mark.parametrize(
@@ -188,14 +186,13 @@ def test_a_figure_that_is_not_a_number_is_the_cause(cli: Cli) -> None:
     assert cli("results", record.paths.run_id, "--json").data["runs"][0]["cause"] == "nan"
 
 
-def test_many_runs_are_counted_by_cause_and_node(cli: Cli) -> None:
+def test_many_runs_are_counted_by_cause_and_node(cli: Cli, texts: Texts) -> None:
     ecc = "gpu17: RuntimeError: CUDA error: uncorrectable ECC error encountered\n"
     for log in (ecc, ecc.replace("error enc", "error  enc"), RANK_OUT_OF_MEMORY, steady_log(50.0)):
         state = "COMPLETED" if "iteration" in log else "FAILED"
         make_run(cli.install, state=state, log=log)
     found = cli("why", "--since", "7d")
-    assert "3 of 4 runs failed" in found.out
-    assert "llmb-run exclude add gpu17 --days 7" in found.out
+    texts(found.out)
     assert cli("why", "--since", "7d", "--json").data["nodes"] == {"gpu17": 2}
 
 
@@ -261,13 +258,13 @@ def test_an_earlier_start_of_the_job_is_not_asked(cli: Cli) -> None:
     assert diagnose(record).kind == "exception"
 
 
-def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path) -> None:
+def test_what_the_run_itself_knows_is_no_riddle(tmp_path: Path, texts: Texts) -> None:
     """Its supervisor ended it, and of a job that never started there is only Slurm's word."""
     hung = make_run(tmp_path, state="FAILED", log="LLMB manifest: {}\n")
     hung.paths.batch_log.write_text("srun: error: gpu2: task 0: Killed\n")
     events = [(210, "start", "null"), (228, "hang", "0"), (230, "end", "124")]
     lines = (f'{{"event":"{what}","time":{at},"job_id":"101","exit_code":{code}}}\n' for at, what, code in events)
     hung.paths.events.write_text("".join(lines))
-    assert diagnose(hung).summary.startswith("unknown: hung before its first iteration: none came in 18 s")
+    texts(diagnose(hung).summary)
     gone = make_run(tmp_path, state="LOST").with_state("LOST", "squeue no longer knows job 7")
-    assert diagnose(gone).summary == "unknown: LOST, squeue no longer knows job 7"
+    texts(diagnose(gone).summary)

@@ -15,6 +15,7 @@ from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_common.runs.record import load_record
 from llmb_common.submission.single import create_run
 from support.run_site import ROOT, RunSite
+from support.texts import Texts
 
 
 @pytest.mark.parametrize(
@@ -28,19 +29,19 @@ def test_a_jobs_id_has_the_form_of_its_scheduler(cluster_type: str, job_id: str,
     assert bool(re.fullmatch(traits_of(cluster_type).job_id, job_id)) is valid
 
 
-def test_an_unknown_way_is_named_beside_the_known_ones() -> None:
+def test_an_unknown_way_is_named_beside_the_known_ones(texts: Texts) -> None:
     assert cluster_types.names() == ("slurm", "local")
-    with pytest.raises(ValueError, match=r"^cluster_type 'flux' is not one of slurm, local$"):
+    with texts.raises(ValueError):
         traits_of("flux")
-    with pytest.raises(ValueError, match=rf"^cluster_type '{'x' * 100}' is not"):
+    with texts.raises(ValueError):
         traits_of("x" * 200)
 
 
-def test_a_part_of_a_script_comes_without_its_directive(tmp_path: Path) -> None:
+def test_a_part_of_a_script_comes_without_its_directive(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "part.sh").write_text("# shellcheck shell=bash disable=SC2154\n\necho größe X\n\n", encoding="utf-8")
     assert shell_part(str(tmp_path / "module.py"), "part.sh") == "echo größe X"
     (tmp_path / "none.sh").write_text("echo\n")
-    with pytest.raises(ValueError, match=r"none\.sh does not begin with a directive for shellcheck"):
+    with texts.raises(ValueError):
         shell_part(str(tmp_path / "module.py"), "none.sh")
 
 
@@ -52,13 +53,13 @@ def test_nothing_asks_for_a_way_by_its_name() -> None:
     assert [path.name for path in sources if asks.search(path.read_text())] == []
 
 
-def test_a_run_of_a_way_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+def test_a_run_of_a_way_that_is_not_there_cannot_be_read(tmp_path: Path, texts: Texts) -> None:
     site = RunSite(tmp_path, "local")
     record = create_run(site.plan(), b"", {})
     content = record.paths.record.read_bytes().replace(b'"cluster_type": "local"', b'"cluster_type": "spool"')
-    with pytest.raises(RecordError, match="cluster_type 'spool' is not one of slurm"):
+    with texts.raises(RecordError):
         load_record(record.paths.folder, content)
     config = site.install / "cluster_config.yaml"
     config.write_text(config.read_text().replace("local", "spool"))
-    with pytest.raises(ConfigError, match=r"cluster_config.yaml:2: cluster_type 'spool' is unknown\n  -> one of slurm"):
+    with texts.raises(ConfigError):
         load_cluster_config(site.install)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from llmb_train.engine import DOCUMENTED, RELEASES
 from llmb_train.job import FunctionJob, Job, parse_job
 from support import plans
 from support.runs import PUBLISHED, plan_for
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 SMOKE = {"CLUSTER_TYPE": "local", "GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
@@ -105,35 +105,23 @@ def test_the_image_of_the_other_engine_is_taken_with_it_or_unchecked() -> None:
     assert plans.plan(OTHERS, LLMB_ENGINE_CHECK="off").engine == "0.3"
 
 
-def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path) -> None:
+def test_a_recipe_names_each_engine_once_and_only_known_ones(tmp_path: Path, texts: Texts) -> None:
     text = (ROOT / "grok1" / "recipe.yaml").read_text()
-    for engine, words in (("0.3", "0.3 is the engine already"), ("0.5", "no settings for the engine '0.5'")):
+    for engine in ("0.3", "0.5"):
         (tmp_path / "recipe.yaml").write_text(f'{text}\nother_engines: {{"{engine}": "x"}}\n')
-        with pytest.raises(RecipeError, match=re.escape(words)):
+        with texts.raises(RecipeError):
             load_recipe(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("installed", "recipe", "message", "remedy"),
-    [
-        (
-            "0.3",
-            "mbridge",
-            "no training engine is installed that has Megatron-Bridge 0.6",
-            "run llmb-install add pretrain_mbridge --engines 0.6, or",
-        ),
-        ("0.6", "llama3.1", "no training engine is installed", "run llmb-install add pretrain_llama3.1, or"),
-    ],
-)
-def test_the_engine_of_another_recipe_is_not_taken(tmp_path, installed, recipe, message, remedy):
+@pytest.mark.parametrize(("installed", "recipe"), [("0.3", "mbridge"), ("0.6", "llama3.1")])
+def test_the_engine_of_another_recipe_is_not_taken(tmp_path, installed, recipe, texts: Texts):
     engines(tmp_path, installed)
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         check_engine(plan(tmp_path, recipe))
-    assert (caught.value.message, caught.value.code) == (message, "no-engine")
-    assert remedy in caught.value.remedy
+    assert caught.value.code == "no-engine"
 
 
-def test_an_engine_with_another_release_is_refused_before_anything_starts(tmp_path: Path) -> None:
+def test_an_engine_with_another_release_is_refused_before_anything_starts(tmp_path: Path, texts: Texts) -> None:
     """Its folders tell: the ranks would refuse it too, after a place in the queue."""
     python = engines(tmp_path, "0.6")["0.6"]
     for version in ("0.6.2", "0.3.1"):
@@ -142,33 +130,20 @@ def test_an_engine_with_another_release_is_refused_before_anything_starts(tmp_pa
         (packages / f"megatron_bridge-{version}.dist-info").mkdir(parents=True)
         if version == "0.6.2":
             check_engine(plan(tmp_path, "mbridge"))
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks):
         check_engine(plan(tmp_path, "mbridge"))
-    assert caught.value.message == f"mbridge needs Megatron-Bridge 0.6; the engine {python} has 0.3"
-    assert "llmb-install add pretrain_mbridge brings one" in caught.value.remedy
     check_engine(plan_for(tmp_path, "mbridge", **SMOKE, LLMB_ENGINE_CHECK="off"))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "how"),
-    [
-        ("llama3.1", "run ./installer.py --quickstart, or set engine.python in"),
-        (
-            "mbridge",
-            "run ./installer.py --quickstart and then llmb-install add pretrain_mbridge --engines 0.6, or set "
-            'engine.releases."0.6" in',
-        ),
-    ],
-)
-def test_without_an_installation_the_remedy_begins_with_one(tmp_path: Path, recipe: str, how: str) -> None:
-    with pytest.raises(EnvironmentLacks) as caught:
+@pytest.mark.parametrize("recipe", ["llama3.1", "mbridge"])
+def test_without_an_installation_the_remedy_begins_with_one(tmp_path: Path, recipe: str, texts: Texts) -> None:
+    with texts.raises(EnvironmentLacks):
         check_engine(plan(tmp_path, recipe))
-    assert caught.value.remedy.startswith(how)
 
 
-def test_the_python_of_an_engine_is_an_absolute_path(tmp_path: Path) -> None:
+def test_the_python_of_an_engine_is_an_absolute_path(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "cluster_config.yaml").write_text('schema: 1\nengine:\n  releases: {"0.6": bin/python}\n')
-    with pytest.raises(ConfigError, match=r"engine.releases.0.6.*is not an absolute path"):
+    with texts.raises(ConfigError):
         load_cluster_config(tmp_path)
 
 

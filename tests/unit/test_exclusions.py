@@ -13,6 +13,7 @@ from llmb_common.base import structs
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.submission import excluded_nodes
 from llmb_common.submission.excluded_nodes import exclude_nodes, exclusions, include_nodes
+from support.texts import Texts
 
 DAY = 86400.0
 
@@ -55,34 +56,21 @@ def test_any_part_of_ten_years_is_a_period(tmp_path: Path, days: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("nodes", "reason", "days", "says", "remedy"),
-    [
-        ("n1", "fan", 0, "0 days is not a period", "a positive number of days"),
-        ("n1", "fan", 3650.5, "3650.5 days is not a period", "a positive number of days"),
-        ("n1", "", None, "an exclusion needs a reason", "for example --reason"),
-        ("n1", "fan\nin row 3", None, "an exclusion needs a reason, on one line", "for example --reason"),
-        ("(null)", "fan", None, "no node is named", r"for example node\[01-03\]"),
-    ],
+    ("nodes", "reason", "days"),
+    [("n1", "fan", 0), ("n1", "fan", 3650.5), ("n1", "", None), ("n1", "fan\nin row 3", None), ("(null)", "fan", None)],
 )
-def test_what_cannot_be_an_exclusion_changes_nothing(tmp_path, nodes, reason, days, says, remedy):
-    with pytest.raises(RequestError, match=f"(?s){says}.*{remedy}"):
+def test_what_cannot_be_an_exclusion_changes_nothing(tmp_path, nodes, reason, days, texts: Texts):
+    with texts.raises(RequestError):
         exclude_nodes(tmp_path, nodes, reason, days=days)
     assert exclusions(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ('{"schema": 2, "nodes": []}', "has schema 2, this version reads 1"),
-        ('{"schema": 1, "nodes": [{"node": "n1"}]}', "is not an exclusion list"),
-        ("[]", "is not an exclusion list"),
-    ],
-)
-def test_a_list_of_another_version_or_shape_is_not_overwritten(tmp_path: Path, text: str, says: str) -> None:
+@pytest.mark.parametrize("text", ['{"schema": 2, "nodes": []}', '{"schema": 1, "nodes": [{"node": "n1"}]}', "[]"])
+def test_a_list_of_another_version_or_shape_is_not_overwritten(tmp_path: Path, text: str, texts: Texts) -> None:
     file = tmp_path / ".llmb" / "exclude.json"
     file.parent.mkdir()
     file.write_text(text)
-    with pytest.raises(RecordError, match=says):
+    with texts.raises(RecordError):
         exclude_nodes(tmp_path, "n1", "fan")
     assert file.read_text() == text
 
@@ -103,13 +91,15 @@ def test_processes_that_change_the_list_at_once_lose_nothing(tmp_path: Path) -> 
     assert len(exclusions(tmp_path)) == 48
 
 
-def test_a_process_that_never_finishes_its_change_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_never_finishes_its_change_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     exclude_nodes(tmp_path, "n1", "fan")
     monkeypatch.setattr(structs, "_PATIENCE_SECONDS", 0.0)
     lock = tmp_path / ".llmb" / ".exclude.json.lock"
     with lock.open() as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(RecordError, match="another process") as raised:
+        with texts.raises(RecordError) as raised:
             include_nodes(tmp_path, "n1")
     assert str(lock) in raised.value.remedy
     assert include_nodes(tmp_path, "n1") == ["n1"]

@@ -27,6 +27,7 @@ from llmb_common.base.files import (
     write_json,
     write_output,
 )
+from support.texts import Texts
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
@@ -41,12 +42,12 @@ def test_the_mode_is_as_requested_whatever_the_umask(tmp_path: Path, umask: int)
     assert (tmp_path / "g").stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path) -> None:
+def test_a_failed_write_keeps_the_old_file_and_leaves_no_temporary_file(tmp_path: Path, texts: Texts) -> None:
     target = tmp_path / "f"
     target.write_text("old")
-    with pytest.raises(RecordError, match="cannot write"):
+    with texts.raises(RecordError):
         write_atomic(target / "below-a-file", "new")
-    with pytest.raises(ValueError, match="not JSON compliant"):
+    with pytest.raises(ValueError):  # noqa: PT011
         write_json(target, {"loss": float("nan")})
     assert target.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
@@ -62,20 +63,20 @@ def test_an_output_goes_into_a_fifo_and_does_not_replace_it(tmp_path: Path) -> N
     assert fifo.is_fifo()
 
 
-def test_an_output_that_nobody_takes_is_refused(tmp_path: Path) -> None:
+def test_an_output_that_nobody_takes_is_refused(tmp_path: Path, texts: Texts) -> None:
     taken = tmp_path / "socket"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(taken))
         with pytest.raises(RecordError) as caught:
             write_output(taken, "x")
-    assert str(caught.value) == f"cannot write {taken}: No such device or address\n  -> name another file"
+    texts(caught.value)
     assert taken.is_socket()
 
 
-def test_a_fifo_without_another_end_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_fifo_without_another_end_is_not_waited_for(tmp_path: Path, texts: Texts) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    with pytest.raises(RecordError, match=r"cannot write .*: No such device or address"):
+    with texts.raises(RecordError):
         write_output(fifo, "report")
     assert read_some(fifo, 9) == b""
     assert read_some(Path("/dev/zero"), 9) == bytes(9)
@@ -85,13 +86,14 @@ def test_a_fifo_without_another_end_is_not_waited_for(tmp_path: Path) -> None:
     os.close(both_ends)
 
 
-def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Path) -> None:
+def test_an_output_replaces_a_file_and_is_refused_where_a_folder_is(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "report").write_text("old")
     write_output(tmp_path / "report", "new")
     assert (tmp_path / "report").read_text() == "new"
     for folder in (tmp_path, Path("/"), Path()):
-        with pytest.raises(RecordError, match=r"cannot write .*: it is a folder"):
+        with pytest.raises(RecordError) as refused:
             write_output(folder, "new")
+    texts(refused.value)
 
 
 def test_a_name_that_is_not_utf8_is_spelt_out_in_files(tmp_path: Path) -> None:
@@ -148,22 +150,21 @@ def test_a_folder_that_cannot_be_synced_is_no_error(tmp_path: Path, monkeypatch:
     assert open_files() == before
 
 
-def test_a_write_that_cannot_reach_the_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_write_that_cannot_reach_the_disk_is_an_error_and_leaves_nothing(tmp_path, monkeypatch, texts: Texts):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     (tmp_path / "run.json").write_text("old")
     before = open_files()
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(RecordError, match=r"cannot write .*run\.json: No space left on device") as caught:
+    with texts.raises(RecordError):
         write_atomic(tmp_path / "run.json", "new")
-    assert "free space" in caught.value.remedy
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
     assert (tmp_path / "run.json").read_text() == "old"
     assert open_files() == before
 
 
-def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     """Whoever guesses the temporary name in a shared folder must not choose which file we overwrite."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
@@ -177,7 +178,7 @@ def test_a_planted_link_is_not_written_through(tmp_path: Path, monkeypatch: pyte
         return opened(path, flags, mode)
 
     monkeypatch.setattr(os, "open", just_before)
-    with pytest.raises(RecordError, match="File exists"):
+    with texts.raises(RecordError):
         write_atomic(folder / "f", "x")
     assert victim.read_text() == "precious"
     assert not (folder / "f").exists()
@@ -225,16 +226,16 @@ def test_json_is_indented_utf8_with_a_last_line(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "f").stat().st_mode) == 0o644
 
 
-def test_what_cannot_be_read_is_said_with_its_reason_and_a_remedy(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"cannot read .*/gone: No such file or directory"):
+def test_what_cannot_be_read_is_said_with_its_reason_and_a_remedy(tmp_path: Path, texts: Texts) -> None:
+    with texts.raises(RecordError):
         read_json(tmp_path / "gone")
     (tmp_path / "zero").symlink_to("/dev/zero")
-    with pytest.raises(RecordError, match="not a regular file"):
+    with texts.raises(RecordError):
         read_json(tmp_path / "zero")
-    for content in (b"{", b"\xff\xfe", b"", b"[" * 100_000):
-        with pytest.raises(RecordError, match="is not valid JSON") as caught:
+    for content in (b"\xff\xfe", b"", b"[" * 100_000, b"{"):
+        with pytest.raises(RecordError) as caught:
             read_json(tmp_path / "f", content)
-        assert "restore the file" in caught.value.remedy
+    texts(caught.value)
 
 
 def test_a_fifo_or_device_is_not_waited_for_and_a_folder_leaves_no_file_open(tmp_path: Path) -> None:
@@ -278,8 +279,9 @@ def test_a_file_system_without_locks_locks_nobody_out(tmp_path: Path, monkeypatc
         answer(number)
         assert try_lock(0)
     answer(errno.EIO)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError) as raised:  # noqa: PT011
         try_lock(0)
+    assert raised.value.errno == errno.EIO
 
 
 def test_hashes_are_those_of_sha256sum(tmp_path: Path) -> None:

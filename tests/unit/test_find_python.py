@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from support.texts import Texts
+
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH, NEMO, MBRIDGE = "llama3.1/launch.sh", "common/parse_train_timing.sh", "common/parse_train_timing_mbridge.sh"
 # It is asked for its version with four arguments; nobody tells it to be silent about that.
@@ -115,16 +117,14 @@ def test_it_is_given_this_clones_library_and_every_argument(machine, script, opt
     assert said[-len(expected) :] == expected
 
 
-def test_a_python_that_was_asked_for_is_taken_or_nothing_is(machine: Machine) -> None:
+def test_a_python_that_was_asked_for_is_taken_or_nothing_is(machine: Machine, texts: Texts) -> None:
     asked = machine.root / "asked" / "bin" / "python"
     for python in machine.pythons:
         machine.put(python, suits=True)
     machine.put(asked, suits=False)
     done = machine.run(LAUNCH, LLMB_PYTHON=str(asked), **machine.variables)
     assert (done.returncode, done.stdout) == (3, "")
-    first, remedy = done.stderr.splitlines()
-    assert first == f"error: LLMB_PYTHON={asked} is not Python 3.10 or newer"
-    assert "unset it" in remedy
+    texts(done.stderr)
 
     asked.write_text(STAND_IN % 0)  # LLMB may be where only starting it would tell
     done = machine.run(LAUNCH, LLMB_PYTHON=str(asked), **machine.variables)
@@ -149,13 +149,11 @@ def test_without_any_it_says_what_was_tried_and_what_to_do(machine, script, what
 
 
 @pytest.mark.parametrize("mode", [0o700, 0o711, 0o744], ids=oct)
-def test_an_installation_that_is_closed_is_said_to_be(open_machine: Machine, mode: int) -> None:
+def test_an_installation_that_is_closed_is_said_to_be(open_machine: Machine, mode: int, texts: Texts) -> None:
     installation = open_machine.root / "installation"
     installation.mkdir()
     installation.chmod(mode if os.geteuid() == 0 else (mode & 0o7) << 6)
     another = (shutil.which("setpriv") or "", "--reuid=65534", "--clear-groups", "--") if os.geteuid() == 0 else ()
     done = open_machine.run(LAUNCH, command=another, LLMB_INSTALL=str(installation))
     assert (done.returncode, done.stdout) == (3, "")
-    first, remedy = done.stderr.splitlines()
-    assert first == f"error: LLMB_INSTALL={installation} is not accessible to you"
-    assert "ask its owner for access" in remedy
+    texts(done.stderr, mask=r"/tmp/llmb-machine-\w+")

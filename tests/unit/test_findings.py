@@ -21,6 +21,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_train.nodes import gpus, machine
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.runs import make_run
+from support.texts import Texts
 
 LOGS = Path(__file__).resolve().parents[1] / "data" / "nccl"
 TWO_NODES = {"GPU_TYPE": "h100", "MODEL_SIZE": "70b", "DTYPE": "fp8", "JOB_TOTAL_GPUS": "64"}
@@ -82,27 +83,27 @@ def test_a_network_that_nobody_knows(run: RunRecord) -> None:
     missing = {"nccl_missing": "NCCL_DEBUG set by the job"}
     for number in range(1, 9):
         write_node(run.paths.folder, f"n{number}", **missing)
-    assert "NCCL_DEBUG set by the job" in only(run).text
+    assert missing["nccl_missing"] in only(run).text
     assert only(run).severity == "note"
 
 
 GPUS = [
-    ({"product": "NVIDIA H100 PCIe"}, "product NVIDIA H100 PCIe on n4 GPU 3; the others have NVIDIA H100 80GB HBM3"),
-    ({"limit": "650.00 W"}, "power limit below the default: n4 GPU 3 (650 W of 700 W)"),
-    ({"width": "8x"}, "slow PCIe links: n4 GPU 3 (8x of 16x)"),
-    ({"fabric": "In Progress"}, "GPUs outside the NVLink fabric: n4 GPU 3 (In Progress, Success)"),
-    ({"sm": "1095 MHz"}, "clock under load 1095 MHz on n4 GPU 3 (median 1755)"),
-    ({"thermal": "Active"}, "clocks held down: n4 GPU 3 (too hot (hardware))"),
+    {"product": "NVIDIA H100 PCIe"},
+    {"limit": "650.00 W"},
+    {"width": "8x"},
+    {"fabric": "In Progress"},
+    {"sm": "1095 MHz"},
+    {"thermal": "Active"},
 ]
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"), GPUS, ids=lambda value: next(iter(value)) if isinstance(value, dict) else ""
-)
-def test_one_gpu_of_64_is_different(run: RunRecord, changes: dict[str, str], text: str) -> None:
+@pytest.mark.parametrize("changes", GPUS, ids=lambda value: next(iter(value)))
+def test_one_gpu_of_64_is_different(run: RunRecord, changes: dict[str, str], texts: Texts) -> None:
     write_all(run, looks(**changes))
     finding = only(run)
-    assert (finding.severity, finding.text) == ("problem", text)
+    assert finding.severity == "problem"
+    assert "n4 GPU 3" in finding.text, "which one"
+    texts(finding.text)
 
 
 @pytest.mark.parametrize("worse", [1, 2])
@@ -158,7 +159,7 @@ def test_a_damaged_file_is_named_and_the_rest_counts(run: RunRecord, content: by
     write_all(run)
     (run.paths.folder / "nodes" / "n4.json").write_bytes(content)
     finding = only(run)
-    assert (finding.kind, finding.text) == ("unreadable", "damaged files in nodes/: n4.json")
+    assert (finding.kind, "n4.json" in finding.text) == ("unreadable", True)
     assert make_account(run).nodes == 7
 
 
@@ -182,7 +183,7 @@ def test_links_and_fifos_are_not_read(run: RunRecord, tmp_path: Path) -> None:
     (nodes / "n1.json").symlink_to(secret)
     (nodes / "n2.json").unlink()
     os.mkfifo(nodes / "n2.json")
-    assert only(run).text == "damaged files in nodes/: n1.json, n2.json"
+    assert only(run).text.endswith(": n1.json, n2.json")
 
 
 def test_strange_numbers_and_names_are_printable(run: RunRecord) -> None:

@@ -29,6 +29,7 @@ from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
 from support.run_site import RECIPE, RunSite
 from support.runs import make_run
+from support.texts import Texts
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user: run tests/run as root")
 
@@ -104,7 +105,7 @@ def test_a_local_run_of_another_user_is_not_executed(shared: Path) -> None:
 
 
 @needs_root
-def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli) -> None:
+def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli, texts: Texts) -> None:
     fake = FakeSlurm(shared / "slurm")
     own = make_run(cli.install, state="PENDING", job_id="1")
     foreign = make_run(cli.install, state="PENDING", job_id="2")
@@ -115,22 +116,22 @@ def test_cancel_all_ends_ones_own_runs_and_leaves_others(shared: Path, cli: Cli)
         (shared / "slurm" / str(number)).write_text(json.dumps([row]))
     done = cli("cancel", "--all", "--json", PATH=fake.path())
     assert (done.status, [run["run_id"] for run in done.data["runs"]]) == (0, [own.paths.run_id])
-    assert "1 runs of other users" in done.err
+    texts(done.err, about="other users")
     assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
     named = cli("cancel", foreign.paths.run_id, own.paths.run_id, PATH=fake.path())
     assert named.status == 3
-    assert f"belongs to user {OTHER}, not to you" in named.err
-    assert "had already ended" in named.out, "a refusal does not keep the others from being ended"
+    texts(named.err)
+    texts(named.out)
     assert [job["state"] for job in fake.jobs()] == ["CANCELLED", "RUNNING"]
 
 
 @needs_root
-def test_nothing_is_written_into_another_users_run(cli: Cli, shared: Path) -> None:
+def test_nothing_is_written_into_another_users_run(cli: Cli, shared: Path, texts: Texts) -> None:
     record = make_run(cli.install, state="PENDING", job_id="7")
     for path in (record.paths.folder, record.paths.record):
         os.chown(path, OTHER, OTHER)
     before = record.paths.record.read_bytes()
-    with pytest.raises(RecordError, match="not to you") as caught:
+    with texts.raises(RecordError) as caught:
         update_record(record.paths.folder, lambda found: found.with_state("CANCELLED"))
     assert caught.value.code == "not-yours"
     fake = FakeSlurm(shared / "slurm")
@@ -147,19 +148,21 @@ def test_folder_and_record_must_both_be_ours(cli: Cli, what: str) -> None:
     """A record of ours moved into a folder of theirs, and the reverse."""
     record = make_run(cli.install, state="PENDING")
     os.chown(getattr(record.paths, what), OTHER, OTHER)
-    with pytest.raises(RecordError, match=f"belongs to user {OTHER}, not to you"):
+    with pytest.raises(RecordError) as refused:
         update_record(record.paths.folder, lambda found: found.with_state("CANCELLED"))
+    assert f" {OTHER}, " in refused.value.message
 
 
 @needs_root
-def test_retry_starts_nothing_of_another_users_record(cli: Cli) -> None:
+def test_retry_starts_nothing_of_another_users_record(cli: Cli, texts: Texts) -> None:
     """Its plan names a Python, an image and mounts, which would be used with our privileges."""
     record = make_run(cli.install)
     os.chown(record.paths.folder, OTHER, OTHER)
     os.chown(record.paths.record, OTHER, OTHER)
     for words in ((), ("--exact",), ("--exact", "--anyway")):
         done = cli("retry", record.paths.run_id, *words)
-        assert (done.status, "not to you" in done.err) == (3, True), done.err
+        assert done.status == 3, done.err
+    texts(done.err)
     assert cli("show", record.paths.run_id).status == 0, "it can be looked at"
 
 
@@ -220,16 +223,17 @@ def test_a_copy_of_a_record_does_not_stand_in_for_the_run(cli: Cli) -> None:
     assert rows == {good.paths.folder: "COMPLETED", copy: "UNREADABLE"}
 
 
-def test_a_fifo_in_place_of_a_record_hangs_no_command(cli: Cli) -> None:
+def test_a_fifo_in_place_of_a_record_hangs_no_command(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install)
     record.paths.record.unlink()
     os.mkfifo(record.paths.record)
     (row,) = find_runs(cli.install)
-    assert (row.state, "regular file" in row.detail) == ("UNREADABLE", True)
+    assert row.state == "UNREADABLE"
+    texts(row.detail)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "link", "hard link"])
-def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Path, kind: str) -> None:
+def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Path, kind: str, texts: Texts) -> None:
     record = make_run(cli.install, state="PENDING")
     precious = tmp_path / "precious"
     precious.write_text("data")
@@ -240,19 +244,19 @@ def test_the_lock_is_opened_without_following_or_waiting(cli: Cli, tmp_path: Pat
         lock.symlink_to(precious)
     else:
         lock.hardlink_to(precious)
-    with pytest.raises(RecordError, match="cannot write to"):
+    with texts.raises(RecordError):
         update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
     assert precious.read_text() == "data"
 
 
 @needs_root
-def test_cancel_signals_no_process_of_another_user(tmp_path: Path) -> None:
+def test_cancel_signals_no_process_of_another_user(tmp_path: Path, texts: Texts) -> None:
     """The record is ours, as after a restored backup; the process that now has its number is not."""
     site = RunSite(tmp_path, "local")
     record = create_run(site.plan(), pack_code(training_code()), {})
     with subprocess.Popen(["/bin/sleep", "60"], user=OTHER, group=OTHER, cwd="/", start_new_session=True) as other:
         replace(record, process=identify(other.pid)).with_state(RUNNING).save()
-        with pytest.raises(RecordError, match="not yours to kill"):
+        with texts.raises(RecordError, mask=r"process \d+"):
             cancel([load_record(record.paths.folder)])
         assert other.poll() is None
         other.kill()
@@ -307,10 +311,12 @@ def test_two_ordinary_users_in_one_installation(shared: Path) -> None:
         record = create_run(plan, code, {})
         assert refusal(record.paths.folder) is None
         update_record(record.paths.folder, lambda found: found.with_state("RUNNING"))
-        with pytest.raises(RecordError, match="not to you"):
+        with pytest.raises(RecordError) as refused:
             update_record(planted.folder, lambda found: found.with_state("RUNNING"))
-        with pytest.raises(RecordError, match="not to you"):
+        assert refused.value.code == "not-yours"
+        with pytest.raises(RecordError) as refused:
             cancel([load_record(planted.folder)])
+        assert refused.value.code == "not-yours"
         (shared / "result").write_text(record.paths.run_id)
 
     as_other_user(victim, OTHER + 1)

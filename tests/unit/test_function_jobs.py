@@ -13,6 +13,7 @@ import pytest
 
 from llmb_train.errors import Contradiction, JobError
 from llmb_train.job import Checkpoint, FunctionJob, parse_job
+from support.texts import Texts
 from support.without_engine import without_engine
 
 SHIPPED = json.loads((Path(__file__).parents[1] / "data" / "functions.json").read_text())["functions"]["deepseek_v3"]
@@ -94,9 +95,9 @@ def test_a_function_as_shipped_is_left_as_it_is(functions: Any, config: Any) -> 
     assert vars(config.model) == before
 
 
-def test_other_columns_than_the_catalogues_are_shown_side_by_side(functions: Any, config: Any) -> None:
+def test_other_columns_than_the_catalogues_are_shown_side_by_side(functions: Any, config: Any, texts: Texts) -> None:
     config.train.micro_batch_size = 2
-    with pytest.raises(Contradiction, match=r"_config: mbs +1 +2\n"):
+    with texts.raises(Contradiction):
         functions.require_own(job(), config)
 
 
@@ -125,10 +126,10 @@ def layouts_of(functions: Any, monkeypatch: pytest.MonkeyPatch, layers: list[int
 
 
 def test_layers_placed_by_hand_are_not_left_as_they_are(
-    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
     layouts_of(functions, monkeypatch, None)
-    with pytest.raises(JobError, match="has no layout of it for PP=8 VP=2"):
+    with texts.raises(JobError):
         functions.set_planned(job(pp=8, vp=2), config)
 
 
@@ -163,22 +164,22 @@ def test_fsdp_is_turned_on_with_all_that_goes_with_it(
 
 
 def test_what_the_plan_leaves_out_at_another_pp_is_not_missed(
-    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
     """As NVIDIA's launcher does; every rank would stop there."""
     config.env_vars = {"NCCL_P2P_NET_CHUNKSIZE": 2097152}
     monkeypatch.delenv("NCCL_P2P_NET_CHUNKSIZE", raising=False)
     functions.require_environment(job(pp=8, vp=2), config)
-    with pytest.raises(Contradiction, match="NCCL_P2P_NET_CHUNKSIZE"):
+    with texts.raises(Contradiction):
         functions.require_environment(job(), config)
 
 
 def test_a_variable_that_the_script_did_not_export_is_missed(
-    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch
+    functions: Any, config: Any, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
     monkeypatch.setenv("USE_MNNVL", "0")  # the user's choice
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
-    with pytest.raises(Contradiction, match=r"NCCL_NVLS_ENABLE +0 +not set") as caught:
+    with texts.raises(Contradiction) as caught:
         functions.require_environment(job(), config)
     assert "USE_MNNVL" not in str(caught.value)
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")

@@ -39,6 +39,7 @@ from support.functions import (
 )
 from support.plans import check_answers, check_fields, rows
 from support.runs import make_run, steady_log
+from support.texts import Texts
 from tools.readme_functions import accepted
 
 
@@ -310,13 +311,9 @@ def test_the_ranks_strict_reader_takes_the_job(tmp_path: Path, machine: Machine,
     assert job.function.name == p.function.name
 
 
-@pytest.mark.parametrize(
-    ("columns", "words"),
-    [({"CP": "2"}, r"2 GPUs are not divisible by TP\*PP\*CP = 2\*1\*2 = 4"), ({"VP": "2"}, "VP=2 needs PP > 1")],
-    ids=str,
-)
-def test_a_reduced_copy_is_divided_among_its_ranks(columns: dict[str, str], words: str) -> None:
-    with pytest.raises(RequestError, match=words):
+@pytest.mark.parametrize("columns", [{"CP": "2"}, {"VP": "2"}], ids=str)
+def test_a_reduced_copy_is_divided_among_its_ranks(columns: dict[str, str], texts: Texts) -> None:
+    with texts.raises(RequestError):
         plan(LAPTOP, MODEL_SIZE="smoke", JOB_TOTAL_GPUS="2", **columns)
 
 

@@ -10,6 +10,7 @@ import pytest
 from llmb_run import habits
 from llmb_run.app import COMMANDS, load_command
 from support.cli import Cli
+from support.texts import Texts
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 
@@ -90,9 +91,9 @@ def test_no_answer_repeats_a_secret(cli: Cli) -> None:
     assert "abc" not in cli("single", "-w", "grok1", "--env", "HF_TOKEN=abc", "--max_steps", "3").err
 
 
-def test_nvidias_short_options_are_understood(cli: Cli) -> None:
+def test_nvidias_short_options_are_understood(cli: Cli, texts: Texts) -> None:
     asked = ("submit", "-w", "grok1", "-d", "fp8", "--scale", "512", "--gpu-type", "h100", "-r", "3", "--dry-run")
-    assert "3 jobs, nothing started" in cli(*asked).err
+    texts(cli(*asked).err, about="nothing started")
 
 
 def test_help_is_a_word_too(cli: Cli) -> None:
@@ -100,8 +101,10 @@ def test_help_is_a_word_too(cli: Cli) -> None:
     assert cli("help").out == cli("--help").out
 
 
-def test_a_file_of_the_name_of_a_verb_is_a_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "llmb-run results" in cli("results", "list").err
+def test_a_file_of_the_name_of_a_verb_is_a_file(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
+    texts(cli("results", "list").err)
     monkeypatch.chdir(tmp_path)
     Path("list").write_text("")
     assert "no such command" not in cli("results", "list").err

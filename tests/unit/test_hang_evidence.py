@@ -16,6 +16,7 @@ from llmb_common.causes.diagnosis import diagnose, diagnose_logs
 from llmb_common.causes.hangs import NotADumpError, read_dumps, read_plain_pickle, read_ranks
 from support.cli import Cli
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 WAITS = (("/site-packages/torch/distributed/distributed_c10d.py", 2935, "all_reduce"), ("/opt/train.py", 40, "step"))
 STUCK = (
@@ -66,7 +67,7 @@ def hung(cli: Cli) -> Any:
     return make_run(cli.install, state="FAILED", log=steady_log(50.0, 5))
 
 
-def test_stack_and_recorder_together_are_certain(cli: Cli) -> None:
+def test_stack_and_recorder_together_are_certain(cli: Cli, texts: Texts) -> None:
     record = hung(cli)
     for rank in range(4):
         write_rank(record.paths.folder, rank, STUCK if rank == 2 else WAITS)
@@ -74,8 +75,7 @@ def test_stack_and_recorder_together_are_certain(cli: Cli) -> None:
     found = diagnose(record)
     assert found.cause is not None
     assert (found.cause.kind, found.cause.rank, found.cause.node, found.cause.sure) == ("hang", 2, "gpu1", "certain")
-    assert found.summary.startswith("rank 2 never came to all_reduce (sequence 10 of DATA_PARALLEL); it stood in ")
-    assert "get (/usr/lib/python3.12/queue.py:171), in read_next_batch (/opt/data.py:17)" in found.summary
+    texts(found.summary)
 
 
 def test_stacks_alone_say_who_and_where(cli: Cli) -> None:
@@ -87,13 +87,14 @@ def test_stacks_alone_say_who_and_where(cli: Cli) -> None:
     assert (found.cause.rank, found.cause.sure) == (3, "likely")
 
 
-def test_a_rank_that_does_not_answer_is_named(cli: Cli) -> None:
+def test_a_rank_that_does_not_answer_is_named(cli: Cli, texts: Texts) -> None:
     record = hung(cli)
     for rank in range(4):
         write_rank(record.paths.folder, rank, () if rank == 1 else WAITS)
     found = diagnose(record)
     assert found.cause is not None
-    assert (found.cause.rank, "did not answer" in found.cause.cause) == (1, True)
+    assert found.cause.rank == 1
+    texts(found.cause.cause)
 
 
 def test_where_all_stand_at_the_same_place_nobody_is_named(cli: Cli) -> None:
@@ -120,11 +121,11 @@ def test_only_the_last_start_of_a_job_counts(tmp_path: Path) -> None:
     assert [item.host for item in read_ranks(tmp_path)] == ["new1"]
 
 
-def test_a_process_that_torchrun_names_is_a_rank(tmp_path: Path) -> None:
+def test_a_process_that_torchrun_names_is_a_rank(tmp_path: Path, texts: Texts) -> None:
     write_rank(tmp_path, 5, host="gpu9")
     log = tmp_path / "log-x.out"
     log.write_text("traceback : Signal 9 (SIGKILL) received by PID 475\n")
-    assert diagnose_logs([log]).summary == "unknown: rank 5 on gpu9 was killed (SIGKILL), the logs do not say by whom"
+    texts(diagnose_logs([log]).summary)
 
 
 def _again_and_again(value: Any) -> Any:

@@ -39,6 +39,7 @@ from llmb_train.nodes.__main__ import main
 from llmb_train.nodes.ask import call_all, frames
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as function_plan
+from support.texts import Texts
 
 
 def test_frames_survive_the_output_of_many_nodes() -> None:
@@ -316,20 +317,18 @@ class Queue:
         yield self.held
 
 
-def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path) -> None:
+def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path, texts: Texts) -> None:
     exclude_nodes(tmp_path, "n2", "it burns", days=1)
     queue: Any = Queue({"n1": "", "n2": "", "n3": "down"})
     assert choose(queue, tmp_path, None, None) == (["n1"], {"n2": "excluded (it burns)", "n3": "down"})
     assert choose(queue, tmp_path, "n2", None) == (["n1", "n2"], {"n3": "down"}), "who names a node means it"
     queue = Queue({f"n{number}": "down" for number in range(1, 6)})
-    with pytest.raises(
-        RequestError, match="none of 5 nodes can be checked now: n1: down, n2: down, n3: down, n4: down\n"
-    ) as caught:
+    with texts.raises(RequestError) as caught:
         choose(queue, tmp_path, None, None)
     assert caught.value.code == "no-nodes"
 
 
-def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
+def test_nodes_are_held_whole_and_judged_by_what_they_say(texts: Texts) -> None:
     queue: Any = Queue({}, Steps(["n1", "n3"], complaint=b" srun: n2 is lost \n"))
     needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
     found = look(queue, needs, ["n1", "n2", "n3"], wait=7, minutes=3)
@@ -345,7 +344,7 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say() -> None:
     queue = Queue({}, Steps(["n1", "n2", "n3"]))
     assert look(queue, Needs(gpus_per_node=8), []).complaint == ""
     assert [(wanted.gpus, wanted.minutes, wanted.wait) for wanted in queue.wanted] == [(8, 2, 60)]
-    with pytest.raises(SchedulerError, match="no node answered: "):
+    with texts.raises(SchedulerError):
         look(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
 
 

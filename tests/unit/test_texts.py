@@ -1,0 +1,82 @@
+"""The golden tables of texts: what is compared, what is masked, and that no entry outlives its test."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from llmb_common.base.errors import RequestError
+from support import texts as tables
+from support.texts import FOLDER, Texts
+
+ENTRIES = {"test_a": "error: no\n  -> go to <tmp>/a", "test_a (2)": "second", "test_ab": "another test's"}
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Texts:
+    """The texts of ``test_a``, in a table with ``ENTRIES``."""
+    monkeypatch.setattr(tables, "UPDATING", False)
+    tables._entries.cache_clear()
+    table = tmp_path / "table.txt"
+    tables._write(table, "test_a", {key: text for key, text in ENTRIES.items() if key != "test_ab"})
+    tables._write(table, "test_ab", {"test_ab": ENTRIES["test_ab"]})
+    return Texts(table, "test_a", {r"/tmp/pytest-\d+(/[^/\s]+)?": "<tmp>"})
+
+
+def test_the_entries_are_compared_in_their_order(seen: Texts) -> None:
+    seen("error: no\n  -> go to /tmp/pytest-7/test_a0/a\n")
+    seen("second")
+    seen.finish()
+
+
+def test_another_text_is_refused(seen: Texts) -> None:
+    with pytest.raises(AssertionError, match="test_a differs"):
+        seen("error: yes")
+
+
+def test_a_text_more_is_refused(seen: Texts) -> None:
+    seen(ENTRIES["test_a"])
+    seen("second")
+    with pytest.raises(AssertionError, match=re.escape("test_a (3) differs")):
+        seen("third")
+
+
+def test_an_entry_that_is_seen_no_longer_is_refused(seen: Texts) -> None:
+    seen(ENTRIES["test_a"])
+    with pytest.raises(AssertionError, match="no longer sees"):
+        seen.finish()
+
+
+def test_no_text_is_no_test(seen: Texts) -> None:
+    with pytest.raises(AssertionError, match="there is no text"):
+        seen("\n")
+
+
+def test_what_differs_between_runs_is_masked(seen: Texts) -> None:
+    seen.table = seen.table.with_name("none.txt")
+    with pytest.raises(AssertionError):
+        seen("a1b2c3d4 ended 2026-11-29 10:11:12 after 17 s", mask=r"\d+ s\b")
+    assert seen.seen == {"test_a": "<id> ended <moment> after <...>"}
+
+
+def test_an_update_replaces_the_entries_of_its_test_alone(seen: Texts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "UPDATING", True)
+    with seen.raises(RequestError):
+        raise RequestError("no", remedy="yes", code="bad")
+    seen.finish()
+    assert tables._parsed(seen.table) == {
+        "test_a": "RequestError, code bad: no\n  -> yes",
+        "test_ab": "another test's",
+    }
+
+
+@pytest.mark.parametrize("table", sorted(FOLDER.rglob("*.txt")), ids=lambda path: path.stem)
+def test_each_entry_is_a_tests(table: Path) -> None:
+    """A test that is renamed or gone leaves its entries behind; the update rewrites those of tests that ran."""
+    module = FOLDER.parents[1] / table.parent.name / f"test_{table.stem}.py"
+    source = module.read_text(encoding="utf-8")
+    functions = {re.sub(r"\[.*", "", key.rpartition("::")[2]) for key in map(tables._test_of, tables._parsed(table))}
+    gone = sorted(name for name in functions if f"def {name}(" not in source)
+    assert gone == [], f"{table} has entries of tests that are gone: delete them"
