@@ -111,33 +111,37 @@ def test_damage_never_invents_a_number(engine, data):
 
 @settings(max_examples=300)
 @given(
-    st.lists(st.sampled_from([b"|", b"/", b"needle", b"need", b"le", b"other", b"x" * 90, b"\n"]), max_size=60),
+    st.lists(st.sampled_from([b"|", b"/", b"NEEDLE", b"NEED", b"LE", b"other", b"x" * 90, b"\n"]), max_size=60),
     st.integers(1, 80),
-    st.integers(0, 100),
+    st.integers(6, 100),
 )
-def test_the_search_finds_what_a_naive_one_finds(parts, block, beyond):
+def test_the_search_finds_what_a_naive_one_finds(parts, block, behind):
     content = b"".join(parts)
     with tempfile.NamedTemporaryFile() as named, pytest.MonkeyPatch.context() as patch:
         named.write(content)
         named.flush()
         patch.setattr(log_files, "BLOCK", block)
         patch.setattr(log_files, "REACH", 50)
+        patch.setattr(log_files, "RECORD_BYTES", behind)
         with FileIO(named.name) as file:
-            everything = list(log_files.find_markers(file, (b"needle", b"other"), needed=b""))
-            in_records = list(log_files.find_markers(file, (b"needle", b"other")))
-            pieces = list(log_files.find_pieces(file, (b"needle", b"other"), needed=b"", beyond=beyond))
-    naive = [(match.start(), match[0]) for match in re.finditer(b"needle|other", content)]
+            everything = list(log_files.find_markers(file, (b"NEEDLE", b"other")))
+            pieces = list(log_files.find_pieces(file, (b"NEEDLE", b"other")))
+            patch.setattr(log_files, "RECORD_HAS", {b"NEEDLE": b"|/", b"other": b"/"})
+            in_records = list(log_files.find_markers(file, (b"NEEDLE", b"other")))
+    naive = [(match.start(), match[0]) for match in re.finditer(b"NEEDLE|other", content)]
     assert everything == naive
-    # The fast path may skip only what has no bar and no slash shortly before it.
-    for offset, _ in set(naive) - set(in_records):
-        before = content[max(0, offset - 50) : offset]
-        assert b"|" not in before or b"/" not in before
+    # What a record has is looked for in all the text around its marker.
+    for offset, marker in set(naive) - set(in_records):
+        around = content[max(0, offset - 50) : offset + behind]
+        assert b"/" not in around or (marker == b"NEEDLE" and b"|" not in around)
     assert set(in_records) <= set(naive)
+    # At the end of a file a record may be cut.
+    assert in_records[-1:] == naive[-1:] or naive[-1][0] < len(content) - behind
     assert [(piece.start + at, marker) for piece in pieces for at, marker in piece.found] == naive
     for piece in pieces:
         assert piece.text == content[piece.start : piece.start + len(piece.text)]
         for at, marker in piece.found:
-            around = content[max(0, piece.start + at - 50) : piece.start + at + len(marker) + beyond]
+            around = content[max(0, piece.start + at - 50) : piece.start + at + behind]
             assert around in piece.text
 
 
@@ -173,7 +177,7 @@ def assert_read_alike(content: bytes) -> None:
         named.write(content)
         named.flush()
         with FileIO(named.name) as file:
-            for piece in log_files.find_pieces(file, list(MARKERS), needed=b"", beyond=RECORD_BYTES):
+            for piece in log_files.find_pieces(file, list(MARKERS)):
                 for position, marker in piece.found:
                     offset = piece.start + position
                     start = max(0, offset - log_files.REACH)

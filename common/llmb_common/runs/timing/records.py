@@ -34,6 +34,8 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 LogFormat: TypeAlias = Literal["mbridge", "nemo"]
 
 MARKERS: dict[bytes, LogFormat] = {b"elapsed time per iteration": "mbridge", b"train_step_timing in s": "nemo"}
+RECORD_HAS = {b"elapsed time per iteration": b"|/(", b"train_step_timing in s": b"|/"}
+"""What every whole record has in its header or behind its marker. ``|`` and ``/`` stand in every progress bar, too."""
 SECONDS: dict[LogFormat, tuple[bytes, int]] = {
     "mbridge": (b"elapsed time per iteration (ms)", 1000),
     "nemo": (b"train_step_timing in s", 1),
