@@ -32,6 +32,7 @@ from typing import NamedTuple, overload
 
 from llmb_common.base.files import open_plain
 from llmb_common.base.statistics import median
+from llmb_common.runs.timing.layouts import RecordReader
 from llmb_common.runs.timing.log_files import find_markers, find_pieces, open_log
 from llmb_common.runs.timing.records import (
     ANSI,
@@ -42,7 +43,6 @@ from llmb_common.runs.timing.records import (
     STEP_TIME_BEGINS,
     Iteration,
     LogFormat,
-    RecordReader,
     last_iterations,
 )
 
@@ -201,6 +201,10 @@ class IterationsOnDisk(Sequence[Iteration]):
         return iter(self._all)
 
 
+_READER = RecordReader()
+"""One for all logs: the next one is probably the same engine's."""
+
+
 def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
@@ -215,18 +219,17 @@ def read_log(file: FileIO) -> LogContent:
     log_format: LogFormat | None = None
     markers = list(MARKERS)
     for piece in find_pieces(file, markers):
-        for position, marker in piece.found:
-            offset, kind = piece.start + position, MARKERS[marker]
-            record = RecordReader.read(piece.text, position, kind)
+        records = _READER.read(piece.text, piece.found)
+        offset = piece.start + piece.found[-1][0]
+        damaged += records.count(None)
+        for (position, marker), record in zip(piece.found, records, strict=True):
             if record is None:
-                damaged += 1
                 continue
             if log_format is None:
                 # A log is one engine's, and searching for the other's marker costs as much again.
-                log_format, markers[:] = kind, [marker]
-            elif log_format != kind:
-                continue
-            sequence.add(offset, record)
+                log_format, markers[:] = MARKERS[marker], [marker]
+            if marker in markers:
+                sequence.add(piece.start + position, record)
     kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
     if any(record.grad_norm is not None for _, record in kept):
         # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.

@@ -161,17 +161,15 @@ def find_markers(
             yield piece.start + position, marker
 
 
-def find_pieces(
-    file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None
-) -> Iterator[Piece]:
+def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None) -> Iterator[Piece]:
     """Where ``markers`` are in ``file``, in the order of the file, with the text around them.
 
     Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole. The text
     has ``REACH`` bytes before each marker and ``RECORD_BYTES`` behind its beginning, where the file has so many.
 
     A marker of ``RECORD_HAS`` without all of these bytes in the text around it may be left out: it belongs to no whole
-    record. A file that grows is read up to its length at the start. ``markers`` is looked
-    at anew for every piece: who has found out which one matters can take out the others.
+    record. A file that grows is read up to its length at the start. ``markers`` is looked at anew for every piece: who
+    has found out which one matters can take out the others.
 
     Raises:
         OSError: the file cannot be read
@@ -195,31 +193,43 @@ def find_pieces(
             needed = rare[marker]
             if remaining:  # a record may be cut at the end of the file, and is to be told of as such
                 needed += RECORD_HAS.get(marker, b"")
-            if not all(buffer.find(byte, 0, filled) >= 0 for byte in needed):
-                continue
-            at = buffer.find(marker, max(0, unseen[marker] - base), searched)
+            first, last = _where_all_are(needed, buffer, filled)
+            last = min(last, searched)
+            at = buffer.find(marker, max(first, unseen[marker] - base), last)
             while at >= 0:
                 found.append((at, marker))
-                at += len(marker)
-                unseen[marker] = base + at
-                at = buffer.find(marker, at, searched)
+                unseen[marker] = base + at + len(marker)
+                at = buffer.find(marker, at + len(marker), last)
         if found:
             found.sort()
             first = max(0, found[0][0] - REACH)
-            last = min(found[-1][0] + RECORD_BYTES, filled)
-            text = bytes(view[first:last])
+            text = bytes(view[first : min(found[-1][0] + RECORD_BYTES, filled)])
             yield Piece(base + first, text, [(at - first, marker) for at, marker in found])
         kept = min(overlap, filled)
         buffer[:kept] = buffer[filled - kept : filled]
         base += filled - kept
 
 
+def _where_all_are(needed: bytes, buffer: bytearray, filled: int) -> tuple[int, int]:
+    """Return from where to where a marker may be that has all of the bytes ``needed`` around it.
+
+    As positions in ``buffer``, of which the first ``filled`` bytes count; 0 and 0 where one of the bytes is missing.
+    """
+    begin, end = 0, filled
+    for byte in needed:
+        first = buffer.find(byte, 0, filled)
+        if first < 0:
+            return 0, 0
+        begin = max(begin, first - RECORD_BYTES)
+        end = min(end, buffer.rfind(byte, 0, filled) + REACH)
+    return begin, end
+
+
 @functools.cache
 def _rare_bytes(marker: bytes) -> bytes:
     """Return the bytes of ``marker`` but for small letters and blanks.
 
-    A block that lacks one of them is dismissed by a search for a single byte, which takes a tenth of the time of a
-    search for the marker.
+    A search for a single byte takes a tenth of the time of a search for the marker.
     """
     return bytes(byte for byte in {*marker} if not (byte == ord(" ") or chr(byte).islower()))
 
