@@ -228,9 +228,11 @@ def test_records_that_lie_across_the_boundaries_of_blocks(tmp_path, monkeypatch)
             assert indices(read_log(file)) == [1, 2, 3], block
 
 
-def test_blocks_without_a_bar_are_skipped_and_lose_nothing(read):
-    spread = "".join(nccl_lines(2000) + mbridge_line(index, 3) for index in range(1, 4))
-    assert len(spread) > 3 * log_files.BLOCK
+@pytest.mark.parametrize("bar", ["", "| ", " 12%|█▏        | 6/50 [00:34<04:05,  5.58s/it]"])
+def test_blocks_of_other_lines_are_skipped_and_lose_nothing(read, monkeypatch, bar):
+    monkeypatch.setattr(log_files, "BLOCK", 1 << 16)
+    traces = "".join(f"{bar}{line}" for line in nccl_lines(2000).splitlines(keepends=True))
+    spread = "".join(traces + mbridge_line(index, 3) for index in range(1, 4)) + traces
     assert indices(read(spread)) == [1, 2, 3]
 
 

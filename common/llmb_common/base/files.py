@@ -11,7 +11,6 @@ import contextlib
 import errno
 import fcntl
 import functools
-import hashlib
 import json
 import os
 import pwd
@@ -227,6 +226,8 @@ def sha256_of(path: Path) -> str:
     Raises:
         OSError: it cannot be read
     """
+    import hashlib  # takes a twentieth of a parser's start
+
     digest = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(1 << 20):
@@ -242,6 +243,8 @@ def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
     Raises:
         OSError: a file cannot be read
     """
+    import hashlib  # takes a twentieth of a parser's start
+
     digest = hashlib.sha256()
     for path in sorted(p for p in folder.glob(pattern) if p.is_file() and "__pycache__" not in p.parts):
         digest.update(f"{path.relative_to(folder).as_posix()}\0{sha256_of(path)}\n".encode())

@@ -109,7 +109,7 @@ class Places:
         """
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
-            for offset, _ in islice(find_markers(file, (b" busId ",), b"", 0, _HEAD), _MOST):
+            for offset, _ in islice(find_markers(file, (b" busId ",), 0, _HEAD), _MOST):
                 line = parse(plain(line_at(file, offset)[1]))
                 found = _COMMUNICATOR.search(line.text)
                 if found is not None and line.host is not None and int(found[2]) >= largest:

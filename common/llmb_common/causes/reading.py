@@ -217,7 +217,7 @@ def _of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None,
     """Yields the same as ``_iterations`` for a log with rank 0's prints alone, which are counted and say neither
     total nor time.
     """
-    for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), b"", start), 1):
+    for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), start), 1):
         yield offset, number, None, None
 
 
@@ -263,9 +263,9 @@ def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
     size = os.fstat(file.fileno()).st_size
     everything = (*_CORE, *_MORE, _PASSED)
     middle, tail = min(begin + _HEAD, size), max(begin + _HEAD, size - _TAIL)
-    yield from find_markers(file, everything, b"", begin, middle)
-    yield from find_markers(file, (*_CORE, _PASSED), b"", middle, tail)
-    yield from find_markers(file, everything, b"", tail)
+    yield from find_markers(file, everything, begin, middle)
+    yield from find_markers(file, (*_CORE, _PASSED), middle, tail)
+    yield from find_markers(file, everything, tail)
 
 
 def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:

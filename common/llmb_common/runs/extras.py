@@ -129,7 +129,7 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
     loaded: dict[tuple[str, int], LoadedCheckpoint] = {}
     newest: int | None = None
     with contextlib.suppress(OSError), open_log(record.paths.log) as file:  # the run's status says so
-        for offset, marker in find_markers(file, (SAVED, _LOADED, _SAVE_TIME), needed=b""):
+        for offset, marker in find_markers(file, (SAVED, _LOADED, _SAVE_TIME)):
             line = os.pread(file.fileno(), _REACH, offset + len(marker))
             if marker == SAVED and (found := _STEP.match(line)):
                 newest = int(found[1])

@@ -32,6 +32,7 @@ from typing import NamedTuple, overload
 
 from llmb_common.base.files import open_plain
 from llmb_common.base.statistics import median
+from llmb_common.runs.timing.layouts import RecordReader
 from llmb_common.runs.timing.log_files import find_markers, find_pieces, open_log
 from llmb_common.runs.timing.records import (
     ANSI,
@@ -42,7 +43,6 @@ from llmb_common.runs.timing.records import (
     STEP_TIME_BEGINS,
     Iteration,
     LogFormat,
-    RecordReader,
     last_iterations,
 )
 
@@ -86,6 +86,7 @@ class RecordSequence:
 
 
 _PRINT = re.compile(rb"\[Rank (\d{1,7})\] \(after (\d{1,9}) iterations\) memory \((GB|MB)\)([^\n]*)")
+_PRINT_HAS = b" iterations) memory ("
 _PEAK = re.compile(rb"\| (?:mem-)?max[- ](allocated|reserved)(?:-gigabytes)?: ([0-9.]{1,20})(?=[\s|]|$)")
 _GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
 
@@ -200,6 +201,10 @@ class IterationsOnDisk(Sequence[Iteration]):
         return iter(self._all)
 
 
+_READER = RecordReader()
+"""One for all logs: the next one is probably the same engine's."""
+
+
 def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
@@ -213,19 +218,18 @@ def read_log(file: FileIO) -> LogContent:
     damaged = offset = 0
     log_format: LogFormat | None = None
     markers = list(MARKERS)
-    for piece in find_pieces(file, markers, beyond=RECORD_BYTES):
-        for position, marker in piece.found:
-            offset, kind = piece.start + position, MARKERS[marker]
-            record = RecordReader.read(piece.text, position, kind)
+    for piece in find_pieces(file, markers):
+        records = _READER.read(piece.text, piece.found)
+        offset = piece.start + piece.found[-1][0]
+        damaged += records.count(None)
+        for (position, marker), record in zip(piece.found, records, strict=True):
             if record is None:
-                damaged += 1
                 continue
             if log_format is None:
                 # A log is one engine's, and searching for the other's marker costs as much again.
-                log_format, markers[:] = kind, [marker]
-            elif log_format != kind:
-                continue
-            sequence.add(offset, record)
+                log_format, markers[:] = MARKERS[marker], [marker]
+            if marker in markers:
+                sequence.add(piece.start + position, record)
     kept, replaced = sequence.kept, sorted(sequence.replaced, key=lambda record: record.index)
     if any(record.grad_norm is not None for _, record in kept):
         # One without it among others that have it was cut there; a NaN would be printed. A skipped step has none.
@@ -269,7 +273,7 @@ def _without_records(file: FileIO, damaged: int) -> LogContent:
     """
     sequence = RecordSequence()
     nothing_left, step = False, 0
-    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS), needed=b""):
+    for offset, marker in find_markers(file, (_LAST_STEP, STEP_TIME_BEGINS, _STARTS)):
         text = ANSI.sub(b"", os.pread(file.fileno(), 200, offset))
         if marker == _LAST_STEP:
             nothing_left = nothing_left or NOTHING_LEFT.match(text) is not None
@@ -316,7 +320,8 @@ def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints 
         return None
     end = records[min(_PRINTED_BY, len(records) - 1)][0] + RECORD_BYTES
     begin = max(0, records[0][0] - RECORD_BYTES, end - _MOST_BYTES)
-    return memory_prints(os.pread(file.fileno(), end - begin, begin))
+    pieces = find_pieces(file, (_PRINT_HAS,), begin, end)
+    return memory_prints(b"\n".join([piece.text for piece in pieces]))
 
 
 def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
@@ -333,7 +338,7 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
     Raises:
         OSError: the file cannot be read
     """
-    told = told or any(True for _ in find_markers(file, (_TOLD,), needed=b"", start=after))
+    told = told or any(True for _ in find_markers(file, (_TOLD,), start=after))
     if not told:
         return Ending()
     saved = _saved(file, after, None)
@@ -346,7 +351,7 @@ def _saved(file: FileIO, start: int, end: int | None) -> int | None:
     None where they call none saved; ``end`` None: to the end of the log.
     """
     saved = None
-    for offset, _ in find_markers(file, (SAVED,), needed=b"", start=start, end=end):
+    for offset, _ in find_markers(file, (SAVED,), start=start, end=end):
         number = re.match(rb" *(\d{1,9})\b", os.pread(file.fileno(), 40, offset + len(SAVED)))
         saved = int(number[1]) if number else saved
     return saved
@@ -359,7 +364,7 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
     record's neighbours and shows the same time, rounded; each serves once.
     """
     prints: list[tuple[int, float, float]] = []
-    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,), needed=b""):
+    for offset, _ in find_markers(file, (STEP_TIME_BEGINS,)):
         printed = _printed(ANSI.sub(b"", os.pread(file.fileno(), 200, offset)))
         if printed is not None:
             prints.append((offset, *printed))

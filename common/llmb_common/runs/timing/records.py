@@ -16,24 +16,21 @@ A record counts only when its number, its time and its end are there: half a num
 Every named figure is read: those of ``FIGURES`` by value, of the others whether they are finite. Megatron-Bridge prints
 no average that is NaN (its test is ``average >= 0``), so ``figures`` keeps which were there.
 
-The records of one log are alike but for their numbers. So ``RecordReader`` reads them fast: a record
-is first held against the layout of the one before (its names, their order), in one regular expression. That is so
-narrow (names to the letter, plain values, no escape sequence near) that whatever it matches is a record for
-``parse_record`` too, and the same one: a test compares the two on damaged logs. Everything else goes to that.
+This is the thorough way to read a record; ``layouts`` reads most of them faster.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 import re
-from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import ClassVar, Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, TypeAlias
 
 LogFormat: TypeAlias = Literal["mbridge", "nemo"]
 
 MARKERS: dict[bytes, LogFormat] = {b"elapsed time per iteration": "mbridge", b"train_step_timing in s": "nemo"}
+RECORD_HAS = {b"elapsed time per iteration": b"|/(", b"train_step_timing in s": b"|/"}
+"""What every whole record has in its header or behind its marker. ``|`` and ``/`` stand in every progress bar, too."""
 SECONDS: dict[LogFormat, tuple[bytes, int]] = {
     "mbridge": (b"elapsed time per iteration (ms)", 1000),
     "nemo": (b"train_step_timing in s", 1),
@@ -58,7 +55,7 @@ _BY_VALUE = WANTED.union(*_HELPFUL)
 OF_SPEED = ("TFLOPS", "energy per GPU (J/iter/GPU)", "power per GPU (W/GPU)")
 """What ``not_finite`` calls the figures that say nothing of the training."""
 
-_LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
+LONGEST = 1e7  # seconds, four months: nobody has waited for a longer step
 
 _HEADER = re.compile(rb"iteration\s+(\d{1,12})/\s*(\d{1,12})\s*\|")
 STEP_TIME_BEGINS = b"Step Time : "
@@ -119,7 +116,7 @@ def iterations_in(text: bytes) -> list[Iteration]:
     ``text`` is what a log has gained, up to a line break.
     """
     offsets = [(match.start(), MARKERS[match[0]]) for match in _ANY_MARKER.finditer(text)]
-    records = (_record_at(text, at, kind) for at, kind in offsets)
+    records = (parse_record(text, at, kind) for at, kind in offsets)
     return [record for record in records if record is not None]
 
 
@@ -129,28 +126,20 @@ def last_iterations(text: bytes, most: int) -> list[Iteration]:
     marker = max(MARKERS, key=text.rfind)  # a log is one engine's
     end = text.rfind(marker)
     while end >= 0 and len(found) < most:
-        record = _record_at(text, end, MARKERS[marker])
+        record = parse_record(text, end, MARKERS[marker])
         if record is not None:
             found.append(record)
         end = text.rfind(marker, 0, end)
     return found[::-1]
 
 
-def _record_at(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-    """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
-
-    None if any part that matters is missing or cut.
-    """
-    return parse_record(text[max(0, marker - REACH) : marker + RECORD_BYTES], min(marker, REACH), kind)
-
-
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
     """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
 
-    None if any part that matters is missing or cut. This is the thorough way; ``RecordReader.read`` is the fast one.
+    None if any part that matters is missing or cut. ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
     """
-    before = STEP_TIME.sub(b"", ANSI.sub(b"", text[:marker]))
-    after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker:]))
+    before = STEP_TIME.sub(b"", ANSI.sub(b"", text[max(0, marker - REACH) : marker]))
+    after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker : marker + RECORD_BYTES]))
     headers = list(_HEADER.finditer(before))
     if not headers or b"\n" in before[headers[-1].end() :]:
         return None
@@ -182,7 +171,7 @@ def iteration(
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
-    if index is None or total is None or not 0 < seconds < _LONGEST:
+    if index is None or total is None or not 0 < seconds < LONGEST:
         return None
     if not math.isfinite(tflops or 0.0):
         odd = ("TFLOPS", *odd)
@@ -191,15 +180,23 @@ def iteration(
         rate = _finite(rate)
         scale = _finite(scale)
         mtp_loss = _finite(mtp_loss)
-    if skipped:
-        skipped = int(skipped) if math.isfinite(skipped) else 1
-    # A tuple straight away: the class's own constructor takes half as long again, by name three times as long.
-    # fmt: off
-    return tuple.__new__(Iteration, (
-        int(index), int(total), seconds, tflops, loss, grad_norm,
-        skipped or 0, bool(nan), kind == "nemo", odd, rate, scale, mtp_loss, figures, negative,
-    ))
-    # fmt: on
+    return Iteration(
+        int(index),
+        int(total),
+        seconds,
+        tflops,
+        loss,
+        grad_norm,
+        int(skipped or 0) if math.isfinite(skipped or 0) else 1,
+        nan=bool(nan),
+        zero_based=kind == "nemo",
+        not_finite=odd,
+        learning_rate=rate,
+        loss_scale=scale,
+        mtp_loss=mtp_loss,
+        figures=figures,
+        negative=negative,
+    )
 
 
 def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
@@ -229,11 +226,11 @@ def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
 
 def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
     """Return name and value of the losses in a record that are below 0, but for those in ``WANTED``."""
-    losses = {name: value for name, value in fields.items() if _is_loss(name) and NUMBER.fullmatch(value)}
+    losses = {name: value for name, value in fields.items() if is_loss(name) and NUMBER.fullmatch(value)}
     return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)
 
 
-def _is_loss(name: bytes) -> bool:
+def is_loss(name: bytes) -> bool:
     """Return whether a figure is a loss beside the training loss itself: of balancing, or of a further head."""
     return name.endswith(b"loss") and name not in WANTED
 
@@ -241,124 +238,3 @@ def _is_loss(name: bytes) -> bool:
 def _finite(value: float | None) -> float | None:
     """Return ``value`` if it is a finite number; else None."""
     return value if value is not None and math.isfinite(value) else None
-
-
-_PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
-_DIGITS = rb"\d{1,12}\.?\d{0,18}"
-_EXPONENT = rb"[eE][-+]\d\d"
-_PLAIN = re.compile(b"-?%s(%s)?" % (_DIGITS, _EXPONENT))
-"""NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be made of it."""
-
-_FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
-
-
-class _Layout(NamedTuple):
-    """``numbers`` takes what ``iteration`` wants from a match's groups, as numbers, and None and ``scale`` after them.
-
-    What hardly ever changes is spelt out in the pattern, because turning text into numbers takes time: the counts of
-    skipped and of NaN steps are 0, and the loss scale is that of the record before.
-    """
-
-    figures: tuple[str, ...]
-    scale: float | None
-    pattern: re.Pattern[bytes]
-    numbers: Callable[[tuple[float | None, ...]], tuple[float | None, ...]]
-
-
-class RecordReader:
-    """Reads records, and remembers how they are laid out."""
-
-    _layout: ClassVar[_Layout | None] = None
-    """Of the last record that went the slow way, in any log: the next log is probably the same engine's."""
-
-    @staticmethod
-    def read(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-        """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
-
-        None if any part that matters is missing or cut. ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
-        The layout of a record is remembered for the next one, which is read faster if it has the same.
-        """
-        layout = RecordReader._layout
-        first = marker - REACH if marker > REACH else 0
-        header = text.rfind(b"iteration ", first, marker)
-        if layout is not None and header >= 0:
-            match = layout.pattern.match(text, header, marker + RECORD_BYTES)
-            # An escape sequence may take letters of what follows it.
-            if match and match.end() > marker and text.find(b"\x1b", first, header) < 0:
-                return iteration(
-                    layout.numbers((*map(float, match.groups()), None, layout.scale)), kind, layout.figures
-                )
-        record = parse_record(text[first : marker + RECORD_BYTES], marker - first, kind)
-        if record is not None:
-            RecordReader._layout = _layout_of(text[header : text.find(b"\n", marker)])
-        return record
-
-
-class _Field(NamedTuple):
-    """A figure as a record prints it: the text before its value, but for the spaces that align it; the value, if the
-    next record will have the same; whether it has an exponent; and the spaces behind it."""
-
-    head: bytes
-    fixed: bytes
-    exponent: bool
-    tail: bytes
-
-    @property
-    def name(self) -> bytes:
-        """The name of the figure, without the colon and blanks around it."""
-        return self.head[:-1].strip()
-
-    @property
-    def pattern(self) -> bytes:
-        """A regular expression for the values that the next record may have there.
-
-        That is the ``fixed`` one, or any plain number.
-        """
-        sign = b"" if _is_loss(self.name) else b"-?"
-        return re.escape(self.fixed) or sign + _DIGITS + _EXPONENT * self.exponent
-
-
-def _layout_of(line: bytes) -> _Layout | None:
-    """The layout of a record's line, from its header on; None where it is not plain enough to expect another."""
-    _, *parts = line.split(b"|")
-    barred = bool(parts) and not parts[-1].strip()
-    fields = []
-    for part in parts[:-1] if barred else parts:
-        printed = _FIELD.fullmatch(part)
-        value = _PLAIN.fullmatch(printed[2]) if printed else None
-        if printed is None or value is None:
-            return None
-        field = _Field(printed[1], b"", value[1] is not None, printed[3])
-        if field.name in USUALLY_ZERO:
-            field = field._replace(fixed=b"0", exponent=False)
-        elif field.name == SCALE:
-            field = field._replace(fixed=value[0], exponent=False)
-        fields.append(field)
-    names = [field.name for field in fields]
-    if not all(names) or len({*names}) < len(names) or b"\x1b" in line:
-        return None
-    kinds: list[LogFormat] = []
-    for marker, kind in MARKERS.items():
-        kinds += [kind] * sum(name.count(marker) for name in names)
-    if len(kinds) != 1 or SECONDS[kinds[0]][0] not in names:
-        return None
-    return _layout(tuple(fields), kinds[0], barred=barred)
-
-
-@functools.lru_cache(maxsize=64)
-def _layout(fields: tuple[_Field, ...], kind: LogFormat, *, barred: bool) -> _Layout:
-    """Return the layout of records that have these ``fields``, with its compiled pattern.
-
-    It is kept, as making it takes long. ``barred``: the line ends with a bar.
-    """
-    names = [field.name for field in fields]
-    wanted = [next((name for name in figure if name in names), None) for figure in (SECONDS[kind][:1], *FIGURES)]
-    captured = [field.name for field in fields if field.name in wanted and not field.fixed]
-    patterns = []
-    for field in fields:
-        value = b"(%s)" % field.pattern if field.name in captured else field.pattern
-        patterns.append(b"%s +%s%s" % (re.escape(field.head), value, field.tail))
-    pattern = _PLAIN_HEADER + rb"\|".join(patterns) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
-    groups = [2 + captured.index(name) if name in captured else -2 for name in wanted[:-1]]
-    scale = next((float(field.fixed) for field in fields if field.name == SCALE), None)
-    return _Layout(tuple(map(readable, names)), scale, re.compile(pattern), itemgetter(0, 1, *groups, -1))

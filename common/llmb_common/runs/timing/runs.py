@@ -125,9 +125,11 @@ def judge(
     if unhealthy := _first_unhealthy(content, window):
         return unhealthy
     # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
-    earlier = replace(content, iterations=content.replaced)
-    if content.replaced and (unhealthy := _first_unhealthy(earlier, Window(1, 0))):
-        return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
+    if content.replaced:
+        earlier = replace(content, iterations=content.replaced)
+        unhealthy = _first_unhealthy(earlier, Window(1, 0))
+        if unhealthy:
+            return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
     final, last = _final_index(content, planned), iterations[-1].index
     if not planned.alive and last < final and (planned.told or not planned.failure):
         told = _told_to_end(ending(), planned, last, final)

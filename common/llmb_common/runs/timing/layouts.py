@@ -1,0 +1,197 @@
+"""Records of iterations, read fast: those of one log are alike but for their numbers.
+
+A series of records is held against the layout of the one before it (its names, their order), in one regular expression.
+That is so narrow (names to the letter, plain values, no escape sequence near) that whatever it matches is a record for
+``records.parse_record`` too, and the same one: a test compares the two on damaged logs. Everything else goes to that.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from llmb_common.runs.timing.records import (
+    FIGURES,
+    LONGEST,
+    MARKERS,
+    REACH,
+    RECORD_BYTES,
+    SCALE,
+    SECONDS,
+    USUALLY_ZERO,
+    Iteration,
+    is_loss,
+    parse_record,
+    readable,
+)
+
+_PLAIN_HEADER = rb"iteration +(\d{1,12})/ *(\d{1,12}) *\|"
+_DIGITS = rb"\d{1,12}\.?\d{0,18}"
+_EXPONENT = rb"[eE][-+]\d\d"
+_PLAIN = re.compile(b"-?%s(%s)?" % (_DIGITS, _EXPONENT))
+"""NaN, infinity and words go the thorough way. Neither a header nor another rank's print can be made of it."""
+
+_FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
+
+
+class _Layout(NamedTuple):
+    """``pattern`` matches a record of this layout. Its groups are index, total, and some figures.
+
+    What hardly ever changes is spelt out in it, because turning text into numbers takes time: the counts of skipped and
+    of NaN steps are 0, and the loss scale is that of the record before.
+    """
+
+    marker: bytes
+    names: tuple[str, ...]
+    scale: float | None
+    pattern: re.Pattern[bytes]
+    time: int
+    """The group of the time, counted from 0."""
+    figures: tuple[int | None, ...]
+    """Those of TFLOP/s, loss, gradient norm, learning rate and MTP loss; None: the layout does not have it."""
+
+    def records(self, rows: Sequence[tuple[bytes, ...]]) -> list[Iteration | None]:
+        """Return the records of ``rows``, which have the groups of ``pattern``; None for one whose time cannot be."""
+        if not rows:
+            return []
+        columns = list(zip(*rows, strict=True))
+        kind = MARKERS[self.marker]
+        divisor = SECONDS[kind][1]
+        seconds = [float(value) / divisor for value in columns[self.time]]
+        none: Iterable[None] = itertools.repeat(None)
+        tflops, loss, grad_norm, rate, mtp_loss = [
+            none if group is None else map(float, columns[group]) for group in self.figures
+        ]
+        same = itertools.repeat
+        # fmt: off
+        values = zip(
+            map(int, columns[0]), map(int, columns[1]), seconds, tflops, loss, grad_norm,
+            same(0), same(False), same(kind == "nemo"), same(()), rate, same(self.scale), mtp_loss, same(self.names),
+            same(()), strict=False,
+        )
+        # fmt: on
+        # Tuples straight away: the class's own constructor takes half as long again.
+        records: list[Iteration | None] = list(map(tuple.__new__, same(Iteration), values))
+        if min(seconds) > 0 and max(seconds) < LONGEST:
+            return records
+        return [record if 0 < time < LONGEST else None for record, time in zip(records, seconds, strict=True)]
+
+
+class RecordReader:
+    """Reads records, and remembers how they are laid out."""
+
+    def __init__(self) -> None:
+        self._layout: _Layout | None = None
+        """Of the last record that went the thorough way."""
+
+    def read(self, text: bytes, found: Sequence[tuple[int, bytes]]) -> list[Iteration | None]:
+        """Return the record of an iteration around each of the markers ``found``, given by their positions in ``text``.
+
+        None for a record of which any part that matters is missing or cut.
+        """
+        records: list[Iteration | None] = []
+        layout = self._layout
+        rows: list[tuple[bytes, ...]] = []  # of the records since the last that went the thorough way
+        escapes = b"\x1b" in text
+        for position, marker in found:
+            first = position - REACH if position > REACH else 0
+            header = text.rfind(b"iteration ", first, position)
+            if layout is not None and header >= 0 and marker == layout.marker:
+                match = layout.pattern.match(text, header, position + RECORD_BYTES)
+                # An escape sequence may take letters of what follows it.
+                if match and match.end() > position and not (escapes and text.find(b"\x1b", first, header) >= 0):
+                    rows.append(match.groups())
+                    continue
+            if layout is not None:
+                records += layout.records(rows)
+                rows = []
+            record = parse_record(text, position, MARKERS[marker])
+            if record is not None:
+                layout = _layout_of(text[header : text.find(b"\n", position)])
+            records.append(record)
+        if layout is not None:
+            records += layout.records(rows)
+        self._layout = layout
+        return records
+
+
+class _Field(NamedTuple):
+    """A figure as a record prints it: the text before its value, but for the spaces that align it; the value, if the
+    next record will have the same; whether it has an exponent; and the spaces behind it."""
+
+    head: bytes
+    fixed: bytes
+    exponent: bool
+    tail: bytes
+
+    @property
+    def name(self) -> bytes:
+        """The name of the figure, without the colon and blanks around it."""
+        return self.head[:-1].strip()
+
+    @property
+    def pattern(self) -> bytes:
+        """A regular expression for the values that the next record may have there.
+
+        That is the ``fixed`` one, or any plain number.
+        """
+        sign = b"" if is_loss(self.name) else b"-?"
+        return re.escape(self.fixed) or sign + _DIGITS + _EXPONENT * self.exponent
+
+
+def _layout_of(line: bytes) -> _Layout | None:
+    """The layout of a record's line, from its header on; None where it is not plain enough to expect another."""
+    _, *parts = line.split(b"|")
+    barred = bool(parts) and not parts[-1].strip()
+    fields = []
+    for part in parts[:-1] if barred else parts:
+        printed = _FIELD.fullmatch(part)
+        value = _PLAIN.fullmatch(printed[2]) if printed else None
+        if printed is None or value is None:
+            return None
+        field = _Field(printed[1], b"", value[1] is not None, printed[3])
+        if field.name in USUALLY_ZERO:
+            field = field._replace(fixed=b"0", exponent=False)
+        elif field.name == SCALE:
+            field = field._replace(fixed=value[0], exponent=False)
+        fields.append(field)
+    names = [field.name for field in fields]
+    if not all(names) or len({*names}) < len(names) or b"\x1b" in line:
+        return None
+    markers: list[bytes] = []
+    for marker in MARKERS:
+        markers += [marker] * sum(name.count(marker) for name in names)
+    if len(markers) != 1 or SECONDS[MARKERS[markers[0]]][0] not in names:
+        return None
+    return _layout(tuple(fields), markers[0], barred=barred)
+
+
+@functools.lru_cache(maxsize=64)
+def _layout(fields: tuple[_Field, ...], marker: bytes, *, barred: bool) -> _Layout:
+    """Return the layout of records that have these ``fields``, with its compiled pattern.
+
+    It is kept, as making it takes long. ``marker`` is in one of the names. ``barred``: the line ends with a bar.
+    """
+    names = [field.name for field in fields]
+    time = SECONDS[MARKERS[marker]][0]
+    tflops, loss, grad_norm, _, _, rate, mtp_loss, _ = [
+        next((name for name in figure if name in names), None) for figure in FIGURES
+    ]
+    wanted = (tflops, loss, grad_norm, rate, mtp_loss)
+    captured = [field.name for field in fields if field.name in (time, *wanted)]
+    patterns = []
+    for field in fields:
+        value = b"(%s)" % field.pattern if field.name in captured else field.pattern
+        patterns.append(b"%s +%s%s" % (re.escape(field.head), value, field.tail))
+    pattern = _PLAIN_HEADER + rb"\|".join(patterns) + (rb"\|" if barred else b"") + rb"[ \r]*\n"
+    return _Layout(
+        marker,
+        tuple(map(readable, names)),
+        next((float(field.fixed) for field in fields if field.name == SCALE), None),
+        re.compile(pattern),
+        2 + captured.index(time),
+        tuple(None if name is None else 2 + captured.index(name) for name in wanted),
+    )
