@@ -138,6 +138,15 @@ def test_nothing_heavy_is_imported_for_help_and_list(tmp_path: Path, arguments: 
     assert done.stderr.splitlines()[-1] == ""
 
 
+def test_a_job_that_is_not_followed_loads_nothing_that_measures_runs(tmp_path: Path) -> None:
+    code = "import sys; from llmb_run.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    words = ["single", "-w", "grok1", "-s", "smoke", "--dry-run"]
+    env = {**os.environ, "LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "local"}
+    done = subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=600)
+    assert done.stdout.startswith("#!/bin/bash")
+    assert "llmb_common.measured.measure" not in done.stderr.split()
+
+
 def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **variables}
     command = [sys.executable, "-m", "llmb_run", *arguments]
