@@ -6,10 +6,10 @@ set -euo pipefail
 
 recipe=$(readlink -f -- "${BASH_SOURCE[0]}")
 recipe=${recipe%/*}
-if [[ ! -f $recipe/../common/find_python.sh ]]; then
+if [[ ! -f ${recipe%/*}/common/find_python.sh ]]; then
   printf 'error: %s is not in a clone of the repository\n  -> run launch.sh from the clone\n' "$recipe" >&2
   exit 3
 fi
 # shellcheck source-path=SCRIPTDIR source=../common/find_python.sh
-. "$recipe/../common/find_python.sh"
+. "${recipe%/*}/common/find_python.sh"
 run_library llmb_common.submission.launch "$recipe" "$@"

@@ -1,7 +1,8 @@
 """Every generated file: ``python -m tools [--write] [PART ...]``.
 
 After a change of a recipe, a GPU type, a column, a signature or a published result. Without ``--write``
-it names those that are out of date. The parts are ``readmes``, ``reference`` and ``kernel``; by default, all.
+it names those that are out of date. The parts are ``recipes``, ``readmes``, ``reference`` and ``kernel``; by default,
+all.
 """
 
 from __future__ import annotations
@@ -13,9 +14,18 @@ from pathlib import Path
 
 from llmb_common.base.files import write_atomic
 from llmb_common.base.outcome import guarded
+from llmb_common.recipes.folders import recipe_folders, recipes_root
+from llmb_common.recipes.loading import COMPILED, compiled
 from tools import kernel_lines, readmes, reference
 
+
+def compiled_recipes() -> dict[Path, str]:
+    """The ``recipe.json`` of all recipes."""
+    return {folder / COMPILED: compiled(folder / "recipe.yaml") for folder in recipe_folders(recipes_root())}
+
+
 PARTS: dict[str, Callable[[], dict[Path, str]]] = {
+    "recipes": compiled_recipes,
     "readmes": readmes.files,
     "reference": reference.files,
     "kernel": kernel_lines.files,

@@ -122,17 +122,29 @@ def test_every_program_says_its_version(module: str, arguments: list[str], progr
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list"], ["list", "-w", "mbridge"]])
-def test_nothing_heavy_is_imported_for_help_and_list(arguments: list[str]) -> None:
+def test_nothing_heavy_is_imported_for_help_and_list(tmp_path: Path, arguments: list[str]) -> None:
     """Not even indirectly: each of these takes longer to import than the command itself."""
+    (tmp_path / "cluster_config.yaml").write_text("slurm:\n  account: a\nenvironment: {NCCL_DEBUG: WARN}\n")
     code = (
         "import sys; from llmb_run.main import main; main(sys.argv[1:]);"
-        "heavy = {'rich', 'requests', 'questionary', 'huggingface_hub', 'sqlite3', 'jinja2'};"
-        "heavy |= {'yaml', 'msgspec'} if '--help' in sys.argv else set();"
+        "heavy = {'rich', 'requests', 'questionary', 'huggingface_hub', 'sqlite3', 'jinja2', 'yaml'};"
+        "heavy |= {'msgspec'} if '--help' in sys.argv else set();"
         "print(*sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, timeout=600)
+    command = [sys.executable, "-c", code, *arguments]
+    env = {**os.environ, "LLMB_INSTALL": str(tmp_path)}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0
     assert done.stderr.splitlines()[-1] == ""
+
+
+def test_a_job_that_is_not_followed_loads_nothing_that_measures_runs(tmp_path: Path) -> None:
+    code = "import sys; from llmb_run.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    words = ["single", "-w", "grok1", "-s", "smoke", "--dry-run"]
+    env = {**os.environ, "LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "local"}
+    done = subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=600)
+    assert done.stdout.startswith("#!/bin/bash")
+    assert "llmb_common.measured.measure" not in done.stderr.split()
 
 
 def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:

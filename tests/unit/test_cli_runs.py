@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.hostlist import expand
+from llmb_common.submission.observe import Observation
+from llmb_run.actions import jobs
+from llmb_run.following import LiveRun
 from llmb_run.terminal import clock, span
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
@@ -133,6 +136,21 @@ def test_an_exact_retry_starts_the_same_script(here: Cli, texts: Texts) -> None:
         name = here("show", word, "--json").data["record"]["name"]
         scripts.append(here("show", word, "--script").out.replace(name, "NAME").replace(word, "ID"))
     assert scripts[0] == scripts[1]
+
+
+def test_the_log_of_a_run_that_is_seen_to_end_is_read_once(cli: Cli) -> None:
+    ended = make_run(cli.install, state="RUNNING", log=steady_log(5740.0)).with_state("COMPLETED")
+    read: list[Path] = []
+
+    def last_step(log: Path) -> dict[str, float]:
+        read.append(log)
+        return {"step": 50, "step_seconds": 5.74}
+
+    cli.patch.setattr(jobs, "look_at", lambda folders: [LiveRun(Observation(ended))])
+    cli.patch.setattr(jobs, "_last_step", last_step)
+    (line,) = cli("jobs", "--json").data["runs"]
+    assert (line["state"], line["live"], line["step"]) == ("COMPLETED", False, 50)
+    assert read == [ended.paths.log]
 
 
 def test_json_has_the_last_step_of_a_run_that_has_ended_and_a_table_reads_no_log_for_it(cli: Cli) -> None:

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import RecipeError, RequestError
-from llmb_common.recipes import folders
+from llmb_common.recipes import folders, loading
 from llmb_common.recipes.folders import recipe_folders, recipes_root, workload_in
-from llmb_common.recipes.loading import load_recipe
+from llmb_common.recipes.loading import COMPILED, compiled, load_recipe
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.recipe import Flops, Recipe, RecipeDefaults, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, PublishedResult, Row, Variant
@@ -101,6 +101,35 @@ def test_what_does_not_fit_together_is_refused(tmp_path: Path, old: str, new: st
     with pytest.raises(RecipeError, match=re.escape(message)) as caught:
         load_recipe(folder)
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", [folder.name for folder in recipe_folders(ROOT)])
+def test_a_compiled_recipe_says_what_its_yaml_says(tmp_path: Path, name: str) -> None:
+    """``python -m tools --write recipes`` makes it again."""
+    assert (ROOT / name / COMPILED).read_text() == compiled(ROOT / name / "recipe.yaml")
+    for file in ("recipe.yaml", COMPILED):
+        shutil.copy(ROOT / name / file, tmp_path)
+    with_both = load_recipe(tmp_path)
+    (tmp_path / COMPILED).unlink()
+    loading._recipe.cache_clear()
+    assert load_recipe(tmp_path) == with_both
+
+
+@pytest.mark.parametrize(
+    ("yaml", "beside", "title"),
+    [
+        (GOOD, None, "compiled"),
+        (GOOD.replace("title: Grok-1\n", "title: Grok-2\n"), None, "Grok-2"),
+        (GOOD, "[5858,965405", "Grok-1"),
+        (GOOD, '[1,2,{"schema":2}]', "Grok-1"),
+    ],
+    ids=["whole", "edited", "cut off", "of another release"],
+)
+def test_only_the_compiled_recipe_of_this_very_text_is_taken(tmp_path, yaml: str, beside: str | None, title: str):
+    marked = (ROOT / "grok1" / COMPILED).read_text().replace('"title":"Grok-1"', '"title":"compiled"')
+    (tmp_path / "recipe.yaml").write_text(yaml)
+    (tmp_path / COMPILED).write_text(marked if beside is None else beside)
+    assert load_recipe(tmp_path).title == title
 
 
 def test_a_folder_without_a_recipe(tmp_path: Path):

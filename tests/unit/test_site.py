@@ -110,6 +110,18 @@ def test_the_program_is_asked_once_and_again_when_it_was_replaced(programs: Prog
         assert calls.read_text() == "x\n" * (at + 1)
 
 
+def test_the_driver_is_asked_once_and_again_where_it_found_none_or_was_replaced(
+    programs: Programs, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
+    for at, (product, asked) in enumerate([("", 3), ("NVIDIA H100 80GB HBM3", 4), ("NVIDIA B200", 5)]):
+        programs.runs("nvidia-smi", f"echo x >>'{calls}'\n" + (f"echo '{product}'" if product else "exit 9"))
+        os.utime(tmp_path / "nvidia-smi", (at, at))
+        types = {look().gpu_type for _ in range(3)}
+        assert types == {{"": "cpu", "NVIDIA H100 80GB HBM3": "h100", "NVIDIA B200": "b200"}[product]}
+        assert calls.read_text() == "x\n" * asked
+
+
 @pytest.mark.parametrize(
     ("lines", "types"),
     [

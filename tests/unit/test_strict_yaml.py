@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -74,6 +75,18 @@ l: ~/x
 m:
 n: []
 o: a#b
+p:
+  q: 1
+
+  "0.7": x # k
+  r:
+      s: [a]
+  # comment
+  t: {u: 1, 'v.w': /x y} # k
+  x:
+  - b
+y: {}
+z: ü
 """
 
 
@@ -81,13 +94,38 @@ def test_a_flat_file_is_the_same_without_a_yaml_parser() -> None:
     data, lines = load_flat(FLAT, "x")
     full, all_lines = load_text(FLAT, "x")
     assert data == full
-    assert lines == {path: line for path, line in all_lines.items() if path in lines}
-    assert set(lines) == {f"$.{key}" for key in full}
+    assert lines | {"$": all_lines["$"]} == all_lines
+
+
+ENDS = ("a", "b:", "c: ", "- ", "[a, b]", "{a: 1}", "{a: 1, ", "[", "}", ",", " #", "#", "'", "é", "\u2028")
+LINES = ("a: 1", "b:", "c: x", "- d", "- e", "'f':", "g: {a: 1, b: x}", "h: [a, 'b']", "i: x # k", "# k", "", "j k")
+
+
+def test_whatever_is_read_without_a_yaml_parser_is_what_the_parser_reads() -> None:
+    chance = random.Random(1)
+    read = 0
+    for _ in range(4000):
+        lines = [chance.choice((0, 0, 2, 2, 4)) * " " + chance.choice(LINES) for _ in range(chance.randint(1, 6))]
+        if chance.random() < 0.5:
+            lines[chance.randrange(len(lines))] += "".join(chance.choices(ENDS, k=chance.randint(1, 3)))
+        text = "\n".join(lines)
+        try:
+            data, at = load_flat(text, "x")
+        except NotFlatError:
+            continue
+        except ConfigError:
+            with pytest.raises(ConfigError):
+                load_text(text, "x")
+            continue
+        full, all_at = load_text(text, "x")
+        assert (repr(data), at | {"$": all_at["$"]}) == (repr(full), all_at), text
+        read += 1
+    assert read > 200
 
 
 def test_a_value_on_a_line_is_what_the_parser_reads() -> None:
     data, _ = load_text(FLAT, "x")
-    alone = {key: value for key, value in data.items() if not isinstance(value, list)}
+    alone = {key: value for key, value in data.items() if not isinstance(value, list | dict)}
     assert {key: value_on_line(FLAT, key) for key in alone} == alone
     assert value_on_line("x: {a: 1}\n  a: 2\n# a: 3\nb: 'it''s'", "a") is None, "no key at the top"
     assert value_on_line("b: 'it''s'", "b") is None, "for a parser"
@@ -96,8 +134,18 @@ def test_a_value_on_a_line_is_what_the_parser_reads() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("a: b: c", "a: *x", "a: {b: 1}", "a: |\n  x", "- a", "a: b\n c", "a: b\n- c", "a: 'it''s'"),
-        *("a:\n  b: c", "a: x:", "a: [b", "a: '\\x41'", "a: [[b]]", "{a: b}", "a: !!str b", "? a", "a: 'b' c", "--- "),
+        *("a: b: c", "a: *x", "a: {b: {c: 1}}", "a: |\n  x", "- a", "a: b\n c", "a: b\n- c", "a: 'it''s'", "# a"),
+        *(
+            "a:\n  b: c\n d: e",
+            "a:\n- b: c",
+            "a: b\n  c: d",
+            "a: [b,]",
+            "a: {b}",
+            "a: [b # c]",
+            "a: {b: 1, b: 2}",
+            "a:\tb",
+        ),
+        *("a: x:", "a: [b", "a: '\\x41'", "a: [[b]]", "{a: b}", "a: !!str b", "? a", "a: 'b' c", "--- "),
     ],
 )
 def test_any_other_text_is_left_to_the_parser(text: str) -> None:

@@ -83,14 +83,14 @@ def jobs(
 
 
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
-    """The runs as ``jobs --json`` has them: ``lines``, with the last step of those that have ended.
+    """The runs as ``jobs --json`` has them: ``lines``, with the last step of those that nobody asked for yet.
 
     Changes ``lines``. Only the first ``MOST_LOGS`` logs are read.
     """
     logs = {str(row.folder): row.log for row in rows}
-    for line in lines[:MOST_LOGS]:
-        if not line["live"]:
-            line.update(_last_step(logs[line["folder"]]))
+    for at, line in enumerate(lines):
+        if "step" not in line:
+            line.update(_last_step(logs[line["folder"]]) if at < MOST_LOGS else {"step": None, "step_seconds": None})
     return {"runs": lines}
 
 
@@ -141,10 +141,10 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
 
 
 def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
-    """A run as JSON values: as observed in ``run``, with its progress; None: as in the index, with why it failed."""
+    """A run as JSON values: as observed in ``run``, with its last step; None: as in the index, with why it failed."""
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
-        return {**run_as_json(row), "cause": cause, "live": False, "step": None, "step_seconds": None}
+        return {**run_as_json(row), "cause": cause, "live": False}
     line = {**run_as_json(row_of(run.record)), "detail": run.remark(), "cause": None, "live": run.live}
     return line | _last_step(row.log)
 

@@ -25,11 +25,9 @@ from llmb_common.results.steps import StepTime
 from llmb_common.runs.timing.window import Window, read_window
 from llmb_run import columns
 from llmb_run.app import refuse_beside_json
-from llmb_run.comparing.fabrics import are_fabrics, compared
 from llmb_run.results import groups, series
 from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
-from llmb_run.results.nccl import are_nccl_tests, nccl_results
 from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
 from llmb_run.results.selected import selected
@@ -81,8 +79,11 @@ def results(
         )
     if alarm and output == "csv":
         raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
-    if are_nccl_tests(runs):
-        return _in_form(output, *nccl_results(runs))
+    if runs:
+        from llmb_run.results.nccl import are_nccl_tests, nccl_results  # fabrics come with it
+
+        if are_nccl_tests(runs):
+            return _in_form(output, *nccl_results(runs))
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
         return _alarm(output, workspace, runs, filters, measured)
@@ -198,6 +199,8 @@ def compare(first: str, second: str) -> Result:
     Raises:
         RequestError: a word names no recorded run, or a run is on both sides
     """
+    from llmb_run.comparing.fabrics import are_fabrics, compared  # most ask for results
+
     if are_fabrics([first, second]):
         return compared(first, second)
     workspace = Workspace()

@@ -8,15 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import columns_of_terminal
 from llmb_common.base.run_states import is_live
-from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.results.groups import boards, group, ranking_text
-from llmb_run.results.one_line import result_line
-from llmb_run.results.short_runs import over_common_steps
-from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command
 
 
@@ -34,6 +28,14 @@ def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False)
     jobs: list[Mapping[str, Any]] = [job for job in started.data["jobs"] if not job["error"]]
     if not jobs or any(is_live(job["state"]) for job in jobs):
         return started
+    # What measures runs takes a third of the command to import, and most jobs are queued.
+    from llmb_common.base.printable import columns_of_terminal
+    from llmb_common.measured.measure import measure
+    from llmb_run.results.groups import boards, group, ranking_text
+    from llmb_run.results.one_line import result_line
+    from llmb_run.results.short_runs import over_common_steps
+    from llmb_run.results.summary import Summary
+
     folders = [Path(job["folder"]) for job in jobs]
     records: dict[Path | None, RunRecord] = {folder: load_record(folder) for folder in folders}
     found = [run for run in measure(folders, workspace, known=records) if run.record is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -38,6 +39,7 @@ def minor(release: str) -> str:
     return ".".join(release.split(".")[:2])
 
 
+@functools.cache  # a file of published results has a few releases, thousands of times
 def order(release: str) -> tuple[int, ...]:
     """Return the first three numbers of a release, to compare releases with; what follows them (rc1) does not count."""
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])

@@ -16,7 +16,6 @@ import errno
 import os
 import selectors
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -372,6 +371,8 @@ def loopback_problem() -> EnvironmentLacks | None:
     None where they can. As in a network namespace whose ``lo`` nobody has brought up: there a job would try for
     minutes.
     """
+    import socket  # all others who ask a program do without
+
     try:
         with socket.create_server(("127.0.0.1", 0)) as server:
             socket.create_connection(server.getsockname(), timeout=5).close()

@@ -47,7 +47,7 @@ def robust_deviation(values: Sequence[float]) -> float:
     A few odd values do not widen it.
     """
     middle = median(sorted(values))
-    return 1.4826 * median(sorted(abs(value - middle) for value in values))
+    return 1.4826 * median(sorted([abs(value - middle) for value in values]))
 
 
 def median(ordered: Sequence[float]) -> float:

@@ -91,46 +91,144 @@ class NotFlatError(Exception):
     """The text has more than plain keys and values, so that a YAML parser must read it."""
 
 
-_FLAT_LINE = re.compile(r"(?P<key>[A-Za-z_]\w*):(?: +(?P<value>.*))?\Z| *- +(?P<item>.*)\Z")
+_FLAT_LINE = re.compile(
+    r"""(?P<quote>["']?)(?P<key>[A-Za-z_]\w*|(?<=["'])[\w.-]+)(?P=quote):(?: +(?P<value>.*))?\Z|- +(?P<item>.*)\Z"""
+)
 _NO_COLON = re.compile(r"[A-Za-z_][^:]*\Z")
-_FLAT_LIST = re.compile(r"\[(.*)\](?: +#.*)?\Z")
+_FLAT_LIST = re.compile(r"\[([^#]*)\](?: +#.*)?\Z")
+_FLAT_MAPPING = re.compile(r"\{([^#]*)\}(?: +#.*)?\Z")
 _FLAT_VALUE = re.compile(
     r"""'(?P<single>[^'\\]*)'|"(?P<double>[^"\\]*)"|(?P<plain>(?:[\w/.~](?:(?!: |:\Z| +#)[^\[\]{}])*)?)"""
 )
 _COMMENT = re.compile(r"(?: +#.*)?\Z")
+_CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
+"""Tabs, other line breaks, and what YAML does not allow."""
+
+
+class _FlatReader:
+    """Reads the lines of a text one after the other; ``result`` and ``lines`` are what ``load_text`` returns.
+
+    ``open`` are the mappings that the next line may belong to, each with its indentation and path, the innermost last.
+    ``listed`` is the list that the next line may be an item of, with the indentation of its items.
+    """
+
+    def __init__(self, where: str, error: type[LLMBError]) -> None:
+        self.result: dict[str, Any] = {}
+        self.lines: Lines = {}
+        self.open: list[tuple[int, dict[str, Any], str]] = [(0, self.result, "$")]
+        self.key: str | None = None
+        """The last key, where nothing stands after its colon: its value may follow."""
+        self.listed: tuple[int, list[Any]] | None = None
+        self.where = where
+        self.error = error
+
+    def read(self, line: str, number: int) -> None:
+        """Read one line, which is not empty and no comment, without blanks at its end.
+
+        Raises:
+            LLMBError: the class ``error``: a key is there twice, or has no colon
+            NotFlatError: it is anything else than a key with a plain value, or an item of a list
+        """
+        content = line.lstrip(" ")
+        indentation = len(line) - len(content)
+        found = _FLAT_LINE.match(content)
+        if found is None:
+            if self.result and self.key is None and self.listed is None and not indentation and _NO_COLON.match(line):
+                location = f"{self.where}:{number}"
+                raise self.error(f"{location}: not valid YAML: no ':' after the key", remedy="correct that line")
+            raise NotFlatError(self.where)
+        if found["key"] is None:
+            self._item(found["item"], indentation, number)
+        else:
+            self._pair(found["key"], (found["value"] or "").lstrip(" "), indentation, number)
+
+    def _item(self, text: str, indentation: int, number: int) -> None:
+        """Read the item ``text`` of a list under the last key."""
+        outside, mapping, path = self.open[-1]
+        if self.key is not None and indentation >= outside:
+            self.listed = (indentation, [])
+            mapping[self.key] = self.listed[1]
+            self.key = None
+        if self.listed is None or self.listed[0] != indentation:
+            raise NotFlatError(self.where)
+        items = self.listed[1]
+        name = next(reversed(mapping))
+        self.lines[f"{path}.{name}[{len(items)}]"] = number
+        items.append(_flat_value(text))
+
+    def _pair(self, key: str, text: str, indentation: int, number: int) -> None:
+        """Read ``key: text``."""
+        outside, mapping, path = self.open[-1]
+        if indentation > outside:
+            if self.key is None:
+                raise NotFlatError(self.where)
+            inner: dict[str, Any] = {}
+            mapping[self.key] = inner
+            self.open.append((indentation, inner, f"{path}.{self.key}"))
+        while self.open[-1][0] > indentation:
+            self.open.pop()
+        own, mapping, path = self.open[-1]
+        if own != indentation or len(self.open) > _DEEPEST:
+            raise NotFlatError(self.where)
+        if key in mapping:
+            raise _duplicate(key, self.lines[f"{path}.{key}"], f"{self.where}:{number}", self.error)
+        text = "" if text.startswith("#") else text
+        self.lines[f"{path}.{key}"] = number
+        mapping[key] = self._value(text, f"{path}.{key}", number)
+        self.key = None if text else key
+        self.listed = None
+
+    def _value(self, text: str, path: str, number: int) -> Any:
+        """The value that ``text`` says, which may be a list or a mapping of plain values in one line."""
+        if inside := _FLAT_LIST.match(text):
+            values = [_flat_value(item) for item in self._parts(inside[1])]
+            self.lines.update({f"{path}[{position}]": number for position in range(len(values))})
+            return values
+        if inside := _FLAT_MAPPING.match(text):
+            found: dict[str, Any] = {}
+            for item in self._parts(inside[1]):
+                pair = _FLAT_LINE.match(item)
+                if pair is None or pair["value"] is None or pair["key"] in found:
+                    raise NotFlatError(self.where)
+                found[pair["key"]] = _flat_value(pair["value"].lstrip(" "))
+                self.lines[f"{path}.{pair['key']}"] = number
+            return found
+        return _flat_value(text)
+
+    def _parts(self, inside: str) -> list[str]:
+        """What stands between the commas of a list or a mapping in one line; empty: it has nothing.
+
+        Raises:
+            NotFlatError: nothing stands before or behind a comma
+        """
+        parts = [part.strip(" ") for part in inside.split(",")]
+        if parts == [""]:
+            return []
+        if "" in parts:
+            raise NotFlatError(self.where)
+        return parts
 
 
 def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[dict[str, Any], Lines]:
-    """As ``load_text``, without a YAML parser: lines of ``KEY: VALUE``, and lists of plain values.
+    """As ``load_text``, without a YAML parser: keys with plain values, or with mappings and lists of such.
+
+    To import that parser takes as long as a bare Python does to start.
 
     Raises:
         LLMBError: the class ``error``: a key is there twice, or has no colon.
         NotFlatError: it holds anything else, perhaps a mistake: then ``load_text`` says which.
     """
-    result: dict[str, Any] = {}
-    lines: Lines = {}
-    key, listed = "", False
-    for number, line in enumerate(map(str.rstrip, text.split("\n")), start=1):
-        if not line or line.lstrip().startswith("#"):
-            continue
-        found = _FLAT_LINE.match(line)
-        if found is not None and found["key"] in result:
-            raise _duplicate(found["key"], lines[f"$.{found['key']}"], f"{where}:{number}", error)
-        if found is None and result and not listed and _NO_COLON.match(line):
-            raise error(f"{where}:{number}: not valid YAML: no ':' after the key", remedy="correct that line")
-        if found is None or (found["key"] is None and not listed):
-            raise NotFlatError(where)
-        if found["key"] is None:
-            result[key] = [*(result[key] or []), _flat_value(found["item"])]
-            continue
-        key, value = found["key"], (found["value"] or "").lstrip()
-        value = "" if value.startswith("#") else value
-        inside = _FLAT_LIST.match(value)
-        items = inside[1].split(",") if inside and inside[1].strip() else []
-        result[key] = [_flat_value(item.strip()) for item in items] if inside else _flat_value(value)
-        lines[f"$.{key}"] = number
-        listed = not value
-    return result, lines
+    text = text.replace("\r\n", "\n")
+    if _CONTROL.search(text):
+        raise NotFlatError(where)
+    reader = _FlatReader(where, error)
+    for number, line in enumerate(text.split("\n"), start=1):
+        content = line.strip(" ")
+        if content and not content.startswith("#"):
+            reader.read(line.rstrip(" "), number)
+    if not reader.result:
+        raise NotFlatError(where)
+    return reader.result, reader.lines
 
 
 def value_on_line(text: str, key: str) -> Any:

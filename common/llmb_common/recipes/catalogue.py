@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -308,14 +308,10 @@ class Catalogue:
         if gpus and gpu is None:
             return
         for entry in self.index:
-            name = entry.variant(self._base.name)
-            if (
-                gpu in (None, entry.gpu)
-                and size in (None, entry.model)
-                and variant in (None, name)
-                and dtype in (None, entry.dtype)
-            ):
-                yield self._row(entry, name)
+            if gpu in (None, entry.gpu) and size in (None, entry.model) and dtype in (None, entry.dtype):
+                name = entry.variant(self._base.name)
+                if variant in (None, name):
+                    yield self._row(entry, name)
 
     def _row(self, entry: FunctionName, variant: str) -> Row:
         """The configuration row that one function stands for; ``variant`` is its CONFIG_VARIANT."""
@@ -338,9 +334,10 @@ class Catalogue:
 
 def _formula(gbs: int, gpus: int) -> str:
     """The global batch size as a formula of GPUs: each GPU keeps its number of samples at another scale."""
-    each = Fraction(gbs, gpus)
-    times = f"*{each.numerator}" if each.numerator > 1 else ""
-    return f"GPUs{times}" + (f"/{each.denominator}" if each.denominator > 1 else "")
+    common = math.gcd(gbs, gpus)
+    samples, of_gpus = gbs // common, gpus // common
+    times = f"*{samples}" if samples > 1 else ""
+    return f"GPUs{times}" + (f"/{of_gpus}" if of_gpus > 1 else "")
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

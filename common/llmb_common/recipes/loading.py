@@ -1,7 +1,13 @@
-"""Reading recipes: types by ``recipe``, and here what types cannot say."""
+"""Reading recipes: types by ``recipe``, and here what types cannot say.
+
+Beside a ``recipe.yaml`` may lie a ``recipe.json``, its checked content: to import a YAML parser takes as long as a bare
+Python does to start.
+"""
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from functools import lru_cache
@@ -15,6 +21,7 @@ from llmb_common.base.engines import ENGINES, is_newer
 from llmb_common.base.errors import RecipeError, did_you_mean
 from llmb_common.base.gpus import gpu_types, rows_of
 from llmb_common.base.strict_yaml import convert, load_text, read_text
+from llmb_common.base.structs import from_json
 from llmb_common.recipes.model import count_parameters
 from llmb_common.recipes.recipe import Recipe, find_row
 from llmb_common.recipes.rows import PublishedResult, Row, precision
@@ -41,15 +48,62 @@ def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
     Raises:
         RecipeError: it is wrong; with file and line
     """
-    data, lines = load_text(text, str(path), RecipeError)
-    recipe = convert(data, lines, Recipe, str(path), RecipeError)
+    recipe = _compiled_recipe(text, path) or _checked(text, path)
     files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file", "validation_file")}
     beside = {name: str(absolute.parent / file) for name, file in files.items() if file is not None}
-    if beside:
-        recipe = msgspec.structs.replace(recipe, **beside)
+    return msgspec.structs.replace(recipe, **beside) if beside else recipe
+
+
+def _checked(text: str, path: Path) -> Recipe:
+    """The recipe that the ``text`` of the recipe.yaml at ``path`` holds; names of other files are as it has them.
+
+    Raises:
+        RecipeError: it is wrong; with file and line
+    """
+    data, lines = load_text(text, str(path), RecipeError)
+    recipe = convert(data, lines, Recipe, str(path), RecipeError)
     for problem, remedy in _problems(recipe):
         raise RecipeError(f"{path}: {problem}", remedy=remedy)
     return recipe
+
+
+COMPILED = "recipe.json"
+
+
+class _Compiled(msgspec.Struct, frozen=True, array_like=True):
+    """The content of a ``recipe.json``: the length and CRC-32 of the YAML text that it was made from, and what that
+    says.
+    """
+
+    length: int
+    crc32: int
+    recipe: Recipe
+
+
+def compiled(path: Path) -> str:
+    """Return the text of the ``recipe.json`` that belongs to the recipe.yaml at ``path``.
+
+    Raises:
+        RecipeError: the recipe.yaml is wrong; with file and line
+    """
+    text = read_text(path, RecipeError)
+    _checked(text, path)
+    data, _ = load_text(text, str(path), RecipeError)
+    content = [len(text), zlib.crc32(text.encode()), data]
+    return json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _compiled_recipe(text: str, path: Path) -> Recipe | None:
+    """The recipe from the ``recipe.json`` beside ``path``, whose ``text`` is as when it was made; checked then.
+
+    None where there is none, it was made from another text, or by a release with other types.
+    """
+    try:
+        found: _Compiled = from_json(path.with_name(COMPILED).read_bytes(), _Compiled)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return None
+    same = (found.length, found.crc32) == (len(text), zlib.crc32(text.encode()))
+    return found.recipe if same else None
 
 
 Problems: TypeAlias = Iterator[tuple[str, str]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple, get_args
 
@@ -286,6 +287,10 @@ def read_results(path: Path) -> tuple[PublishedResult, ...]:
     return tuple(_result(row, together[row.function]) for row in rows)
 
 
+_AS_PRINTED = tuple(name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__)
+"""Fields of a result that are those of its printed row."""
+
+
 def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """The printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
@@ -294,9 +299,8 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
-    same = {name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__}
     return PublishedResult(
-        **{name: getattr(row, name) for name in same},
+        **{name: getattr(row, name) for name in _AS_PRINTED},
         tokens_per_second=row.tokens_per_second_per_gpu * row.gpus,
         # Of a row that belongs to a function, only its TFLOPS can be odd: another count of FLOPs than Bridge's.
         corrected={"tflops_per_gpu": row.tflops_of_bridge} if row.why and row.tflops_of_bridge is not None else {},
@@ -310,10 +314,12 @@ def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
 
     Empty where they agree. Two, so that an outlier makes none of its neighbours look odd.
     """
-    order = sorted({release_order(other.container) for other in rows})
+    releases = [release_order(other.container) for other in rows]
+    order = sorted(set(releases))
     position = order.index(release_order(row.container))
-    others = [other for other in rows if release_order(other.container) != order[position]]
-    others.sort(key=lambda other: abs(order.index(release_order(other.container)) - position))
+    steps_apart = [abs(order.index(release) - position) for release in releases]
+    in_time = sorted(zip(steps_apart, rows, strict=True), key=itemgetter(0))
+    others = [other for apart, other in in_time if apart]
     changes = [row.step_seconds / other.step_seconds - 1 for other in others[:2]]
     if not changes or min(map(abs, changes)) <= FAR_APART:
         return ""

@@ -9,10 +9,8 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.base.statistics import t_quantile
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.own_runs import Look, OwnRuns, OwnTime
-from llmb_common.results.scatter import STATED
 
 _NEWEST = 40
 """Runs of a configuration that count: systems change."""
@@ -66,6 +64,9 @@ def _own_time(seconds: Sequence[float]) -> OwnTime:
     That is so if runs scatter as stated, or as these do. These may all be of one day: that many runs know it well says
     nothing of another.
     """
+    from llmb_common.base.statistics import t_quantile
+    from llmb_common.results.scatter import STATED
+
     logs = [math.log(value) for value in seconds]
     middle = math.fsum(logs) / len(logs)
     degrees = STATED.run_degrees + len(logs) - 1

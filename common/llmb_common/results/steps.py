@@ -240,11 +240,15 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     is none.
     """
     iterations = timing.iterations
+    if len(iterations) < 2 * _TO_WARM_UP:
+        return []
     settled = [item.seconds for item in iterations[-(len(iterations) // _SETTLED) :]]
-    if len(iterations) < 2 * _TO_WARM_UP or (iterations[_TO_WARM_UP].seconds <= min(settled) and not timing.restarts):
+    level = statistics.median(settled)
+    # No start is slow for longer than usual where one of its first steps is not.
+    fastest = min(item.seconds for item in iterations[: _TO_WARM_UP + 1])
+    if fastest <= level and not timing.restarts:
         return []
     _, high = _usual(settled)
-    level = statistics.median(settled)
     found: list[Sequence[Iteration]] = []
     for start in (iterations[0].index, *timing.restarts):
         after = (item for item in iterations if item.index >= start)

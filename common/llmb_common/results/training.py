@@ -22,7 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from llmb_common.base.printable import first_few
-from llmb_common.base.statistics import robust_deviation
+from llmb_common.base.statistics import median, robust_deviation
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.timing.iterations import interval_of
 from llmb_common.runs.timing.records import Iteration
@@ -339,9 +339,10 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
         # Two leaps in a row are no measure of each other; between the others lies whatever falls or rises steadily.
         aside = len(around) // 4
         low, high = around[aside], around[-1 - aside]
-        allowed = max(share * statistics.median(around), far, least)
+        usual = median(around)
+        allowed = max(share * usual, far, least)
         if not low - allowed <= loss <= high + allowed:
-            odd.append((index, loss, statistics.median(around)))
+            odd.append((index, loss, usual))
     if not odd:
         return ""
     index, loss, usual = max(odd, key=lambda item: abs(item[1] - item[2]))

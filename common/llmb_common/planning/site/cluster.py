@@ -16,7 +16,7 @@ from llmb_common.base.engines import DEFAULT_ENGINE, RELEASE, image_file_name, m
 from llmb_common.base.errors import ConfigError, did_you_mean
 from llmb_common.base.files import require_trusted, status_of
 from llmb_common.base.removed import CONFIG_KEYS
-from llmb_common.base.strict_yaml import convert, load_text, read_text
+from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_text, read_text
 from llmb_common.base.words import is_secret_name, job_variable_problem, line_problem
 from llmb_common.planning.request.values import is_mount
 from llmb_common.planning.site import FILE_NAME as FILE_NAME
@@ -169,7 +169,11 @@ def load_cluster_config(install: Path | None, note: Callable[[str], None] | None
             f"cannot look for {path}: {error.strerror or error}", remedy="correct LLMB_INSTALL, or its permissions"
         ) from error
     require_trusted(path, install)
-    data, lines = load_text(read_text(path), str(path))
+    text = read_text(path)
+    try:
+        data, lines = load_flat(text, str(path))
+    except NotFlatError:
+        data, lines = load_text(text, str(path))
     _refuse_nvidias(path, data)
     for key in _drop_removed(data):
         if note is not None:

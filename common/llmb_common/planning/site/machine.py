@@ -52,6 +52,24 @@ def gpu_names() -> list[str]:
     return answer.output.split("\n")[:-1] if answer.ok else []
 
 
+_known_gpus: dict[tuple[str, int], list[str]] = {}
+"""What ``gpu_names`` found, by the program that was asked and its time in nanoseconds."""
+
+
+def _gpus_for_plans() -> list[str]:
+    """As ``gpu_names``, asked once for many plans: nvidia-smi may take seconds.
+
+    Asked again where it found none, or was replaced.
+    """
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    known = (program, Path(program).stat().st_mtime_ns)
+    if not _known_gpus.get(known):
+        _known_gpus[known] = gpu_names()
+    return _known_gpus[known]
+
+
 def way_here() -> ClusterType:
     """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
     return next((way.name for way in ways().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL)
@@ -78,7 +96,7 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
         return Machine(cluster_type=wanted, release=_release(program), mpi_types=mpi_types)
     if request.gpu_type == "cpu" or cluster.gpu_type == "cpu":
         return Machine(cluster_type=wanted, gpu_type="cpu", has_nsys=shutil.which("nsys") is not None)
-    names = gpu_names()
+    names = _gpus_for_plans()
     return Machine(
         cluster_type=wanted,
         gpu_type=gpus.type_of(names[0]) if names else "cpu",
