@@ -170,7 +170,7 @@ def handlers() -> list[object]:
     return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_a_command_that_is_ended_raises_and_names_the_signal(number: signal.Signals, texts: Texts) -> None:
     before = handlers()
     with texts.raises(Interrupted), interruptible():
