@@ -80,3 +80,12 @@ def test_each_entry_is_a_tests(table: Path) -> None:
     functions = {re.sub(r"\[.*", "", key.rpartition("::")[2]) for key in map(tables._test_of, tables._parsed(table))}
     gone = sorted(name for name in functions if f"def {name}(" not in source)
     assert gone == [], f"{table} has entries of tests that are gone: delete them"
+
+
+def test_parametrizations_with_the_same_text_share_it(tmp_path: Path) -> None:
+    table = tmp_path / "table.txt"
+    entries = {"test_a[x10]": "no", "test_a[x2]": "no", "test_a[x3]": "yes", "test_ab": "no"}
+    for test, text in entries.items():
+        tables._write(table, test, {test: text})
+    assert tables._parsed(table) == entries
+    assert "== test_a[x2]\n== test_a[x10]\n  no\n\n== test_a[x3]\n  yes\n\n== test_ab\n  no\n" in table.read_text()
