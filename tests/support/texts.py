@@ -32,9 +32,16 @@ HEAD = "# Texts that tests see. LLMB_TEST_UPDATE_GOLDEN=1 rewrites them (tests/s
 INDENT = "  "
 
 MASKS = (
+    (re.compile(r"\b20\d{6}T\d{6}-\d+\b"), "<moment and process>"),
+    (re.compile(r"[^\s'\":(]*/experiments/([\w.+-]+)/\1_1\d{9}(-\d{4})?\b"), "<run>"),
+    (re.compile(r"(?<=_)1\d{9}(-\d{4})?\b"), "<moment>"),
+    (re.compile(r"\(\d+ s\)"), "(<elapsed>)"),
+    (re.compile(r"\bprocess \d+(?! of)"), "process <pid>"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "<moment>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "<date>"),
     (re.compile(r"\b(?=[0-9a-f]*\d)[0-9a-f]{8}\b"), "<id>"),
+    (re.compile(r"<id>-[0-9a-f]{6}\b"), "<id>"),
 )
 
 E = TypeVar("E", bound=BaseException)
@@ -105,7 +112,7 @@ def texts_of(request: pytest.FixtureRequest, temporary: Path) -> Texts:
     test = node.nodeid.partition("::")[2]
     # The longer path first: a temporary folder may be within another place.
     paths = {
-        rf"{re.escape(str(temporary))}(/[^/\s'\"]+)?": "<tmp>",
+        rf"{re.escape(str(temporary))}(/[\w-]+)?": "<tmp>",
         re.escape(sys.executable): "<python>",
         re.escape(str(REPOSITORY)): "<clone>",
     }
