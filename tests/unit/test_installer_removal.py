@@ -341,7 +341,7 @@ NAMESPACE = (
 
 
 @pytest.mark.parametrize("program", [NOTHING, NAMESPACE])
-def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: tuple[str, ...], texts: Texts) -> None:
+def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: tuple[str, ...]) -> None:
     stored(install)
     for name in ("venvs/engine-cpu-01234567", "venvs/hub-01234567-89abcd", "venvs/.uv-hub", "venvs/mine", "images"):
         (install / name).mkdir(parents=True)

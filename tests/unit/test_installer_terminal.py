@@ -233,7 +233,7 @@ def test_after_a_failure_nothing_new_is_begun(texts: Texts) -> None:
     assert made == ["x"]
 
 
-def test_every_error_is_told_and_the_first_is_raised(texts: Texts) -> None:
+def test_every_error_is_told_and_the_first_is_raised() -> None:
     shown = io.StringIO()
     parts = [Part("a", fails=EnvironmentLacks("no room")), Part("b", fails=EnvironmentLacks("no network"))]
     with pytest.raises(EnvironmentLacks) as caught:

@@ -249,7 +249,7 @@ def test_settings_are_variables_and_no_arguments(start: Any, words: list[str], s
     assert "JOB_TOTAL_GPUS=128" in said
 
 
-def test_its_words_are_those_of_the_command_line(texts: Texts) -> None:
+def test_its_words_are_those_of_the_command_line() -> None:
     assert launch("llama3.1", "./launch.sh --version").stdout.split() == ["launch.sh", __version__]
 
 

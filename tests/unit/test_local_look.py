@@ -313,9 +313,7 @@ def test_a_detached_run_is_on_record_with_its_process_and_goes_on(followed: RunR
 
 
 @pytest.mark.parametrize("in_job", [False, True])
-def test_this_machine_is_the_only_node_and_answers_by_its_name(
-    monkeypatch: pytest.MonkeyPatch, in_job: bool, texts: Texts
-) -> None:
+def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pytest.MonkeyPatch, in_job: bool) -> None:
     """Also in a job of Slurm, where the node may have a name of its own."""
     monkeypatch.delenv("SLURMD_NODENAME", raising=False)
     if in_job:

@@ -55,7 +55,7 @@ def check(kind: str, found: list[float]) -> None:
     assert (min(found), max(found), len(found)) == (own.low, own.high, own.pairs)
 
 
-def test_dense_jobs_in_bf16_are_predicted_within_a_third_of_a_percent(texts: Texts) -> None:
+def test_dense_jobs_in_bf16_are_predicted_within_a_third_of_a_percent() -> None:
     """Every stage of 15 jobs, at two numbers of micro-batches; the formula has no fitted constant."""
     check("dense, bf16", [e for row in DENSE for e in errors(stages_memory(measured(row)), row["allocated_gib"])])
     assert known("dense, bf16").knowledge == "validated"

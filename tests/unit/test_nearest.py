@@ -130,7 +130,7 @@ def test_a_size_in_place_of_a_workload_is_one(cli: Cli, texts: Texts) -> None:
 
 
 @pytest.mark.parametrize("name", gpus.NEAREST)
-def test_a_gpu_without_recipes_is_answered_with_the_nearest(name: str, texts: Texts) -> None:
+def test_a_gpu_without_recipes_is_answered_with_the_nearest(name: str) -> None:
     near, _ = gpus.NEAREST[name]
     assert name in gpus.OTHERS
     said = refusal(f"mbridge MODEL_SIZE=llama3_70b JOB_TOTAL_GPUS=64 GPU_TYPE={name}")

@@ -122,7 +122,7 @@ def test_a_smoke_run_is_compared_with_the_sites_own_baseline(plan: JobPlan) -> N
     assert (judged.kind, judged.reference) == ("open", own(5.0))
 
 
-def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan, texts: Texts) -> None:
+def test_a_window_of_ones_own_is_compared_with_nothing(plan: JobPlan) -> None:
     moved = judge_result(plan, LLAMA, timed([5.0] * 50, window=Window(5, 14)))
     assert moved.kind == "not judged"
     assert "5-14" in moved.text
