@@ -1,8 +1,9 @@
 """Golden tables of texts: what a user reads, beside the tests that see it; a test itself holds codes and fields.
 
 For each test of ``tests/unit/test_<module>.py`` that takes the fixture ``texts``,
-``tests/golden/texts/unit/<module>.txt`` has the texts that it saw, in their order. So a message is improved in one
-place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``, and read the diff.
+``tests/golden/texts/unit/<module>.txt`` has the texts that it saw, in their order; parametrizations that see the same
+text share it. So a message is improved in one place: change it, run its tests with ``LLMB_TEST_UPDATE_GOLDEN=1``, and
+read the diff.
 
 What differs between two runs of a test is masked before the comparison: its temporary folders, the clone, moments,
 run ids, hashes, the seconds in folders' names, and the Python that runs.
@@ -32,15 +33,19 @@ HEAD = "# Texts that tests see. LLMB_TEST_UPDATE_GOLDEN=1 rewrites them (tests/s
 INDENT = "  "
 
 MASKS = (
+    (re.compile(r"\b20\d{6}T\d{6}-\d+\b"), "<moment and process>"),
+    (re.compile(r"[^\s'\":(]*/experiments/([\w.+-]+)/\1_1\d{9}(-\d{4})?\b"), "<run>"),
+    (re.compile(r"(?<=_)1\d{9}(-\d{4})?\b"), "<moment>"),
+    (re.compile(r"\(\d+ s\)"), "(<elapsed>)"),
+    (re.compile(r"\bprocess \d+(?! of)"), "process <pid>"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "<moment>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "<date>"),
     # Not a time limit, which is a job's own.
     (re.compile(r"(?<!limit )\b[0-2]\d:[0-5]\d:[0-5]\d\b"), "<moment>"),
-    (re.compile(r"\b[0-9a-f]{8}\b"), "<id>"),
     (re.compile(r"\b[0-9a-f]{12}\b"), "<hash>"),
-    # A run's folder ends with the second in which it was made, numbered where that was one with another run's.
-    (re.compile(r"(?<=_)1[789]\d{8}(-\d{4})?\b"), "<second>"),
-    (re.compile(r"/workloads/\S+/experiments/[^\s'\"]+/(?=[^/\s])"), "/.../"),
+    (re.compile(r"\b[0-9a-f]{8}\b"), "<id>"),
+    (re.compile(r"<id>-[0-9a-f]{6}\b"), "<id>"),
 )
 
 E = TypeVar("E", bound=BaseException)
@@ -109,7 +114,7 @@ def texts_of(request: pytest.FixtureRequest, temporary: Path) -> Texts:
     test = node.nodeid.partition("::")[2]
     # The longer path first: a temporary folder may be within another place.
     paths = {
-        rf"{re.escape(str(temporary))}(/[^/\s'\"]+)?": "<tmp>",
+        rf"{re.escape(str(temporary))}(/[\w-]+)?": "<tmp>",
         re.escape(sys.executable): "<python>",
         re.escape(str(REPOSITORY)): "<clone>",
     }
@@ -146,7 +151,9 @@ def _parsed(table: Path) -> dict[str, str]:
     if table.is_file():
         for line in table.read_text(encoding="utf-8").splitlines():
             if line.startswith("== "):
-                lines = entries.setdefault(line.removeprefix("== "), [])
+                if lines:
+                    lines = []  # otherwise the key above has the same text
+                entries[line.removeprefix("== ")] = lines
             elif not line.startswith("# "):
                 lines.append(line.removeprefix(INDENT))
     return {key: _trimmed("\n".join(of)) for key, of in entries.items()}
@@ -166,17 +173,23 @@ def _write(table: Path, test: str, seen: dict[str, str]) -> None:
         if not entries:
             table.unlink(missing_ok=True)
             return
-        parts = [HEAD]
+        keys_of: dict[tuple[str, str], list[str]] = {}
         for key, text in entries:
+            function = _test_of(key).partition("[")[0]
+            keys_of.setdefault((function, text), []).append(key)
+        parts = [HEAD]
+        for (_, text), keys in keys_of.items():
+            heads = "\n".join(f"== {key}" for key in keys)
             indented = "\n".join(f"{INDENT}{line}".rstrip() for line in text.splitlines())
-            parts.append(f"== {key}\n{indented}\n")
+            parts.append(f"{heads}\n{indented}\n")
         table.write_text("\n".join(parts), encoding="utf-8")
     finally:
         os.close(folder)
 
 
-def _order(key: str) -> tuple[str, int]:
-    """Return where an entry stands in its table: by test, then in the order in which the test saw its texts."""
+def _order(key: str) -> tuple[list[str | int], int]:
+    """Return where an entry stands in its table: by test (2 before 10), then as the test saw its texts."""
     test = _test_of(key)
     number = key.removeprefix(test).strip(" ()")
-    return test, int(number or 1)
+    parts = re.split(r"(\d+)", test)  # every second one is a number
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)], int(number or 1)

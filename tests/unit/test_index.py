@@ -22,6 +22,7 @@ from llmb_common.runs.index.search import find_run, find_runs, note, rebuild
 from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.crashes import start
+from support.texts import Texts
 
 
 class Runs:
@@ -340,14 +341,14 @@ def test_live_runs_are_those_that_may_still_change(runs: Runs) -> None:
     assert len(runs.find()) == len(runs.find(live=True)) + len(runs.find(live=False))
 
 
-def test_a_run_with_a_damaged_record_says_where_it_is_and_what_is_wrong(runs: Runs) -> None:
+def test_a_run_with_a_damaged_record_says_where_it_is_and_what_is_wrong(runs: Runs, texts: Texts) -> None:
     record = runs.make("RUNNING")
     damage(record)
     (row,) = find_runs(runs.install)
     assert (row.state, row.folder, row.name) == (UNREADABLE, record.paths.folder, record.paths.name)
     assert (row.experiment_name, row.workload) == (record.paths.experiment_name, "pretrain_llama3.1")
     assert (row.run_id, row.job_id, row.gpus, row.nodes, row.created) == ("", None, 0, 0, row.state_time)
-    assert row.detail.startswith(f"{record.paths.record} is not valid JSON")
+    texts(row.detail)
 
 
 def test_a_record_of_another_folder_is_not_that_folders(runs: Runs) -> None:
@@ -397,12 +398,11 @@ def test_nothing_to_note_is_noted_and_what_cannot_be_is_put_right_later(runs: Ru
     assert note(record) is True
 
 
-def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs) -> None:
+def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs, texts: Texts) -> None:
     runs.make(noted=False)
     (runs.install / ".llmb").write_text("in the way")
-    with pytest.raises(RecordError, match=f"^the index {runs.install}/.llmb/index.db cannot be used: ") as caught:
+    with texts.raises(RecordError):
         rebuild(runs.install)
-    assert "check free space and permissions of that folder" in caught.value.remedy
 
 
 @pytest.mark.parametrize("elsewhere", ["elsewhere", "other/site/elsewhere"])
@@ -504,13 +504,16 @@ def named(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunRecor
     return make
 
 
-def test_the_beginning_of_an_id_is_enough_where_it_means_one(runs: Runs, named: Callable[..., RunRecord]) -> None:
+def test_the_beginning_of_an_id_is_enough_where_it_means_one(
+    runs: Runs, named: Callable[..., RunRecord], texts: Texts
+) -> None:
     first, second = named("abc10000"), named("abd20000")
     assert find_run(runs.install, "abc").folder == first.paths.folder
     error = runs.refused("ab")
     assert error.code == "ambiguous"
-    assert error.message == (f"'ab' means several runs: abd20000 ({second.paths.name}), abc10000 ({first.paths.name})")
-    assert error.remedy == "give more of the run id"
+    assert first.paths.name in error.message
+    assert second.paths.name in error.message
+    texts(error)
 
 
 def test_a_number_is_a_job_and_not_the_beginning_of_an_id(runs: Runs, named: Callable[..., RunRecord]) -> None:
@@ -525,12 +528,11 @@ def test_signs_of_a_pattern_are_none(runs: Runs, named: Callable[..., RunRecord]
     assert runs.refused(word).code == "no-run"
 
 
-def test_an_unknown_word_gets_near_ones(runs: Runs, named: Callable[..., RunRecord]) -> None:
+def test_an_unknown_word_gets_near_ones(runs: Runs, named: Callable[..., RunRecord], texts: Texts) -> None:
     named("abc10000", job="471100")
     error = runs.refused("abd10000")
-    assert error.message == "no run 'abd10000' (did you mean 'abc10000'?)"
-    assert error.remedy == "llmb-run jobs lists the runs"
-    assert "did you mean '471100'?" in runs.refused("471101").message
+    texts(f"{error.message}\n  -> {error.remedy}")
+    texts(runs.refused("471101").message)
 
 
 def test_of_runs_under_one_job_the_newest_is_meant_but_ours_first(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

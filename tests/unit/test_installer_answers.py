@@ -14,6 +14,7 @@ from llmb_install.answers.detect import gpus_in
 from llmb_install.answers.given import recipe_heads
 from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, merged, missing
 from support.installer import CLONE, RECIPES
+from support.texts import Texts
 
 SLURM = {
     "install_path": "/x",
@@ -58,11 +59,11 @@ def test_defaults_depend_on_the_answers() -> None:
     assert complete({**local, "engine_python": "/gpu/bin/python"}, RECIPES).engine_python == "/gpu/bin/python"
 
 
-def test_gpu_jobs_outside_a_container_bring_their_engine() -> None:
+def test_gpu_jobs_outside_a_container_bring_their_engine(texts: Texts) -> None:
     given = {**SLURM, "runtime": "none"}
     assert [q.field for q in missing(given)] == ["engine_python"]
     assert [q.field for q in missing({**given, "gpu_type": "cpu"})] == []
-    with pytest.raises(RequestError, match="engine_python does not matter here"):
+    with texts.raises(RequestError):
         complete({**SLURM, "engine_python": "/x"}, RECIPES)
 
 
@@ -70,46 +71,40 @@ ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu", "account": None, "gpu_par
 
 
 @pytest.mark.parametrize(
-    ("change", "message", "remedy"),
+    "change",
     [
-        ({"gpu_type": "h1000"}, "gpu_type 'h1000' is unknown (did you mean 'h100'?)", "one of vr200, "),
-        ({"runtime": "dockr"}, "runtime 'dockr' is unknown", "one of pyxis, enroot, none"),
-        ({"gres": "yes"}, "gres is 'yes'", "true or false, without quotes"),
-        ({"gres": 1}, "gres is 1", "true or false, without quotes"),
-        ({"install_path": 5}, "install_path is 5, which is not text", "put the value in quotes"),
-        ({"account": ["a"]}, "account is ['a'], which is not text", "put the value in quotes"),
-        ({"engine_python": 3}, "engine_python is 3, which is not text", "put the value in quotes"),
-        ({"account": "-x"}, "account is '-x', which is not a valid name in Slurm", "correct account"),
-        ({"registry_mirror": "https://mirror"}, "registry_mirror is 'https://mirror'", "HOST[:PORT][/FOLDER], such as"),
-        ({"workloads": {"a": 1}}, "workloads is {'a': 1}", "all, or a list of names"),
-        ({"workloads": ["pretrain_grok1", None]}, "workloads is ['pretrain_grok1', None]", "all, or a list of names"),
-        ({"engines": 0.6}, "engines is 0.6", "a list of releases in quotes"),
-        ({"engines": "0.5"}, "engines: pretrain_grok1, pretrain_llama3.1, pretrain_llama4_maverick,", "the releases"),
-        ({"engines": ["0.6"], "workloads": "pretrain_grok1"},
-         "engines: pretrain_grok1 cannot run on Megatron-Bridge 0.6", "the releases are 0.3"),
-        ({"install_path": "/a\nb"}, "install_path: it contains a line break", "choose another path"),
-        ({"install_path": "/a:b"}, "install_path: it contains a colon, which separates", "choose another path"),
-        ({"install_path": "/a,b"}, "install_path: it contains a comma or a colon, which container mounts",
-         "choose another path"),
-        ({"image_folder": "/a\tb"}, "image_folder: it contains a line break or a control character", "choose another"),
-        ({"gpu_type": "CPU"}, "the container images are for GPUs, and gpu_type is cpu", "choose runtime none"),
-        ({"runtime": "none", "gpu_type": "cpu", "image_folder": "/i"},
-         "image_folder does not matter here: cluster_type is slurm, runtime none", "leave image_folder out"),
-        ({**ON_CPUS, "account": "a"}, "account does not matter here: cluster_type is local, runtime the default",
-         "leave account out, or correct the other answer"),
-        ({**ON_CPUS, "runtime": "pyxis"}, "the local executor uses no container, and runtime is pyxis", "choose"),
+        {"gpu_type": "h1000"},
+        {"runtime": "dockr"},
+        {"gres": "yes"},
+        {"gres": 1},
+        {"install_path": 5},
+        {"account": ["a"]},
+        {"engine_python": 3},
+        {"account": "-x"},
+        {"registry_mirror": "https://mirror"},
+        {"workloads": {"a": 1}},
+        {"workloads": ["pretrain_grok1", None]},
+        {"engines": 0.6},
+        {"engines": "0.5"},
+        {"engines": ["0.6"], "workloads": "pretrain_grok1"},
+        {"install_path": "/a\nb"},
+        {"install_path": "/a:b"},
+        {"install_path": "/a,b"},
+        {"image_folder": "/a\tb"},
+        {"gpu_type": "CPU"},
+        {"runtime": "none", "gpu_type": "cpu", "image_folder": "/i"},
+        {**ON_CPUS, "account": "a"},
+        {**ON_CPUS, "runtime": "pyxis"},
     ],
 )  # fmt: skip
-def test_answers_that_cannot_be_meant(change: dict[str, object], message: str, remedy: str) -> None:
+def test_answers_that_cannot_be_meant(change: dict[str, object], texts: Texts) -> None:
     given = {**SLURM, **change}
-    with pytest.raises(RequestError) as caught:
+    with texts.raises(RequestError):
         complete(given, RECIPES)
-    assert caught.value.message.startswith(message)
-    assert caught.value.remedy.startswith(remedy)
     for lines, where in (({}, "play.yaml: "), (dict.fromkeys((f"$.{field}" for field in given), 7), "play.yaml:7: ")):
         with pytest.raises(RequestError) as caught:
             complete(given, RECIPES, where="play.yaml", lines=lines)
-        assert caught.value.message.startswith(f"{where}{message}")
+        assert caught.value.message.startswith(where)
 
 
 def test_choices_may_be_written_in_capitals() -> None:
@@ -150,30 +145,29 @@ def test_secrets_leave_the_arguments() -> None:
 
 
 @pytest.mark.parametrize("words", [["--hf-token"], ["--hf-token="], ["--hf-token", ""], ["--hf-token", "--json"]])
-def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str]) -> None:
-    with pytest.raises(RequestError, match="--hf-token has no value"):
+def test_a_secret_without_a_value_does_not_swallow_the_next_flag(words: list[str], texts: Texts) -> None:
+    with texts.raises(RequestError):
         arguments.take_secrets(words)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        ([""], "there is no command ''"),
-        (["--json", ""], "an argument is empty"),
-        (["--install-path", ""], "--install-path is empty"),
-        (["--install-path="], "--install-path is empty"),
-        (["--record", "", "--json"], "--record is empty"),
-        (["add", "", "pretrain_grok1"], "WORKLOAD is empty"),
-        (["list", "more"], "unexpected: more"),
-        (["--jsonn"], "no such option: --jsonn (did you mean '--json'?)"),
-        (["verfy"], "there is no command 'verfy' (did you mean 'verify'?)"),
+        [""],
+        ["--json", ""],
+        ["--install-path", ""],
+        ["--install-path="],
+        ["--record", "", "--json"],
+        ["add", "", "pretrain_grok1"],
+        ["list", "more"],
+        ["--jsonn"],
+        ["verfy"],
     ],
 )
 @pytest.mark.parametrize("read", [by_click.read, by_argparse.read])
-def test_an_unset_variable_is_not_an_argument(words: list[str], message: str, read: arguments.Reader) -> None:
-    with pytest.raises(RequestError) as caught:
+def test_an_unset_variable_is_not_an_argument(words: list[str], read: arguments.Reader, texts: Texts) -> None:
+    with texts.raises(RequestError) as caught:
         arguments.parse(words, read)
-    assert caught.value.message == message
     assert caught.value.remedy
 
 

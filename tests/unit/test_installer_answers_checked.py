@@ -27,6 +27,7 @@ from llmb_install.answers.given import expand_workloads, on_slurm, plain, uses_i
 from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged, missing, with_defaults
 from llmb_install.answers.values import engine_problem, folder_problem
 from support.installer import RECIPES
+from support.texts import Texts
 
 SLURM = {
     **{"install_path": "/x", "cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"},
@@ -53,25 +54,23 @@ def play(tmp_path: Path) -> Callable[[str], Path]:
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    "text",
     [
-        ("- a\n", ":1: not a mapping of keys", "write KEY: VALUE"),
-        ("schema: 1\ngpu_tpye: h100\n", ":2: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)", "remove the key"),
-        ("schema: 1\nhf_tokn: x\n", ":2: unknown key 'hf_tokn' (did you mean 'hf_token'?)", "remove the key"),
-        ("arhc: x\ngpu: x\n", ":1: unknown key 'arhc' (did you mean 'arch'?)\n", "remove the key"),
-        ("schema: 1\nNGC_API_KEY: x\n", ":2: unknown key 'NGC_API_KEY' (did you mean 'ngc_api_key'?)", "remove"),
-        ("".join(f"k{n}: x\n" for n in range(12)), ":1: unknown key 'k0'\n", "remove"),
-        ("schema: 1\n\nhf_token: 5\n", ":3: hf_token must be text", "put the value in quotes"),
-        ("ngc_api_key: [a]\n", ":1: ngc_api_key must be text", "put the value in quotes"),
-        ("gpu_type: h100\nschema: 7\n", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
+        "- a\n",
+        "schema: 1\ngpu_tpye: h100\n",
+        "schema: 1\nhf_tokn: x\n",
+        "arhc: x\ngpu: x\n",
+        "schema: 1\nNGC_API_KEY: x\n",
+        "".join(f"k{n}: x\n" for n in range(12)),
+        "schema: 1\n\nhf_token: 5\n",
+        "ngc_api_key: [a]\n",
+        "gpu_type: h100\nschema: 7\n",
     ],
 )
-def test_a_play_file_that_is_wrong(play: Callable[[str], Path], text: str, message: str, remedy: str) -> None:
+def test_a_play_file_that_is_wrong(play: Callable[[str], Path], text: str, texts: Texts) -> None:
     path = play(text)
-    with pytest.raises(ConfigError) as caught:
+    with texts.raises(ConfigError) as caught:
         read_play(path)
-    assert caught.value.message.startswith(f"{path}{message}")
-    assert remedy in caught.value.remedy
     assert "k11" not in text or caught.value.message.endswith("unknown key 'k9'\nand 2 more")
 
 
@@ -87,10 +86,10 @@ def test_secrets_of_a_play_file_are_kept_because_they_were_given(play: Callable[
     assert (secrets.hf_token, secrets.ngc_api_key, secrets.keep) == (None, None, frozenset())
 
 
-def test_a_recorded_file_is_for_people() -> None:
+def test_a_recorded_file_is_for_people(texts: Texts) -> None:
     text = to_yaml(answers(image_folder="/Bücher"))
     lines = text.splitlines()
-    assert lines[0].startswith("# Answers for the installer: ./installer.py --play THIS_FILE.")
+    texts(lines[0])
     assert lines[1:4] == ["schema: 1", "install_path: /x", "cluster_type: slurm"], "in the order of the questions"
     assert "image_folder: /Bücher" in lines
     assert "mpi" not in text, "what nobody said is not said"
@@ -145,32 +144,30 @@ def test_an_idle_answer_that_says_nothing_is_no_contradiction(nothing: object) -
     assert complete({**LOCAL, field: nothing}, RECIPES)
 
 
-def test_an_unknown_workload_has_its_line() -> None:
-    with pytest.raises(RequestError, match=r"^play\.yaml:7: there is no workload 'x'"):
+def test_an_unknown_workload_has_its_line(texts: Texts) -> None:
+    with texts.raises(RequestError):
         complete({**SLURM, "workloads": ["x"]}, RECIPES, where="play.yaml", lines={"$.workloads": 7})
 
 
-def test_what_is_missing_is_listed_with_its_choices() -> None:
-    with pytest.raises(RequestError) as caught:
+def test_what_is_missing_is_listed_with_its_choices(texts: Texts) -> None:
+    with texts.raises(RequestError) as caught:
         complete({"install_path": "/x", "cluster_type": "local"}, RECIPES)
     gpu, workloads = caught.value.message.splitlines()[1:]
     assert gpu.startswith("    --gpu-type        GPUs that jobs run on [vr200, ")
     assert gpu.endswith("h100, cpu]")
     assert workloads == "    --workloads       names separated by commas, or all"
-    assert caught.value.remedy.startswith("give these flags, give a file with --play FILE")
     assert caught.value.code == "missing-answers"
-    with pytest.raises(RequestError) as caught_in_file:
+    with texts.raises(RequestError) as caught_in_file:
         complete({"cluster_type": "slurm"}, RECIPES, where="p.yaml")
     first, *rest = caught_in_file.value.message.splitlines()
-    assert first == "p.yaml: more answers are needed to install; missing:"
+    texts(first)
     assert [line.split()[0] for line in rest] == ["account", "gpu_partition", "gpu_type", "workloads"]
-    assert caught_in_file.value.remedy == "add them, or give them as flags"
 
 
 # Paths
 
 
-def test_a_path_is_judged_as_text_for_what_it_is_used_for() -> None:
+def test_a_path_is_judged_as_text_for_what_it_is_used_for(texts: Texts) -> None:
     assert text_problem(BY_FIELD["install_path"], "/a:b", LOCAL).startswith("it contains a colon")
     assert text_problem(BY_FIELD["image_folder"], "/a:b", SLURM) == ""
     assert text_problem(BY_FIELD["install_path"], "/a,b", SLURM).startswith("it contains a comma")
@@ -179,41 +176,41 @@ def test_a_path_is_judged_as_text_for_what_it_is_used_for() -> None:
         assert "which setuptools takes for a variable" in text_problem(BY_FIELD["install_path"], text, LOCAL), text
         assert text_problem(BY_FIELD["install_path"], text, {**LOCAL, "gpu_type": "h100"}) == "", "nothing is built"
     assert text_problem(BY_FIELD["install_path"], "/a$1", LOCAL) == ""
-    assert text_problem(BY_FIELD["image_folder"], "/a\nb", SLURM).startswith("it contains a line break")
+    texts(text_problem(BY_FIELD["image_folder"], "/a\nb", SLURM))
     assert text_problem(BY_FIELD["install_path"], "/a b", {**SLURM, "runtime": "enroot"}) != text_problem(
         BY_FIELD["install_path"], "/a b", LOCAL
     )
 
 
-def test_a_folder_can_be_made_below_the_nearest_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_can_be_made_below_the_nearest_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert folder_problem(str(tmp_path / "a" / "b")) == folder_problem("~/a") == folder_problem("a") == ""
     for inside in ("file", "file/x", "~/file/x"):
-        assert folder_problem(inside) == f"{tmp_path / 'file'} is not a directory"
+        texts(folder_problem(inside))
 
 
-def test_an_engine_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_is_a_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     python = tmp_path / "python"
     python.touch(mode=0o644)
-    assert engine_problem("~/python") == f"{python} is not a program"
+    texts(engine_problem("~/python"))
     python.chmod(0o755)
     assert engine_problem("~/python") == ""
     assert engine_problem(str(tmp_path)) == f"{tmp_path} is not a program"
     (found,) = path_problems({"engine_python": str(tmp_path)})
-    assert found.message == f"engine_python: {tmp_path} is not a program"
-    assert "torch and Megatron-Bridge" in found.remedy
+    texts(f"{found.message}\n  -> {found.remedy}")
     assert not path_problems({"engine_python": str(python), "install_path": str(tmp_path), "image_folder": None})
 
 
 @pytest.mark.parametrize("field", ["install_path", "image_folder"])
-def test_a_folder_that_cannot_be_made_is_named_by_its_answer(field: str, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named_by_its_answer(field: str, tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "file").touch()
     (found,) = path_problems({field: str(tmp_path / "file" / "x")})
-    assert found.message == f"{field}: {tmp_path / 'file'} is not a directory"
-    assert found.remedy == "choose another folder"
+    texts(f"{found.message}\n  -> {found.remedy}")
 
 
 # Slurm
@@ -234,19 +231,17 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
 
 
 @pytest.mark.parametrize(
-    ("change", "message", "remedy"),
+    "change",
     [
-        ({"gpu_partition": "gpus"}, "gpu_partition: Slurm has no partition 'gpus' (did you mean 'gpu'?)",
-         "its partitions are gpu, cpu; or give --no-site-check"),
-        ({"cpu_partition": "night"}, "cpu_partition: Slurm has no partition 'night'", "its partitions are gpu, cpu"),
-        ({"account": "mine"}, "account: 'mine' is not one of your accounts", "yours are bench, other; or give --no-"),
-        ({"gpu_partition": "cpu", "gres": True}, "gres: Slurm has no GPUs in partition cpu", "leave --gres out, or"),
+        {"gpu_partition": "gpus"},
+        {"cpu_partition": "night"},
+        {"account": "mine"},
+        {"gpu_partition": "cpu", "gres": True},
     ],
 )  # fmt: skip
-def test_what_slurm_does_not_have_is_refused(slurm: Slurm, change: dict[str, Any], message: str, remedy: str) -> None:
+def test_what_slurm_does_not_have_is_refused(slurm: Slurm, change: dict[str, Any], texts: Texts) -> None:
     (found,) = detect.slurm_problems({**SLURM, **change})
-    assert found.message.startswith(message)
-    assert found.remedy.startswith(remedy)
+    texts(f"{found.message}\n  -> {found.remedy}")
 
 
 def test_all_that_slurm_does_not_have_is_said_at_once(slurm: Slurm) -> None:
@@ -274,13 +269,11 @@ def test_a_single_machine_is_not_compared_with_slurm(slurm: Slurm) -> None:
     assert not list(detect.slurm_problems(LOCAL))
 
 
-def test_workloads_that_the_gpus_cannot_run_are_refused() -> None:
+def test_workloads_that_the_gpus_cannot_run_are_refused(texts: Texts) -> None:
     assert not list(detect.row_problems(SLURM, RECIPES))
     assert not list(detect.row_problems({**SLURM, "gpu_type": "b200", "workloads": "all"}, RECIPES))
     (found,) = detect.row_problems({**SLURM, "gpu_type": "B200", "workloads": "grok1"}, RECIPES)
-    known = sorted({row.gpu for row in RECIPES["pretrain_grok1"].configurations} - {"any"})
-    assert found.message == f"pretrain_grok1 has no configuration for b200; it has some for {', '.join(known)}"
-    assert found.remedy.startswith("leave it out, or correct gpu_type, or give --no-site-check")
+    texts(f"{found.message}\n  -> {found.remedy}")
     assert detect.without_rows(["pretrain_grok1", "gone"], RECIPES, "b200") == ["pretrain_grok1"]
 
 
@@ -331,18 +324,17 @@ def test_a_default_that_came_from_an_answer_goes_with_it(field: str) -> None:
     assert merged(old, {"account": "new"})[field] == old[field]
 
 
-def test_names_of_workloads() -> None:
+def test_names_of_workloads(texts: Texts) -> None:
     known = ["pretrain_b", "pretrain_a", "other"]
     assert expand_workloads("a, other ,a", known) == ["other", "pretrain_a"]
     assert expand_workloads(("pretrain_b", " "), known) == ["pretrain_b"]
     assert expand_workloads("all", known) == sorted(known)
-    with pytest.raises(RequestError, match=r"^play:3: there is no workload 'c'") as caught:
+    with texts.raises(RequestError):
         expand_workloads(["c"], known, "play:3: ")
-    assert caught.value.remedy == "the workloads are other, pretrain_a, pretrain_b, or all"
-    with pytest.raises(RequestError, match="there is no workload '5'"):
+    with texts.raises(RequestError):
         expand_workloads([5], known)
     for nothing in ("", [], None, 5):
-        with pytest.raises(RequestError, match=r"^at: no workload is named"):
+        with texts.raises(RequestError):
             expand_workloads(nothing, known, "at: ")
 
 
@@ -355,21 +347,21 @@ def test_answers_for_people() -> None:
 # What is on disk
 
 
-def test_an_installation_that_was_moved_is_where_it_is_now(tmp_path: Path) -> None:
+def test_an_installation_that_was_moved_is_where_it_is_now(tmp_path: Path, texts: Texts) -> None:
     assert stored_answers(tmp_path) is None
-    with pytest.raises(EnvironmentLacks, match=f"there is no installation in {tmp_path}"):
+    with texts.raises(EnvironmentLacks):
         required_answers(tmp_path)
     (tmp_path / ".llmb").mkdir()
     (tmp_path / ANSWERS_FILE).write_text(to_yaml(answers()))
     found = required_answers(tmp_path)
     assert found == answers(install_path=str(tmp_path))
     (tmp_path / ANSWERS_FILE).write_text("- a\n")
-    with pytest.raises(ConfigError, match=r"answers\.yaml"):
+    with texts.raises(ConfigError):
         stored_answers(tmp_path)
 
 
-def test_a_clone_has_recipes(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match="contains no recipe") as caught:
+def test_a_clone_has_recipes(tmp_path: Path, texts: Texts) -> None:
+    with texts.raises(EnvironmentLacks) as caught:
         load_recipes(tmp_path)
     assert "LLMB_REPO" in caught.value.remedy
 

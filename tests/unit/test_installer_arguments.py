@@ -7,7 +7,6 @@ import contextlib
 import functools
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from llmb_install.answers.answers import stored_answers
 from llmb_install.arguments import given_by_flags
 from llmb_install.options import COMMANDS
 from support.golden import GOLDEN, check_golden
+from support.texts import Texts
 
 Parse = Callable[[list[str]], argparse.Namespace]
 READERS: dict[str, arguments.Reader] = {"first stage": by_argparse.read, "llmb-install": by_click.read}
@@ -130,54 +130,46 @@ def test_answers_on_the_command_line(parse: Parse, words: list[str], given: dict
 
 
 @pytest.mark.parametrize(
-    ("words", "message", "remedy"),
+    "words",
     [
-        (["--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of vr200, "),
-        (["--gres", "maybe"], "--gres maybe is unknown", "one of true, false"),
-        (["bundle", "--to", "x", "--platform", "arm"], "--platform arm is unknown", "one of x86_64, aarch64"),
-        (["add"], "WORKLOAD is missing", "llmb-install add --help shows"),
-        (["adopt"], "IMAGE is missing", "llmb-install adopt --help shows"),
-        (["adopt", "a", "b"], "unexpected: b", "llmb-install adopt --help shows"),
-        (["bundle"], "--to is missing", "llmb-install bundle --help shows"),
-        (["bundle", "--to"], "--to has no value", "llmb-install bundle --help shows"),
-        (["--account", "--json"], "--account has no value", "llmb-install --help shows"),
-        (["bundle", "--to", "x", "--python", "--json"], "--python has no value", "llmb-install bundle --help shows"),
-        (["--json=1"], "--json takes no value", "llmb-install --help shows"),
-        (["list", "--dry-run"], "no such option: --dry-run", "llmb-install list --help shows"),
-        (["remove", "a", "--hf-token", "x"], "no such option: --hf-token", "llmb-install remove --help shows"),
-        (["list", "--yes"], "no such option: --yes", "llmb-install list --help shows"),
-        (["list", "-x"], "no such option: -x", "llmb-install list --help shows"),
-        (
-            ["list", "--instal-path", "/a b"],
-            "no such option: --instal-path (did you mean '--install-path'?)",
-            "llmb-install list --install-path '/a b'",
-        ),
-        (["--jsonn=1"], "no such option: --jsonn (did you mean '--json'?)", "llmb-install --json"),
-        (["--json", "verify"], "the command verify has to come first", "llmb-install verify --json"),
-        (["list", "verify"], "unexpected: verify", "llmb-install list --help shows"),
-        (["grok1"], "there is no command 'grok1'", "the commands are install, add, remove, list, verify, update, "),
-        (["verfy", "--json"], "there is no command 'verfy' (did you mean 'verify'?)", "llmb-install verify --json"),
+        ["--gpu-type", "h1000"],
+        ["--gres", "maybe"],
+        ["bundle", "--to", "x", "--platform", "arm"],
+        ["add"],
+        ["adopt"],
+        ["adopt", "a", "b"],
+        ["bundle"],
+        ["bundle", "--to"],
+        ["--account", "--json"],
+        ["bundle", "--to", "x", "--python", "--json"],
+        ["--json=1"],
+        ["list", "--dry-run"],
+        ["remove", "a", "--hf-token", "x"],
+        ["list", "--yes"],
+        ["list", "-x"],
+        ["list", "--instal-path", "/a b"],
+        ["--jsonn=1"],
+        ["--json", "verify"],
+        ["list", "verify"],
+        ["grok1"],
+        ["verfy", "--json"],
     ],
 )
-def test_what_is_not_known_is_named(parse: Parse, words: list[str], message: str, remedy: str) -> None:
-    with pytest.raises(RequestError) as caught:
+def test_what_is_not_known_is_named(parse: Parse, words: list[str], texts: Texts) -> None:
+    with texts.raises(RequestError) as caught:
         parse(words)
-    assert caught.value.message.startswith(message)
-    assert caught.value.remedy.startswith(remedy)
     assert caught.value.code == "usage"
 
 
-def test_a_line_with_a_secret_is_not_repeated(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_with_a_secret_is_not_repeated(parse: Parse, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     monkeypatch.setenv(arguments.KEPT, "HF_TOKEN")
-    with pytest.raises(RequestError) as caught:
+    with texts.raises(RequestError) as caught:
         parse(["--jsonn"])
-    assert caught.value.remedy == "llmb-install --help shows what it takes"
     monkeypatch.delenv(arguments.KEPT)
     for words in (["--hf-tokn", "hf_canary"], ["--hf-tokn=hf_canary"], ["add", "--ngc-apikey", "hf_canary", "grok1"]):
-        with pytest.raises(RequestError) as caught:
+        with texts.raises(RequestError) as caught:
             parse(words)
         assert "canary" not in str(caught.value)
-        assert "did you mean" in caught.value.message
 
 
 @pytest.mark.parametrize(
@@ -192,26 +184,23 @@ def test_a_line_with_a_secret_is_not_repeated(parse: Parse, monkeypatch: pytest.
         ["--workloads", "all"],
     ],
 )
-def test_the_quickstart_leaves_nothing_else_to_decide(parse: Parse, words: list[str]) -> None:
-    with pytest.raises(RequestError) as caught:
+def test_the_quickstart_leaves_nothing_else_to_decide(parse: Parse, words: list[str], texts: Texts) -> None:
+    with texts.raises(RequestError):
         parse(["--quickstart", *words])
-    assert caught.value.message == (f"--quickstart decides everything itself: {words[0]} cannot be combined with it")
 
 
-def test_of_several_the_first_by_name_is_refused(parse: Parse) -> None:
+def test_of_several_the_first_by_name_is_refused(parse: Parse, texts: Texts) -> None:
     words = ["--workloads", "all", "--record", "a", "--json", "--gres", "--arch", "x86_64", "--env-type", "uv"]
-    with pytest.raises(RequestError, match="itself: --arch cannot be combined"):
+    with texts.raises(RequestError):
         parse(["--quickstart", *words])
 
 
-def test_a_secret_is_one_word() -> None:
+def test_a_secret_is_one_word(texts: Texts) -> None:
     for secret in ("a b", "a\n", "\ta"):
-        with pytest.raises(RequestError, match="the value of --hf-token contains a space") as caught:
+        with texts.raises(RequestError):
             arguments.take_secrets(["--hf-token", secret])
-        assert caught.value.remedy == "copy it again"
-    with pytest.raises(RequestError, match="--ngc-api-key has no value") as caught:
+    with texts.raises(RequestError):
         arguments.take_secrets(["--ngc-api-key"])
-    assert caught.value.remedy == "better: set the variable NGC_API_KEY"
     assert arguments.take_secrets(["--hf-token=--odd", "x"]) == (
         ["x"],
         {"HF_TOKEN": "--odd", arguments.KEPT: "HF_TOKEN"},
@@ -231,19 +220,19 @@ def test_where_to_install(parse: Parse, monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.parametrize("kind", ["fifo", "endless", "circle"])
-def test_answers_that_never_end_are_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_answers_that_never_end_are_not_waited_for(tmp_path: Path, kind: str, texts: Texts) -> None:
     answers = tmp_path / ".llmb" / "answers.yaml"
     answers.parent.mkdir()
     os.mkfifo(answers) if kind == "fifo" else answers.symlink_to("/dev/zero" if kind == "endless" else answers)
     assert arguments.real_path(tmp_path) == tmp_path
-    with pytest.raises(ConfigError, match=re.escape(str(answers))):
+    with texts.raises(ConfigError):
         stored_answers(tmp_path)
 
 
-def test_help_that_nobody_gets_is_an_error(parse: Parse, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_that_nobody_gets_is_an_error(parse: Parse, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     with contextlib.suppress(OSError), Path("/dev/full").open("w") as full:
         monkeypatch.setattr("sys.stdout", full)
-        with pytest.raises(OSError, match="No space left"):
+        with texts.raises(OSError):
             parse(["add", "--help"])
 
 
@@ -306,15 +295,17 @@ def test_a_site_with_a_blocker_has_its_checks_and_status_1(tmp_path: Path) -> No
         (["--workloads", "no-such"], "install", "missing-answers", 2),
     ],
 )
-def test_an_error_names_the_command_and_is_told_to_people_too(words, command, code, exit_status, tmp_path):
+def test_an_error_names_the_command_and_is_told_to_people_too(
+    words, command, code, exit_status, tmp_path, texts: Texts
+):
     status, said, shown = installer(*words, path=tmp_path / "none")
 
     assert (status, said["command"], said["data"]) == (exit_status, command, None)
     assert (said["error"]["code"], said["error"]["exit_status"]) == (code, exit_status)
-    assert f"error: {said['error']['message']}" in shown
+    texts(shown)
 
 
-def test_a_damaged_installation_is_reported_part_by_part_and_as_an_error(tmp_path: Path) -> None:
+def test_a_damaged_installation_is_reported_part_by_part_and_as_an_error(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / ".llmb").mkdir()
     (tmp_path / ".llmb" / "answers.yaml").write_text(
         "schema: 1\ninstall_path: x\ncluster_type: local\ngpu_type: h100\nworkloads: [pretrain_grok1]\n"
@@ -326,4 +317,4 @@ def test_a_damaged_installation_is_reported_part_by_part_and_as_an_error(tmp_pat
     assert (status, said["error"]["code"]) == (1, "failed")
     assert said["data"]["parts"]["commands"] == f"a command in {tmp_path}/bin is missing or changed"
     assert said["data"]["parts"]["secret-files"] is None
-    assert "error: 5 of 6 parts of the installation are damaged or missing:" in shown
+    texts(shown)

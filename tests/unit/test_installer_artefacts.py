@@ -19,6 +19,7 @@ from llmb_install.parts.files import WorkloadFolders, answers_file, commands
 from llmb_install.working.artefact import Artefact
 from llmb_install.working.reporter import Reporter
 from support.installer import CLONE, RECIPES
+from support.texts import Texts
 
 ARTEFACTS: dict[str, Callable[[Path], Artefact]] = {
     "answers": lambda home: answers_file(home / ".llmb" / "answers.yaml", "schema: 1\n"),
@@ -56,11 +57,11 @@ def test_it_is_made_once_and_made_again_when_it_is_gone(name: str, home: Path):
     assert artefact.ensure(Reporter(None))
 
 
-def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path):
+def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path, texts: Texts):
     assert not own_engine(Path(sys.executable)).ensure(Reporter(None))
     lacking = own_engine(tmp_path / "python")
-    assert lacking.verify() == f"{tmp_path}/python is not a program"
-    with pytest.raises(EnvironmentLacks, match="is not a program that can be run"):
+    texts(lacking.verify())
+    with texts.raises(EnvironmentLacks):
         lacking.ensure(Reporter(None))
 
 
@@ -113,7 +114,7 @@ def test_a_further_engine_comes_with_the_recipes_that_run_on_it(home: Path) -> N
     assert [image.source.rpartition(":")[2] for image in without] == ["26.02.01"]
 
 
-def test_the_same_answers_in_another_order_are_no_damage(home: Path) -> None:
+def test_the_same_answers_in_another_order_are_no_damage(home: Path, texts: Texts) -> None:
     """Earlier releases wrote them in another one."""
     artefact = _installation(home, cluster_type="local", gpu_type="cpu", workloads="grok1").artefacts()[0]
     artefact.make()
@@ -122,4 +123,4 @@ def test_the_same_answers_in_another_order_are_no_damage(home: Path) -> None:
     file.write_text("\n".join([head, "workloads: [pretrain_grok1]", *reversed(lines)]))
     assert artefact.verify() is None
     file.write_text(file.read_text().replace("env_type: venv", "env_type: uv"))
-    assert "differs from the answers given" in str(artefact.verify())
+    texts(str(artefact.verify()))

@@ -20,6 +20,7 @@ from llmb_install.parts.refusals import Unavailable
 from llmb_install.working import command
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter, Step
+from support.texts import Texts
 
 HASH = "--hash=sha256:" + 64 * "0"
 LOCK = f"six==1.17.0 \\\n    {HASH}\ntorch==2.9.1 \\\n    {HASH}\nsetuptools==80.9.0 \\\n    {HASH}\n"
@@ -122,16 +123,13 @@ def test_a_lock_without_torch_or_a_backend_is_installed_at_once(world: World) ->
     assert "--no-build-isolation" not in world.calls()[1]
 
 
-def test_torch_is_looked_for_where_there_are_cpu_builds(world: World) -> None:
+def test_torch_is_looked_for_where_there_are_cpu_builds(world: World, texts: Texts) -> None:
     world.does("lock-torch", 1, "no matching distribution")
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         world.build()
     _, first, of_pytorch = world.calls()
     assert "--torch-backend" not in first
     assert of_pytorch[of_pytorch.index("--torch-backend") + 1] == "cpu"
-    assert caught.value.message == (
-        "environment engine: torch==2.9.1 could not be installed\n    no matching distribution"
-    )
     assert CPU_TORCH_INDEX in caught.value.remedy
 
 
@@ -142,16 +140,15 @@ def test_torch_of_pytorchs_index_will_do(world: World) -> None:
     assert len(world.calls()) == 6
 
 
-def test_a_full_disk_ends_the_search_at_once(world: World) -> None:
+def test_a_full_disk_ends_the_search_at_once(world: World, texts: Texts) -> None:
     world.does("lock-torch", 1, "error: No space left on device (os error 28)")
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks):
         world.build()
     assert len(world.calls()) == 2
-    assert caught.value.remedy == f"free space under {world.folder}, then run the same command again"
 
 
-def test_conda_makes_it_on_request_and_uv_fills_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EnvironmentLacks, match="neither conda, mamba nor micromamba is on PATH"):
+def test_conda_makes_it_on_request_and_uv_fills_it(world: World, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
+    with texts.raises(EnvironmentLacks):
         world.build(replace(world.content, kind="conda"))
     world.program("micromamba")
     monkeypatch.setattr(uv, "version_of", lambda python: (3, 11))
@@ -177,7 +174,9 @@ def test_what_uv_has_fetched_waits_for_the_next_attempt(world: World) -> None:
     assert not cache.exists()
 
 
-def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_uv_on_this_machine_it_comes_from_the_index(
+    world: World, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr(uv, "BESIDE", world.folder)
 
     def fetched(folder: Path, told: IndexSettings) -> str:
@@ -193,11 +192,13 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(world: World, monkey
         raise Unavailable("no route\nto it", "look")
 
     monkeypatch.setattr(uv, "fetched", nowhere)
-    with pytest.raises(EnvironmentLacks, match=r"uv, which installs .*, cannot be fetched:\n    no route\n    to it"):
+    with texts.raises(EnvironmentLacks):
         world.build()
 
 
-def test_an_index_that_uv_does_not_reach_is_all_that_is_said(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_uv_does_not_reach_is_all_that_is_said(
+    world: World, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     has_it = world.folder / "wheels" / "six-1.17.0-py3-none-any.whl"
     has_it.parent.mkdir()
     has_it.touch()
@@ -209,7 +210,7 @@ def test_an_index_that_uv_does_not_reach_is_all_that_is_said(world: World, monke
     with pytest.raises(EnvironmentLacks) as caught:
         world.build()
     problem, remedy = str(caught.value).splitlines()
-    assert problem == "the package index http://127.0.0.1:1/simple cannot be reached: Connection refused"
+    texts(problem)
     assert "UV_DEFAULT_INDEX" in remedy
 
 
@@ -236,16 +237,16 @@ def test_what_would_send_uv_elsewhere_does_not_reach_it(world: World, monkeypatc
     assert {*(f"{name}=x" for name in sources), "PYTHONNOUSERSITE=1"} <= set(found)
 
 
-def test_an_environment_that_no_longer_imports(world: World) -> None:
+def test_an_environment_that_no_longer_imports(world: World, texts: Texts) -> None:
     world.build()
     assert smoke_problem(world.content, world.made) is None
     program = world.made / "bin" / "python"
     program.write_text("#!/bin/sh\necho Traceback >&2\necho 'ImportError: six' >&2\nexit 1\n")
-    assert smoke_problem(world.content, world.made) == f"{world.content.link} does not import: ImportError: six"
+    texts(smoke_problem(world.content, world.made))
     program.write_text("#!/bin/sh\nexit 1\n")
-    assert smoke_problem(world.content, world.made) == f"{world.content.link} does not import: ?"
+    texts(smoke_problem(world.content, world.made))
     program.unlink()
-    assert str(smoke_problem(world.content, world.made)).startswith(f"{world.content.link} does not run: ")
+    texts(str(smoke_problem(world.content, world.made)))
 
 
 # What is shown meanwhile

@@ -21,6 +21,7 @@ from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
 from support.file_part import Part
 from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
+from support.texts import Texts
 
 # ruff: noqa: F811  (fixtures)
 
@@ -33,14 +34,13 @@ SLURM = {
 }
 
 
-def test_a_dry_run_lists_what_is_missing_and_makes_nothing(run: Run, install: Path) -> None:
+def test_a_dry_run_lists_what_is_missing_and_makes_nothing(run: Run, install: Path, texts: Texts) -> None:
     status, out, _ = run(*LOCAL, "--dry-run")
     assert status == 0
     lines = out.splitlines()
     steps = [line for line in lines if not line.startswith(" ")]
     assert steps[0] == "answers"
-    assert steps[-1].startswith(f"{len(steps) - 1} steps to do, about ")
-    assert steps[-1].endswith(" of disk")
+    texts(steps[-1])
     assert not install.exists()
     status, out, _ = run(*LOCAL, "--dry-run", "--json")
     data = json.loads(out)["data"]
@@ -49,11 +49,11 @@ def test_a_dry_run_lists_what_is_missing_and_makes_nothing(run: Run, install: Pa
     assert all(set(row) == {"step", "does", "download", "disk"} for row in data["todo"])
 
 
-def test_answers_are_recorded_and_played_back(run: Run, install: Path, tmp_path: Path) -> None:
+def test_answers_are_recorded_and_played_back(run: Run, install: Path, tmp_path: Path, texts: Texts) -> None:
     play = tmp_path / "play.yaml"
     status, out, err = run(*LOCAL, "--record", str(play))
     assert (status, out) == (0, "")
-    assert f"recorded in {play}; install with: ./installer.py --play {play}" in err
+    texts(err)
     assert f"install_path: {install}" in play.read_text()
     assert json.loads(run(*LOCAL, "--record", str(play), "--json")[1])["data"] == {"recorded": str(play)}
     one = run("--play", str(play), "--dry-run")
@@ -73,27 +73,27 @@ def test_the_catalogue_of_workloads(run: Run) -> None:
     }
 
 
-def test_a_folder_with_other_things_is_refused(run: Run, install: Path) -> None:
+def test_a_folder_with_other_things_is_refused(run: Run, install: Path, texts: Texts) -> None:
     install.mkdir()
     (install / "thesis.tex").touch()
     status, _, err = run(*LOCAL)
     assert status == 2
-    assert "is not empty: it contains thesis.tex" in err
+    texts(err)
     assert run(*LOCAL, "--dry-run")[0] == 0, "which makes nothing"
 
 
-def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(run, install):
+def test_flags_change_the_answers_of_an_installation_and_the_others_are_named(run, install, texts: Texts):
     stored(install, workloads=["pretrain_grok1"])
     status, out, err = run("--workloads", "nemotron4", "--dry-run")
     assert status == 0
-    assert "continuing with the answers of" in err
+    texts(err)
     assert "answers\n" in out, "the answers are written anew"
     status, out, err = run(*LOCAL[:4], "--workloads", "grok1", "--dry-run")
     assert err == ""
     assert "answers\n" not in out
 
 
-def test_workloads_are_added_to_those_there_are(run: Run, install: Path) -> None:
+def test_workloads_are_added_to_those_there_are(run: Run, install: Path, texts: Texts) -> None:
     stored(install, workloads=["pretrain_grok1"])
     status, out, _ = run("add", "nemotron4", "--dry-run")
     assert status == 0
@@ -101,17 +101,17 @@ def test_workloads_are_added_to_those_there_are(run: Run, install: Path) -> None
     assert run("add", "nemotron5", "--dry-run")[0] == 2
     status, _, err = run("add", "grok1", path=install / "none")
     assert status == 3
-    assert f"there is no installation in {install / 'none'}\n  -> set LLMB_INSTALL or --install-path" in err
+    texts(err)
 
 
-def test_a_further_engine_is_added_to_a_workload_that_runs_on_it(run: Run, install: Path) -> None:
+def test_a_further_engine_is_added_to_a_workload_that_runs_on_it(run: Run, install: Path, texts: Texts) -> None:
     stored(install, workloads=["pretrain_grok1", "pretrain_llama3.1"])
     assert "engine-cpu-0.6" not in run("add", "llama3.1", "--dry-run")[1]
     status, out, _ = run("add", "llama3.1", "--engines", "0.6", "--dry-run")
     assert (status, "engine-cpu-0.6\n" in out) == (0, True)
     status, _, err = run("add", "grok1", "--engines", "0.6", "--dry-run")
     assert status == 2
-    assert "pretrain_grok1 cannot run on Megatron-Bridge 0.6\n  -> the releases are 0.3" in err
+    texts(err)
 
 
 def test_what_is_installed_and_what_could_be(run: Run, install: Path) -> None:
@@ -136,12 +136,11 @@ def test_without_images_a_workload_is_installed_all_the_same(run: Run, install: 
     assert (row["image"], row["image_complete"]) == (None, None)
 
 
-def test_a_place_that_is_no_clone_is_refused(run, monkeypatch, tmp_path):
+def test_a_place_that_is_no_clone_is_refused(run, monkeypatch, tmp_path, texts: Texts):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
     status, _, err = run("list")
     assert status == 3
-    assert f"{tmp_path} is not a clone of the repository" in err
-    assert "run its ./installer.py" in err
+    texts(err)
 
 
 def test_a_long_path_stays_on_its_line(tmp_path: Path) -> None:
@@ -188,95 +187,94 @@ def things(install: Path, monkeypatch: pytest.MonkeyPatch) -> list[Part]:
     return things
 
 
-def test_what_is_missing_is_made_once_and_secrets_are_hidden(run, install, things, monkeypatch):
+def test_what_is_missing_is_made_once_and_secrets_are_hidden(run, install, things, monkeypatch, texts: Texts):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     status, out, err = run(*LOCAL, "--verbose")
     assert (status, out) == (0, f"installed in {install}: {', '.join(ALL)}\n")
-    assert "details of one" in err
-    assert "details of two with ****" in err
+    texts(err)
     assert "hf_secret" not in "".join(log.read_text() for log in (install / ".llmb" / "logs").iterdir())
-    assert f"next: export LLMB_INSTALL={install} PATH={install}/bin:" in err
     status, out, err = run(*LOCAL)
     assert (status, out) == (0, f"nothing to do: {install} is complete\n")
     assert "next:" not in err
     assert len(list((install / ".llmb" / "logs").iterdir())) == 1, "nothing is logged where nothing is done"
-    assert run(*LOCAL, "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    texts(run(*LOCAL, "--dry-run")[1])
     things[0].path.unlink()
     data = json.loads(run(*LOCAL, "--json")[1])["data"]
     assert data == {"install_path": str(install), "ran": ["one"], "complete": True}
 
 
-def test_an_installation_that_is_reached_by_a_link_is_the_same_one(run, install, things, tmp_path, capsys):
+def test_an_installation_that_is_reached_by_a_link_is_the_same_one(
+    run, install, things, tmp_path, capsys, texts: Texts
+):
     link = tmp_path / "an other's name"
     link.symlink_to(install)
     assert run(*LOCAL, path=link)[0] == 0
     assert f"install_path: {install}\n" in (install / ANSWERS_FILE).read_text()
     for path in (install, link):
-        assert run(*LOCAL, path=path)[1] == f"nothing to do: {install} is complete\n"
+        texts(run(*LOCAL, path=path)[1])
     play = tmp_path / "play.yaml"
     play.write_text((install / ANSWERS_FILE).read_text().replace(str(install), str(link)))
     assert main(["--play", str(play)]) == 0
-    assert capsys.readouterr().out == f"nothing to do: {install} is complete\n"
+    texts(capsys.readouterr().out)
 
 
-def test_a_failure_says_where_its_log_is(run, install, things, monkeypatch):
+def test_a_failure_says_where_its_log_is(run, install, things, monkeypatch, texts: Texts):
     def ensure(reporter: Reporter, *, anew: bool) -> bool:
         raise EnvironmentLacks("no room", remedy="make some")
 
     monkeypatch.setattr(things[1], "ensure", ensure)
     status, _, err = run(*LOCAL)
     assert status == 3
-    assert f"full log: {install}/.llmb/logs/install-" in err
-    assert "error: no room\n  -> make some" in err
+    texts(err)
     assert things[0].path.exists()
 
 
-def test_an_update_that_cannot_make_another_leaves_what_is_damaged(run, install, things, monkeypatch):
+def test_an_update_that_cannot_make_another_leaves_what_is_damaged(run, install, things, monkeypatch, texts: Texts):
     assert run(*LOCAL)[0] == 0
     for thing in things:
         thing.says = "bad"
     monkeypatch.setattr(things[1], "lacks", lambda: [EnvironmentLacks("no network")])
     status, _, err = run("update")
-    assert (status, "error: no network" in err) == (3, True)
+    assert status == 3
+    texts(err)
     assert [thing.says for thing in things] == ["bad", "bad"]
 
 
-def test_an_update_names_what_it_does_not_make(run, install, things, monkeypatch):
+def test_an_update_names_what_it_does_not_make(run, install, things, monkeypatch, texts: Texts):
     assert run(*LOCAL)[0] == 0
     for thing in things:
         thing.says = "bad"
     monkeypatch.setattr(things[0], "ensure", lambda reporter, *, anew: False)
     status, _, err = run("update")
     assert (status, things[1].says) == (1, None)
-    assert "    one: bad\n  -> correct that by hand" in err
+    texts(err)
 
 
-def test_the_thorough_check_reads_every_part(run: Run, install: Path, things: list[Part]) -> None:
+def test_the_thorough_check_reads_every_part(run: Run, install: Path, things: list[Part], texts: Texts) -> None:
     assert run(*LOCAL)[0] == 0
     assert run("verify")[:2] == (0, f"{install}: all 3 parts are intact\n")
     things[1].says = "it is damaged"
     status, out, err = run("verify")
     assert (status, out) == (1, "")
-    assert "two with hf_secret: it is damaged" in err
-    assert "run llmb-install update" in err
+    texts(err)
     with install_lock(install, Reporter(None)):
         status, _, err = run("verify")
     assert (status, "run llmb-install update" in err) == (1, False)
-    assert f"try again later: another installer is working in it (process {os.getpid()} on " in err
+    texts(err)
 
 
-def test_an_image_of_an_earlier_release_is_named(run: Run, install: Path, things: list[Part]) -> None:
+def test_an_image_of_an_earlier_release_is_named(run: Run, install: Path, things: list[Part], texts: Texts) -> None:
     assert run(*LOCAL)[0] == 0
     old = install / "images" / "old.sqsh"
     old.parent.mkdir()
     old.write_bytes(bytes(5000))
     assert "old.sqsh" not in run(*LOCAL)[2], "without a receipt it is somebody else's"
     old.with_name("old.sqsh.receipt.json").write_text('{"schema": 1}')
-    assert f"{old} (5 kB) is from an earlier release, and no workload needs it any more" in run(*LOCAL)[2]
+    texts(run(*LOCAL)[2])
 
 
 @pytest.mark.parametrize(("umask", "told"), [(0o077, True), (0o027, True), (0o022, False)])
-def test_on_slurm_it_says_whether_colleagues_can_use_it(run, install, things, umask, told):
+def test_on_slurm_it_says_whether_colleagues_can_use_it(run, install, things, umask, told, texts: Texts):
     words = ("--cluster-type", "slurm", "--gpu-type", "h100", "--account", "a", "--gpu-partition", "g")
     before = os.umask(umask)
     try:
@@ -285,4 +283,4 @@ def test_on_slurm_it_says_whether_colleagues_can_use_it(run, install, things, um
         os.umask(before)
     assert status == 0, err
     assert (f"only you can use this, because of umask {umask:03o}" in err) is told
-    assert "llmb-install doctor; llmb-run list" in err
+    texts(err)

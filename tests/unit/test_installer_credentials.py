@@ -26,6 +26,7 @@ from llmb_install.parts.credentials import (
 )
 from llmb_install.parts.netrc import added, entries, reached, without
 from llmb_install.working.reporter import Reporter
+from support.texts import Texts
 
 KEY = Secret("nvapi-abc")
 LINES = """machine nvcr.io login $oauthtoken password nvapi-abc
@@ -127,15 +128,14 @@ def test_a_key_in_the_environment_is_named_where_enroot_has_none(install, env, f
 
 
 @pytest.mark.parametrize("key", ["", " ", "nvapi abc", "nvapi-abc\n", "$NGC_API_KEY", "\tnvapi"])
-def test_what_enroot_would_misread_is_refused_before_anything_is_written(install, env, file, key):
-    with pytest.raises(RequestError, match="not an NGC API key") as caught:
+def test_what_enroot_would_misread_is_refused_before_anything_is_written(install, env, file, key, texts: Texts):
+    with texts.raises(RequestError):
         registry_key(install, Secret(key)).ensure(Reporter(None))
-    assert "copy the key again" in caught.value.remedy
     assert list(install.iterdir()) == []
 
 
 @pytest.mark.parametrize("wide", [0o644, 0o640, 0o604, 0o660])
-def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, env, file, wide):
+def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, env, file, wide, texts: Texts):
     registry_key(install, KEY).ensure(Reporter(None))
     hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
     of_release_0_2(install, file)
@@ -145,7 +145,7 @@ def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, 
         path.chmod(wide)
     assert not registry_key(install, KEY).is_complete()
     assert not hf_token_file(install, Secret("hf_abc")).is_complete()
-    assert closed_files(install).verify() == f"other users can read {', '.join(map(str, paths))}"
+    texts(closed_files(install).verify())
     closed_files(install).ensure(Reporter(None))
     assert [mode(path) for path in paths] == [0o600] * 3
     assert closed_files(install).verify() is None

@@ -22,6 +22,7 @@ from llmb_install.answers.dialogue import Back, Dialogue
 from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers
 from llmb_install.parts.credentials import Secrets
 from support.installer import RECIPES
+from support.texts import Texts
 
 GPU = Partition("gpu", is_default=False, up=True, time_limit="4:00:00", nodes=16, gpus_per_node=8, gpu_name="h100")
 CPU = Partition("cpu", is_default=True, up=False, time_limit="infinite", nodes=4, gpus_per_node=0, gpu_name="")
@@ -160,8 +161,8 @@ def test_change_leads_to_all_questions_and_then_to_one_of_them(talk: Any) -> Non
     assert order == ["Go on?", "Slurm account", "GPU type", "Go on?", "Which one?", "GPU type", "Go on?"]
 
 
-def test_quitting_the_screen_installs_nothing(talk: Any) -> None:
-    with pytest.raises(Interrupted, match="nothing was installed"):
+def test_quitting_the_screen_installs_nothing(talk: Any, texts: Texts) -> None:
+    with texts.raises(Interrupted):
         talk(one_screen=True, Go_on=["quit"])
     assert checks.read_draft(checks.LAST) == {}
     assert checks.read_draft()["account"] == "bench", "its message says that answers are kept"
@@ -234,11 +235,10 @@ def test_what_was_answered_last_time_is_what_enter_accepts(talk: Any) -> None:
     assert terminal.offered["Slurm account"] == "other"
 
 
-def test_a_name_that_slurm_does_not_show_is_typed(talk: Any) -> None:
+def test_a_name_that_slurm_does_not_show_is_typed(talk: Any, texts: Texts) -> None:
     answers, _, terminal = talk(Slurm_account=[OTHER, "a b", "", "team-x"])
     assert answers.account == "team-x"
-    assert terminal.refused[0] == "is not a valid name in Slurm"
-    assert terminal.refused[1].startswith("an answer is required; Shift-Tab: back")
+    texts("\n".join(terminal.refused))
 
 
 def test_shift_tab_asks_the_question_before_once_more(talk: Any) -> None:
@@ -280,8 +280,8 @@ def test_changing_nothing_leaves_all_as_it_was(talk: Any) -> None:
     assert answers.account == "bench"
 
 
-def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match="nothing was installed; your answers are kept"):
+def test_leaving_keeps_the_answers_for_next_time(talk: Any, tmp_path: Path, texts: Texts) -> None:
+    with texts.raises(Interrupted):
         talk(Go_on=["quit"], Slurm_account=["other"])
     kept = json.loads((tmp_path / "state" / "llmb" / "installer-draft.json").read_text())
     assert kept["account"] == "other"
@@ -304,10 +304,9 @@ def test_a_flag_comes_before_a_draft(talk: Any) -> None:
     assert not terminal.asked[0].startswith("Continue")
 
 
-def test_ctrl_c_says_that_the_answers_are_kept(talk: Any) -> None:
-    with pytest.raises(Interrupted, match="interrupted; your answers so far are kept") as caught:
+def test_ctrl_c_says_that_the_answers_are_kept(talk: Any, texts: Texts) -> None:
+    with texts.raises(Interrupted):
         talk(GPU_type=[KeyboardInterrupt()])
-    assert caught.value.remedy == "run the same command again to continue with them"
     assert checks.read_draft()["account"] == "bench"
     assert "gpu_type" not in checks.read_draft()
 
@@ -326,7 +325,7 @@ def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
     assert (checks.read_draft(), checks.read_draft(checks.LAST)) == ({}, {"account": "b"})
 
 
-def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path) -> None:
+def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path, texts: Texts) -> None:
     used = tmp_path / "used"
     used.mkdir()
     for name in "abcdef":
@@ -338,11 +337,11 @@ def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Pat
     assert answers.install_path == str(tmp_path / "new")
     answers, _, _ = talk(Where_to_install=[str(used)], **{str(used): [True]})
     assert answers.install_path == str(used)
-    with pytest.raises(RequestError, match=r"nothing was installed\n  -> choose another folder with --install-path"):
+    with texts.raises(RequestError):
         talk(given={"install_path": str(used)})
 
 
-def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path) -> None:
+def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path, texts: Texts) -> None:
     file = tmp_path / "file"
     file.touch()
     _, _, terminal = talk(Where_to_install=["/a:b", f"{file}/x", "a\nb", str(tmp_path / "n")])
@@ -352,7 +351,7 @@ def test_paths_are_checked_at_the_prompt(talk: Any, tmp_path: Path) -> None:
     ]
     assert terminal.refused[2].startswith("it ")
     folder = next(text for text in terminal.asked if text.startswith("Where to install"))
-    assert folder == "Where to install (free space will be checked)"
+    texts(folder)
 
 
 def test_free_space_is_shown_where_a_folder_is_suggested(talk: Any, tmp_path: Path) -> None:
@@ -360,23 +359,21 @@ def test_free_space_is_shown_where_a_folder_is_suggested(talk: Any, tmp_path: Pa
     assert re.fullmatch(rf"Where to install \([0-9.]+ [MGT]B free at {tmp_path / 'llmb'}\)", terminal.asked[0])
 
 
-def test_gpu_jobs_on_this_machine_need_a_python_of_their_own(talk: Any, tmp_path: Path) -> None:
+def test_gpu_jobs_on_this_machine_need_a_python_of_their_own(talk: Any, tmp_path: Path, texts: Texts) -> None:
     program = tmp_path / "python"
     program.touch(mode=0o755)
     answers, _, terminal = talk(
         site=LAPTOP, Where_jobs_run=["local"], GPU_type=["h100"], Python_with=["", str(tmp_path / "none"), str(program)]
     )
     assert answers.engine_python == str(program)
-    assert "GPU jobs on this machine cannot run: go back and choose cpu" in terminal.refused[0]
-    assert terminal.refused[1] == f"{tmp_path / 'none'} is not a program"
+    texts("\n".join(terminal.refused))
 
 
-def test_workloads_without_a_configuration_for_the_gpus_are_not_chosen(talk: Any) -> None:
+def test_workloads_without_a_configuration_for_the_gpus_are_not_chosen(talk: Any, texts: Texts) -> None:
     answers, _, terminal = talk(GPU_type=["b200"], Workloads=[[], ENTER, ["pretrain_llama3.1"]])
     titles = terminal.offered["choices"]
-    assert "no configuration for b200" in titles["pretrain_grok1"]
-    assert titles["pretrain_llama3.1"] == "pretrain_llama3.1  (Llama 3.1)"
-    assert "select at least one" in terminal.refused
+    texts(f"{titles['pretrain_grok1']}\n{titles['pretrain_llama3.1']}")
+    texts("\n".join(terminal.refused))
     assert "pretrain_grok1" not in answers.workloads
 
 
@@ -401,17 +398,17 @@ def suggestions(site: Site, given: dict[str, Any]) -> dict[str, Any]:
     return {question.field: question.suggested(site, given) for question in QUESTIONS}
 
 
-def test_choices_say_what_slurm_knows_of_them() -> None:
+def test_choices_say_what_slurm_knows_of_them(texts: Texts) -> None:
     assert BY_FIELD["account"].listed(CLUSTER) == {"bench": "bench", "other": "other", OTHER: OTHER}
     assert BY_FIELD["account"].listed(LAPTOP) == {}
     assert BY_FIELD["gpu_partition"].listed(CLUSTER) == {
         "gpu": "gpu  16 nodes, 8 GPUs each, limit 4:00:00",
         OTHER: OTHER,
     }
-    assert BY_FIELD["cpu_partition"].listed(CLUSTER)["cpu"] == "cpu  4 nodes, limit infinite, down"
+    texts(BY_FIELD["cpu_partition"].listed(CLUSTER)["cpu"])
     assert list(BY_FIELD["cpu_partition"].listed(CLUSTER)) == ["gpu", "cpu", OTHER]
-    assert BY_FIELD["cluster_type"].listed(LAPTOP)["local"] == "local    jobs on this machine"
-    assert BY_FIELD["install_method"].listed(LAPTOP)["local"] == "local    here, on this machine"
+    texts(BY_FIELD["cluster_type"].listed(LAPTOP)["local"])
+    texts(BY_FIELD["install_method"].listed(LAPTOP)["local"])
     assert BY_FIELD["arch"].listed(LAPTOP) == {"x86_64": "x86_64", "aarch64": "aarch64"}
     assert BY_FIELD["install_path"].listed(CLUSTER) == {}
 

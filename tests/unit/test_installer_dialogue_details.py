@@ -16,6 +16,7 @@ from llmb_common.base.words import Secret
 from llmb_install.answers import checks, dialogue
 from llmb_install.answers.dialogue import Back, forget_keys, with_way_back
 from llmb_install.parts.credentials import Secrets
+from support.texts import Texts
 
 # ruff: noqa: F811
 
@@ -46,12 +47,12 @@ def _named(question: Any) -> Any:
     return named
 
 
-def test_answers_that_contradict_each_other_are_corrected_one_by_one(talk, capsys):
+def test_answers_that_contradict_each_other_are_corrected_one_by_one(talk, capsys, texts: Texts):
     answers, _, terminal = talk(
         GPU_type=["cpu"], Container_runtime=["pyxis", "none"], Which_one=["runtime"], given={"cluster_type": "slurm"}
     )
     assert (answers.gpu_type, answers.runtime) == ("cpu", "none")
-    assert "  the container images are for GPUs, and gpu_type is cpu\n  -> " in capsys.readouterr().err
+    texts(capsys.readouterr().err)
     assert terminal.asked.count("Which one?") == 1
 
 
@@ -122,10 +123,9 @@ def test_what_a_flag_says_of_space_stays(talk: Any) -> None:
     assert talk(defaults={"space_check": True})[0].space_check is True
 
 
-def test_leaving_names_the_way_back_in(talk: Any) -> None:
-    with pytest.raises(Interrupted) as caught:
+def test_leaving_names_the_way_back_in(talk: Any, texts: Texts) -> None:
+    with texts.raises(Interrupted):
         talk(Go_on=["quit"])
-    assert caught.value.remedy == "run it again to continue with them"
 
 
 def test_a_key_that_there_is_is_not_asked_for_nor_kept(talk: Any) -> None:
@@ -146,7 +146,7 @@ def test_a_change_that_is_taken_back_changes_nothing(talk: Any) -> None:
     assert (answers.gpu_type, answers.arch) == ("h100", "x86_64")
 
 
-def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     shown: list[str] = []
     terminal = sys.modules["test_installer_dialogue"].Terminal
     select = terminal.select
@@ -159,8 +159,7 @@ def test_the_list_of_answers_to_change_shows_them(talk: Any, monkeypatch: pytest
 
     monkeypatch.setattr(terminal, "select", noted)
     talk(Go_on=["change", ENTER], Which_one=["account"])
-    assert "Slurm account: bench" in shown
-    assert "Do jobs request their GPUs with --gres=gpu:N: yes" in shown
+    texts("\n".join(shown))
     assert not [line for line in shown if line.startswith("Python with torch")], "which does not matter here"
 
 

@@ -24,6 +24,7 @@ from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.transaction import remove_leftovers
 from support.installer import CLONE
+from support.texts import Texts
 
 HASH = "--hash=sha256:" + 64 * "0"
 HASHED = ["--require-hashes", "--no-deps"]
@@ -91,34 +92,26 @@ def test_what_another_environment_has_is_linked_first(ran: Uv, tmp_path: Path, m
     assert linked == [(other, ran.folder, {"six==1", "h11==4"}) for other in shares]
 
 
-def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, tmp_path, monkeypatch):
+def test_a_python_that_does_not_say_its_version_makes_no_conda_environment(ran, tmp_path, monkeypatch, texts: Texts):
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name == "conda" else None)
     monkeypatch.setattr(uv, "version_of", lambda python: None)
-    with pytest.raises(EnvironmentLacks, match="/python does not say its version") as caught:
+    with texts.raises(EnvironmentLacks):
         made(ran, content(tmp_path, "six==1", kind="conda"))
-    assert caught.value.remedy == "run the installer with another Python"
 
 
 @pytest.mark.parametrize(
-    ("words", "end", "message", "remedy"),
+    ("words", "end"),
     [
-        (" venv ", Finished(1, ()), "environment engine: uv could not create it\n    (no output, exit status 1)",
-         "correct what it says"),
-        ("lock.txt", Finished(2, ("Disk quota exceeded",)), "environment engine: packages could not be installed\n",
-         "free space under "),
-        ("lock.txt", Finished(1, tuple(map(str, range(9)))),
-         "environment engine: packages could not be installed\n    1\n    2\n    3\n    4\n    5\n    6\n    7\n    8",
-         "check the network, the proxy and the index settings of pip or uv"),
-        ("importlib", Finished(-9, ("only",)),
-         "environment engine: its packages do not import (torch, six)\n    only", "correct what its last lines name"),
+        (" venv ", Finished(1, ())),
+        ("lock.txt", Finished(2, ("Disk quota exceeded",))),
+        ("lock.txt", Finished(1, tuple(map(str, range(9))))),
+        ("importlib", Finished(-9, ("only",))),
     ],
 )  # fmt: skip
-def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, message, remedy):
+def test_a_failure_has_its_last_lines(ran, tmp_path, words, end, texts: Texts):
     ran.ends[words] = end
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks):
         made(ran, content(tmp_path, "six==1"))
-    assert caught.value.message.startswith(message)
-    assert caught.value.remedy.startswith(remedy)
 
 
 def test_uvs_lines_become_progress() -> None:
@@ -173,10 +166,10 @@ def ensure(environment: Environment, **more: Any) -> tuple[bool, str]:
     return environment.ensure(Reporter(None, stream=shown), **more), shown.getvalue()
 
 
-def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment) -> None:
+def test_a_build_has_a_name_of_its_own_and_a_receipt(environment: Environment, texts: Texts) -> None:
     done, said = ensure(environment)
     assert done
-    assert said.startswith("    ok  environment engine: 1 packages, ")
+    texts(said)
     folder = environment.folder
     assert folder.parent == environment.link.parent
     assert folder.name.startswith(f"engine-{environment.inputs()[:8]}-")
@@ -270,19 +263,21 @@ def test_earlier_builds_stay_for_those_who_run_in_them(environment: Environment)
     assert (old.exists(), environment.is_complete(), mine.exists()) == (False, True, True)
 
 
-def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(environment, tmp_path, monkeypatch):
+def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(
+    environment, tmp_path, monkeypatch, texts: Texts
+):
     monkeypatch.setattr(Sources, "links", lambda *_: [])
     require_ready([environment])
     environment.link.mkdir(parents=True)
     (environment.link / "thesis").touch()
-    with pytest.raises(EnvironmentLacks, match=f"{environment.link} was not made by the installer"):
+    with texts.raises(EnvironmentLacks):
         require_ready([environment])
-    with pytest.raises(OSError, match="directory"):
+    with texts.raises(OSError):
         ensure(environment)
     assert (environment.link / "thesis").exists()
     environment.link.rename(tmp_path / "theirs")
     environment.link.symlink_to(tmp_path / "theirs")
-    with pytest.raises(EnvironmentLacks, match="belongs there\n  -> move it away"):
+    with texts.raises(EnvironmentLacks):
         require_ready([environment])
     environment.link.unlink()
     (environment.link.parent / f".engine.{os.getpid()}").touch()
@@ -290,7 +285,7 @@ def test_what_somebody_has_in_the_place_of_the_link_stays_and_is_named(environme
     require_ready([environment])
 
 
-def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, monkeypatch):
+def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, monkeypatch, texts: Texts):
     clones = [tmp_path / name for name in ("one", "same", "newer")]
     for clone in clones:
         (clone / "installer" / "locks").mkdir(parents=True)
@@ -298,11 +293,10 @@ def test_clones_with_one_lock_share_what_the_cache_has(environment, tmp_path, mo
     one, same, newer = (shared_tool(clone, tmp_path / "cache") for clone in clones)
     monkeypatch.setattr("llmb_install.working.artefact.free_bytes", lambda folder: 10**8)
     (lack,) = _space(one.room())
-    assert lack.remedy.startswith("free some space, or set XDG_CACHE_HOME to a directory with more")
+    texts(lack.remedy)
     assert "--no-space-check" not in lack.remedy, "list and verify have no such option"
     (lack,) = _space([*one.room(), Room(tmp_path / "install", 3 * 10**9, "environment engine")])
-    assert f" are needed in {tmp_path}/install (environment llmb " in lack.message
-    assert lack.remedy.startswith("free some space, or choose another directory (--install-path"), "what takes most"
+    texts(f"{lack.message}\n  -> {lack.remedy}")
     assert one.ensure_usable(Reporter(None))
     assert same.is_usable()
     assert newer.ensure_usable(Reporter(None))
@@ -344,21 +338,21 @@ def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(environm
     assert not left.is_symlink()
 
 
-def test_a_build_that_failed_leaves_room_for_the_next(environment, monkeypatch):
+def test_a_build_that_failed_leaves_room_for_the_next(environment, monkeypatch, texts: Texts):
     def fails(environment: Content, folder: Path, *_: object) -> None:
         (folder / "lib").mkdir(parents=True)
         raise EnvironmentLacks("no network")
 
     monkeypatch.setattr(environment_build, "build", fails)
-    with pytest.raises(EnvironmentLacks, match="no network"):
+    with texts.raises(EnvironmentLacks):
         ensure(environment)
     assert list(environment.link.parent.iterdir()) == []
 
 
-def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkeypatch):
+def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkeypatch, texts: Texts):
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: tmp_path)
     said = ensure(environment)[1]
-    assert f"        note: only you can run this installation, because its Python is in {tmp_path};" in said
+    texts(said)
     shared = replace(shared_tool(CLONE, tmp_path / "cache"), lock=environment.lock)
     assert "note:" not in ensure(shared)[1], "which is this user's alone"
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: None)
@@ -366,7 +360,9 @@ def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkey
     assert "note:" not in ensure(environment)[1]
 
 
-def test_what_cannot_be_removed_is_named(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_removed_is_named(
+    environment: Environment, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     ensure(environment)
 
     def refuse(*_: object, **__: object) -> None:
@@ -374,9 +370,8 @@ def test_what_cannot_be_removed_is_named(environment: Environment, monkeypatch: 
 
     monkeypatch.setattr("shutil.rmtree", refuse)
     folder = environment.folder
-    with pytest.raises(EnvironmentLacks, match=f"unfinished environment {folder}: Permission denied") as caught:
+    with texts.raises(EnvironmentLacks):
         environments.discard(folder)
-    assert "remove it by hand" in caught.value.remedy
     assert not (folder / RECEIPT).exists(), "nothing that looks complete"
     environments.discard(environment.link)
     assert not environment.link.is_symlink(), "a link is removed, and not what it leads to"

@@ -23,6 +23,7 @@ from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Reporter, Step
 from llmb_install.working.scratch import unfinished
 from support.other_user import OTHER, as_other_user, shared_folder
+from support.texts import Texts
 
 
 @pytest.fixture(autouse=True)
@@ -40,23 +41,22 @@ def ensure(image: Image) -> bool:
     return image.ensure(Reporter(None, stream=io.StringIO()))
 
 
-def test_a_folder_that_cannot_be_made_is_named(shared: Image) -> None:
+def test_a_folder_that_cannot_be_made_is_named(shared: Image, texts: Texts) -> None:
     shared.path.parent.touch()
-    with pytest.raises(EnvironmentLacks, match=f"the image folder {shared.path.parent} cannot be created: ") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(shared)
-    assert caught.value.remedy == "choose another --image-folder"
 
 
 @pytest.mark.parametrize("state", ["missing", "unusable"])
-def test_a_folder_of_somebody_else_needs_its_owner(shared: Image, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+def test_a_folder_of_somebody_else_needs_its_owner(
+    shared: Image, monkeypatch: pytest.MonkeyPatch, state: str, texts: Texts
+) -> None:
     shared.path.parent.mkdir()
     if state == "unusable":
         shared.path.write_text("x")
     monkeypatch.setattr("os.access", lambda path, mode: False)
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(shared)
-    assert caught.value.message == f"{shared.path} is {state}, and its directory is not writable"
-    assert caught.value.remedy == "ask its owner to import the image, or choose another --image-folder"
 
 
 def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,7 +112,7 @@ def test_a_receipt_that_lies_elsewhere_is_made_there(shared: Image, monkeypatch:
     assert json.loads(own.read_text())["size"] == 3
 
 
-def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monkeypatch):
+def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monkeypatch, texts: Texts):
     """``cp`` gives it another time than its receipt says, which cannot be corrected there."""
     shared.path.parent.mkdir()
     shared.path.write_bytes(b"abc")
@@ -130,7 +130,7 @@ def test_a_copy_in_a_read_only_folder_is_believed_after_one_reading(shared, monk
     assert beside.read_bytes() == before
     assert json.loads((shared.receipts / beside.name).read_text())["mtime_ns"] == 1
     shared.path.write_bytes(b"xyz")
-    with pytest.raises(EnvironmentLacks, match="is unusable, and its directory is not writable"):
+    with texts.raises(EnvironmentLacks):
         ensure(shared)
 
 
@@ -244,7 +244,9 @@ def test_values_of_enroots_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 # unsquashfs
 
 
-def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     tried: list[str] = []
 
     def ask(argv: list[str], seconds: float, *, most: int) -> Answer:
@@ -255,30 +257,29 @@ def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(monkeypatch: p
 
     monkeypatch.setattr(squashfs, "ask", ask)
     names = [*(f"/usr/bin/a{number:02}" for number in range(30)), "/opt/bin/ls", "/bin/sh", "/usr/local/bin/cat"]
-    with pytest.raises(squashfs.BadImage, match="it contains no program"):
+    with texts.raises(squashfs.BadImage):
         Inspector(("srun",))._architecture(Path("/x"), names)
     assert tried[:3] == ["bin/sh", "usr/local/bin/cat", "usr/bin/a00"]
     assert len(tried) == 20
 
 
 @pytest.mark.parametrize(
-    ("problem", "remedy"),
-    [("no-program", "install squashfs-tools, or import on a compute node"), ("no-answer", "check the file system")],
+    "problem",
+    ["no-program", "no-answer"],
 )
-def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(monkeypatch, problem, remedy):
+def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(monkeypatch, problem, texts: Texts):
     monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(None, problem=problem, why="it is stuck"))
-    with pytest.raises(EnvironmentLacks, match="it is stuck") as caught:
+    with texts.raises(EnvironmentLacks):
         Inspector().read_everything(Path("/x"))
-    assert caught.value.remedy.startswith(remedy)
 
 
-def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     asked: list[list[str]] = []
     monkeypatch.setattr(squashfs, "ask", lambda argv, *_, **__: asked.append(argv) or Answer(0))
     Inspector().read_everything(Path("/x"))
     assert asked == [["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", "/x"]]
     monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(1))
-    with pytest.raises(squashfs.BadImage, match=r"its content cannot be read \(unsquashfs failed\)"):
+    with texts.raises(squashfs.BadImage):
         Inspector().read_everything(Path("/x"))
 
 

@@ -17,6 +17,7 @@ from llmb_install.parts.image import Image
 from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import unfinished
 from support.programs import needs_zstd
+from support.texts import Texts
 
 SOURCE = "nvcr.io#nvidia/nemo:26.02.01"
 
@@ -82,9 +83,9 @@ def calls(world: Path) -> list[str]:
     return file.read_text().splitlines() if file.exists() else []
 
 
-def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) -> None:
+def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path, texts: Texts) -> None:
     assert not image.is_complete()
-    assert image.verify() == f"{image.path} is missing"
+    texts(image.verify())
     assert ensure(image)
     assert image.path.read_bytes() == WHOLE
     assert image.is_complete()
@@ -108,8 +109,8 @@ def test_an_image_is_imported_once_and_has_a_receipt(image: Image, world: Path) 
     assert [str(path.relative_to(image.install)) for path in image.receipts.parent.rglob("*")] == [".llmb/tmp"]
 
 
-def test_without_room_for_layers_the_variable_is_named(image: Image, world: Path) -> None:
-    with pytest.raises(EnvironmentLacks, match="images cannot be unpacked in /nowhere: No such file") as caught:
+def test_without_room_for_layers_the_variable_is_named(image: Image, world: Path, texts: Texts) -> None:
+    with texts.raises(EnvironmentLacks) as caught:
         ensure(replace(image, env=dict(os.environ) | {"ENROOT_TEMP_PATH": "/nowhere"}))
     assert "ENROOT_TEMP_PATH" in caught.value.remedy
 
@@ -123,19 +124,19 @@ def test_what_an_import_would_run(image: Image) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "problem"),
+    "change",
     [
-        (lambda image: os.utime(image.path, ns=(1, 1)), "does not match its receipt"),
-        (lambda image: image.path.write_bytes(WHOLE + b"y"), "does not match its receipt"),
-        (lambda image: image.path.write_bytes(b"x" * 200), "is damaged: it does not begin with a squashfs superblock"),
-        (lambda image: image.receipt_path().unlink(), "has no receipt"),
+        lambda image: os.utime(image.path, ns=(1, 1)),
+        lambda image: image.path.write_bytes(WHOLE + b"y"),
+        lambda image: image.path.write_bytes(b"x" * 200),
+        lambda image: image.receipt_path().unlink(),
     ],
 )
-def test_a_file_that_its_receipt_does_not_describe_is_not_complete(image: Image, change: object, problem: str) -> None:
+def test_a_file_that_its_receipt_does_not_describe_is_not_complete(image: Image, change: object, texts: Texts) -> None:
     ensure(image)
     change(image)  # type: ignore[operator]
     assert not image.is_complete()
-    assert str(image.verify()).startswith(f"{image.path} {problem}")
+    texts(str(image.verify()))
 
 
 def test_another_source_or_architecture_is_another_image(image: Image) -> None:
@@ -154,14 +155,14 @@ def test_a_file_without_a_receipt_is_adopted_where_it_is_whole(image: Image, wor
 
 
 @pytest.mark.parametrize("damage", ["unreadable", "cut", "other machine"])
-def test_one_that_is_not_whole_is_imported_again(image: Image, world: Path, damage: str) -> None:
+def test_one_that_is_not_whole_is_imported_again(image: Image, world: Path, damage: str, texts: Texts) -> None:
     image.path.parent.mkdir(parents=True)
     image.path.write_bytes(WHOLE[:150] if damage == "cut" else WHOLE)
     if damage == "unreadable":
         (world / "unreadable").touch()
     if damage == "other machine":
         (world / "head").write_bytes(b"\x7fELF" + bytes(14) + (183).to_bytes(2, "little"))
-        with pytest.raises(EnvironmentLacks, match="but the file is unusable: its programs are for aarch64"):
+        with texts.raises(EnvironmentLacks):
             ensure(image)
         return
     assert ensure(image)
@@ -169,7 +170,7 @@ def test_one_that_is_not_whole_is_imported_again(image: Image, world: Path, dama
     assert image.is_complete()
 
 
-def test_what_is_no_file_is_never_opened(image: Image, world: Path) -> None:
+def test_what_is_no_file_is_never_opened(image: Image, world: Path, texts: Texts) -> None:
     image.path.parent.mkdir(parents=True)
     os.mkfifo(image.path)
     assert not image.is_complete()
@@ -177,9 +178,8 @@ def test_what_is_no_file_is_never_opened(image: Image, world: Path) -> None:
     assert image.is_complete()
     image.discard()
     image.path.mkdir()
-    with pytest.raises(EnvironmentLacks, match="is a folder") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(image)
-    assert caught.value.remedy.startswith("move it away")
     assert len(calls(world)) == 1
 
 
@@ -205,7 +205,7 @@ def test_content_that_the_receipt_contradicts_is_imported_again(image: Image, wo
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_failed_import_leaves_nothing(image: Image, world: Path, shared: bool) -> None:
+def test_a_failed_import_leaves_nothing(image: Image, world: Path, shared: bool, texts: Texts) -> None:
     """And a folder that several share is rid of what was left before: under its own lock nobody else is at work."""
     if shared:
         image = replace(image, path=world / "shared" / "nemo.sqsh")
@@ -213,7 +213,7 @@ def test_a_failed_import_leaves_nothing(image: Image, world: Path, shared: bool)
     left = unfinished(image.root, "other.sqsh")
     left.touch()
     (world / "fails").write_text("[ERROR] URL https://x returned error code: 404 Not Found\n")
-    with pytest.raises(EnvironmentLacks, match="the registry has no such image or tag"):
+    with texts.raises(EnvironmentLacks):
         ensure(image)
     assert [path.name for path in image.path.parent.iterdir()] == ([".llmb"] if shared else [])
     assert (image.root == image.path.parent) == shared
@@ -221,7 +221,7 @@ def test_a_failed_import_leaves_nothing(image: Image, world: Path, shared: bool)
 
 
 @needs_zstd
-def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world, capsys):
+def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world, capsys, texts: Texts):
     cache = world / "cache"
     cache.mkdir()
     whole, cut, partial, foreign = (cache / name for name in ("a" * 64, "b" * 64, "b" * 64 + ".x1", "layout"))
@@ -230,7 +230,7 @@ def test_a_damaged_layer_in_the_cache_is_named_and_downloaded_again(image, world
     for layer in (cut, partial, foreign):
         layer.write_bytes(whole.read_bytes()[:-3])
     assert ensure(replace(image, env=dict(os.environ) | {"ENROOT_CACHE_PATH": str(cache)}))
-    assert f"layer {cut} was damaged and is removed: importing again" in capsys.readouterr().err
+    texts(capsys.readouterr().err)
     assert sorted(cache.iterdir()) == [whole, partial, foreign]
     assert len(calls(world)) == 2
 
@@ -248,26 +248,25 @@ def test_parts_of_layers_that_nobody_downloads_any_more_are_removed(image: Image
     assert sorted(cache.iterdir()) == [alive, foreign]
 
 
-def test_layers_of_somebody_else_and_failures_that_stay_are_told(image: Image, world: Path) -> None:
+def test_layers_of_somebody_else_and_failures_that_stay_are_told(image: Image, world: Path, texts: Texts) -> None:
     cache = world / "cache"
     cache.mkdir()
     (cache / ("c" * 64)).symlink_to(world / "image")
-    with pytest.raises(EnvironmentLacks, match="its layers could not be unpacked") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(replace(image, env=dict(os.environ) | {"ENROOT_CACHE_PATH": str(cache)}))
-    assert f"empty {cache} (Enroot's cache)" in caught.value.remedy
     assert len(calls(world)) == 1
     assert list(cache.iterdir()) == [cache / ("c" * 64)]
 
 
-def test_an_import_that_leaves_no_file_is_a_failure(image: Image, world: Path) -> None:
+def test_an_import_that_leaves_no_file_is_a_failure(image: Image, world: Path, texts: Texts) -> None:
     (world / "nothing").touch()
-    with pytest.raises(EnvironmentLacks, match="the file is unusable: there is none"):
+    with texts.raises(EnvironmentLacks):
         ensure(image)
 
 
-def test_without_enroot_it_says_what_else_can_be_done(image: Image, world: Path) -> None:
+def test_without_enroot_it_says_what_else_can_be_done(image: Image, world: Path, texts: Texts) -> None:
     (world / "bin" / "enroot").unlink()
-    with pytest.raises(EnvironmentLacks, match=r"images cannot be imported: .*enroot.* was not found") as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         ensure(image)
     assert "--install-method srun" in caught.value.remedy
 
@@ -288,29 +287,29 @@ def test_a_damaged_image_stays_until_there_is_another(image: Image, world: Path)
     assert image.verify() is None
 
 
-def test_room_is_asked_for_before_the_import(image: Image, world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_room_is_asked_for_before_the_import(
+    image: Image, world: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     room = {"images": 24_000_000_000}
     monkeypatch.setattr("llmb_install.parts.image.free_bytes", lambda folder: room.get(folder.name, 10**12))
     scratch = world.parent / "scratch"
     scratch.mkdir()
     careful = replace(image, space_check=True, env=dict(os.environ) | {"TMPDIR": str(scratch)})
-    with pytest.raises(EnvironmentLacks, match=r"needs about 25.0 GB in .*/images, and 24.0 GB are free") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(careful)
-    assert caught.value.remedy == "choose another --image-folder, or skip this check with --no-space-check"
     room.update(images=10**12, scratch=59_000_000_000)
-    with pytest.raises(EnvironmentLacks, match=r"needs about 60\.0 GB in .*/scratch, and 59\.0 GB are free") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(careful)
-    assert caught.value.remedy.startswith("set ENROOT_TEMP_PATH")
     room["scratch"] = 60_000_000_000
     assert calls(world) == []
     assert ensure(careful)
 
 
-def test_room_on_the_compute_node_is_what_df_says_there(image: Image, world: Path) -> None:
+def test_room_on_the_compute_node_is_what_df_says_there(image: Image, world: Path, texts: Texts) -> None:
     program = world / "bin" / "on-node"
     program.write_text('#!/bin/sh\n[ "$1" = df ] || exec "$@"\necho Filesystem\necho "/dev/x 100 50 1000 5% /x"\n')
     program.chmod(0o755)
-    with pytest.raises(EnvironmentLacks, match=r"/images on the compute node, and 1 MB are free"):
+    with texts.raises(EnvironmentLacks):
         ensure(replace(image, space_check=True, prefix=("on-node",)))
     program.write_text('#!/bin/sh\n[ "$1" = df ] || exec "$@"\nexit 1\n')
     assert ensure(replace(image, space_check=True, prefix=("on-node",))), "where df does not say, nothing is wrong"

@@ -38,6 +38,7 @@ from llmb_install.parts.image import Image
 from llmb_install.working.artefact import Room
 from llmb_install.working.reporter import Reporter
 from support.installer import CLONE, RECIPES
+from support.texts import Texts
 
 NEMO = RECIPES["pretrain_grok1"].image
 SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}
@@ -62,17 +63,17 @@ def named(found: Installation, *names: str) -> list[Any]:
     return [part for part in found.artefacts() if part.id in names]
 
 
-def test_results_have_a_folder_for_each_workload(tmp_path: Path) -> None:
+def test_results_have_a_folder_for_each_workload(tmp_path: Path, texts: Texts) -> None:
     (folders,) = parts(installation(tmp_path, **ON_CPUS), WorkloadFolders)
     names = ("pretrain_grok1", "pretrain_llama3.1")
     assert folders.folders == tuple(tmp_path / "workloads" / name / "experiments" for name in names)
-    assert folders.show() == f"make {folders.folders[0]}, {folders.folders[1]}"
+    texts(folders.show())
 
 
-def test_the_answers_are_kept_without_what_was_said_for_one_run(tmp_path: Path) -> None:
+def test_the_answers_are_kept_without_what_was_said_for_one_run(tmp_path: Path, texts: Texts) -> None:
     given = [installation(tmp_path, **ON_CPUS, space_check=check) for check in (True, False)]
     for (part,) in (named(found, "answers") for found in given):
-        assert part.show() == f"write {tmp_path}/.llmb/answers.yaml"
+        texts(part.show())
         part.ensure(Reporter(None))
         assert "gpu_type: cpu\n" in (tmp_path / ".llmb" / "answers.yaml").read_text()
     assert all(named(found, "answers")[0].is_complete() for found in given)
@@ -172,7 +173,7 @@ def test_what_would_be_done_about_secrets(tmp_path: Path) -> None:
     assert closed_files(tmp_path).verify() is None
 
 
-def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path) -> None:
+def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path, texts: Texts) -> None:
     own = {"cluster_type": "local", "gpu_type": "h100", "engine_python": "/gpu/python"}
     found = installation(tmp_path, **own)
     assert named(found, "engine") == [own_engine(Path("/gpu/python"))]
@@ -181,7 +182,7 @@ def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path) -> N
     assert found.site_values()["engine"] == {"python": "/gpu/python"}
     both = installation(tmp_path, **own, workloads=["pretrain_mbridge", "pretrain_grok1"])
     assert both.site_values()["engine"] == {"python": "/gpu/python", "releases": {"0.6": "/gpu/python"}}
-    assert own_engine(Path("/gpu/python")).show() == "use the engine /gpu/python"
+    texts(own_engine(Path("/gpu/python")).show())
     assert own_engine(Path("/gpu/python")).id == "engine"
 
 
@@ -261,14 +262,14 @@ def test_the_engine_of_a_release() -> None:
     assert engine_values({"0.6": "/b"}) == {"releases": {"0.6": "/b"}}
 
 
-def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: Path) -> None:
+def test_the_tools_environment_is_the_clone_with_all_that_it_imports(tmp_path: Path, texts: Texts) -> None:
     tool = tool_environment(Path("/clone"), tmp_path)
     assert (tool.link, tool.editable, tool.kind) == (*(tmp_path / "venvs" / "llmb", Path("/clone")), "venv")
     assert tool.lock == Path("/clone/installer/locks/tool.txt")
     assert tool.smoke == ("llmb_common", "llmb_install", "llmb_run", *TOOL_IMPORTS)
     assert (tool.id, tool.download, tool.disk) == ("tool", 22_000_000, 29_000_000)
     assert tool.room() == [Room(tool.link.parent, TOOL_BYTES, "environment llmb")]
-    assert tool.show() == f"environment {tool.link} with LLMB from /clone"
+    texts(tool.show())
 
 
 # The CPU engine
@@ -283,7 +284,9 @@ def linux(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("linux")
-def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr(engine_module.uv, "running_version", lambda: (3, 11))
     made = cpu_engine(Path("/clone"), Path("/i"), "uv", release="0.6")
     assert (made.name, made.lock, made.kind) == (
@@ -297,14 +300,14 @@ def test_an_engine_is_made_of_its_lock_and_shares_with_the_others(monkeypatch: p
     assert (usual.name, usual.of_newer_python) == ("engine-cpu", ())
     assert usual.kind == "venv"
     assert usual.shares == (Path("/i/venvs/engine-cpu-0.6"),)
-    assert usual.show() == f"venv environment {usual.link} with Python {usual.python} from {usual.lock}"
+    texts(usual.show())
 
 
 @pytest.mark.usefixtures("linux")
 @pytest.mark.parametrize(
     ("release", "oldest", "newest"), [("0.3", (3, 10), (3, 13)), ("0.6", (3, 11), (3, 13))], ids=["0.3", "0.6"]
 )
-def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
+def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch, texts: Texts):
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("HOME", "/nowhere")
 
@@ -319,10 +322,8 @@ def test_an_engine_has_pythons_of_its_own(release, oldest, newest, monkeypatch):
     for version in ((oldest[0], oldest[1] - 1), (newest[0], newest[1] + 1)):
         lack = made(version)._no_python()
         assert lack is not None
-        wanted = "Python {}.{} to {}.{}".format(*oldest, *newest)
-        assert lack.message.startswith(f"the CPU engine needs {wanted}, none was found on PATH")
-        assert lack.message.endswith("uv could not fetch one: no route")
-        assert lack.remedy.startswith(f"get a {wanted}: ")
+        assert "Python {}.{} to {}.{}".format(*oldest, *newest) in lack.message
+        texts(lack, mask=r"this is Python [\d.]+")
 
 
 def test_a_python_that_uv_fetches_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,24 +376,22 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.usefixtures("linux")
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value"),
     [
-        ("sys.platform", "darwin", "have builds for Linux on x86_64 and aarch64 only; this is "),
-        ("platform.machine", lambda: "ppc64le", "aarch64 only; this is Linux on ppc64le"),
-        (
-            "os.confstr",
-            lambda name: "glibc 2.27",
-            "needs glibc 2.28 or newer (Debian 10, Ubuntu 20.04, RHEL 8); this machine has glibc 2.27",
-        ),
-        ("os.confstr", lambda name: "glibc 1.99", "this machine has glibc 1.99"),
-        ("os.confstr", lambda name: None, "this machine has no glibc"),
-        ("os.confstr", lambda name: int("x"), "this machine has no glibc"),
+        ("sys.platform", "darwin"),
+        ("platform.machine", lambda: "ppc64le"),
+        ("os.confstr", lambda name: "glibc 2.27"),
+        ("os.confstr", lambda name: "glibc 1.99"),
+        ("os.confstr", lambda name: None),
+        ("os.confstr", lambda name: int("x")),
     ],
 )
-def test_a_machine_without_builds_is_told_so(name, value, said, monkeypatch):
+def test_a_machine_without_builds_is_told_so(name, value, monkeypatch, texts: Texts):
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
     monkeypatch.setattr(name, value)
     lack = engine_module._no_builds()
-    assert said in lack.message
+    assert lack is not None
+    texts(lack.message)
     assert "in a container" in lack.remedy or "in a Linux container" in lack.remedy
 
 
@@ -409,9 +408,9 @@ def test_an_engine_needs_room_unless_nobody_is_to_look(tmp_path: Path) -> None:
     assert engine.room() == [Room(tmp_path / "venvs", 3_000_000_000, "environment engine-cpu")]
 
 
-def test_an_engine_of_the_user_is_a_program(tmp_path: Path) -> None:
+def test_an_engine_of_the_user_is_a_program(tmp_path: Path, texts: Texts) -> None:
     python = tmp_path / "python"
-    assert own_engine(python).verify() == f"{python} is not a program"
+    texts(own_engine(python).verify())
     python.mkdir(mode=0o755)
     assert not own_engine(python).is_complete()
     python.rmdir()

@@ -29,6 +29,7 @@ from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter
 from support.file_part import Part
 from support.installer import CLONE, RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
+from support.texts import Texts
 
 # ruff: noqa: F811  (fixtures)
 
@@ -87,30 +88,31 @@ def test_nobody_is_asked_how_ranks_start(run: Run, part: Part, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("mpi", "kept", "told"),
+    ("mpi", "kept"),
     [
-        ("pmix_v5", None, "left out"),  # what release 0.2 found here, and recorded
-        ("none", "none", "none is written as slurm.mpi to cluster_config.yaml, for every job"),
-        ("pmi2", "pmi2", "pmi2 is written as slurm.mpi to cluster_config.yaml, for every job"),
+        ("pmix_v5", None),  # what release 0.2 found here, and recorded
+        ("none", "none"),
+        ("pmi2", "pmi2"),
     ],
 )
-def test_a_play_file_of_release_0_2_installs(run, part, tmp_path, mpi, kept, told) -> None:
+def test_a_play_file_of_release_0_2_installs(run, part, tmp_path, mpi, kept, texts: Texts) -> None:
     play = tmp_path / "play.yaml"
     play.write_text(f"{PLAY}mpi: {mpi}\n")
     status, _, err = run("--play", str(play), "--dry-run")
     assert (status, wanted(part).mpi) == (0, kept)
-    assert err.splitlines()[0] == f"note: {play}: mpi is no longer a question, jobs get what they need: {told}"
+    texts(err.splitlines()[0])
     assert part.asked_for[-1].site_values()["slurm"].get("mpi") == kept
 
 
 @pytest.mark.parametrize("mpi", ["'pmix; rm'", "5"])
-def test_a_play_file_whose_mpi_is_no_name_is_refused(run: Run, part: Part, tmp_path: Path, mpi: str) -> None:
+def test_a_play_file_whose_mpi_is_no_name_is_refused(
+    run: Run, part: Part, tmp_path: Path, mpi: str, texts: Texts
+) -> None:
     play = tmp_path / "play.yaml"
     play.write_text(f"{PLAY}mpi: {mpi}\n")
     status, _, err = run("--play", str(play), "--dry-run")
     assert status == 2
-    assert f"error: {play}:" in err
-    assert "\n  -> remove mpi" in err
+    texts(err)
 
 
 @pytest.mark.parametrize(("site", "mpi"), [(("none", "pmi2"), "none"), (("none", "pmix"), "pmix")])
@@ -211,14 +213,20 @@ def test_what_another_command_did_meanwhile_stays(run, part, install, meanwhile,
 
 
 def test_answers_that_somebody_gave_are_not_mixed_with_what_another_command_did(
-    run: Run, part: Part, install: Path, meanwhile: None, terminal: type[Asking], monkeypatch: pytest.MonkeyPatch
+    run: Run,
+    part: Part,
+    install: Path,
+    meanwhile: None,
+    terminal: type[Asking],
+    monkeypatch: pytest.MonkeyPatch,
+    texts: Texts,
 ) -> None:
     sit_at_a_terminal(monkeypatch)
     stored(install)
     status, _, err = run()
     assert (status, part.path.exists()) == (3, False)
     said = " ".join(err.split())
-    assert f"error: another command changed the installation in {install} in the meantime -> run the same" in said
+    texts(said)
 
 
 # Site checks
@@ -242,19 +250,20 @@ def test_whether_jobs_ask_for_gpus_is_what_slurm_says_unless_somebody_does(run, 
         assert wanted(part).gres is gres, words
 
 
-def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(run, part, monkeypatch):
+def test_scripted_answers_are_compared_with_slurm_and_recipes_unless_told_not_to(run, part, monkeypatch, texts: Texts):
     asked: list[Given] = []
     monkeypatch.setattr("llmb_install.answers.detect.slurm_problems", lambda given: asked.append(given) or [])
     b200 = [*SLURM[:2], "--gpu-type", "b200", *SLURM[4:], "--workloads", "grok1"]
     status, _, err = run(*b200)
-    assert (status, "pretrain_grok1 has no configuration for b200" in err, len(asked)) == (2, True, 1)
+    assert (status, len(asked)) == (2, 1)
+    texts(err)
     assert run(*b200, "--no-site-check", "--dry-run")[0] == 0
     assert len(asked) == 1
     assert run(*SLURM, "--workloads", "grok1", "--dry-run")[0] == 0
     assert [given["account"] for given in asked] == ["a", "a"]
 
 
-def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch):
+def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch, texts: Texts):
     asked: list[Given] = []
     monkeypatch.setattr("llmb_install.answers.detect.slurm_problems", lambda given: asked.append(given) or [])
     stored(install, cluster_type="slurm", account="a", gpu_partition="g", gpu_type="h100", mpi="pmix")
@@ -262,7 +271,7 @@ def test_an_installation_is_not_questioned_again(run, part, install, monkeypatch
     assert asked == []
     status, _, err = run("--gpu-type", "b200", "--dry-run")
     assert status == 0
-    assert "note: no configuration for b200: pretrain_grok1\n" in err, "it is there already"
+    texts(err)
     assert len(asked) == 1
 
 
@@ -276,30 +285,30 @@ def test_paths_are_checked_before_anything_is_made(run: Run, part: Part, tmp_pat
 # What is told
 
 
-def test_a_dry_run_estimates_what_is_to_come(run: Run, part: Part) -> None:
-    assert run(*LOCAL, "--dry-run")[1] == (
-        "part\n    make part\n1 step to do, about 2 MB to download and 3.0 GB of disk\n"
-    )
+def test_a_dry_run_estimates_what_is_to_come(run: Run, part: Part, texts: Texts) -> None:
+    texts(run(*LOCAL, "--dry-run")[1])
     part._disk = 0
-    assert run(*LOCAL, "--dry-run")[1].endswith("\n1 step to do\n")
+    texts(run(*LOCAL, "--dry-run")[1])
     data = json.loads(run(*LOCAL, "--dry-run", "--json")[1])["data"]
     assert data["todo"] == [{"step": "part", "does": "make part", "download": 2_000_000, "disk": 0}]
 
 
-def test_what_comes_next_is_a_line_for_the_shell(run: Run, part: Part, tmp_path: Path) -> None:
+def test_what_comes_next_is_a_line_for_the_shell(run: Run, part: Part, tmp_path: Path, texts: Texts) -> None:
     odd = tmp_path / "it's odd"
     _, out, err = run(*LOCAL, path=odd)
-    assert out == f"installed in {odd}: pretrain_grok1\n"
+    texts(out)
     quoted = "'" + str(odd).replace("'", "'\"'\"'") + "'"
-    assert err.splitlines()[-1] == f'next: export LLMB_INSTALL={quoted} PATH={quoted}/bin:"$PATH"; llmb-run list'
+    assert f'export LLMB_INSTALL={quoted} PATH={quoted}/bin:"$PATH"; llmb-run list' in err
     assert "details" not in err
 
 
-def test_verbose_shows_details(run: Run, part: Part) -> None:
-    assert "    details of part\n" in run(*LOCAL, "--verbose")[2]
+def test_verbose_shows_details(run: Run, part: Part, texts: Texts) -> None:
+    texts(run(*LOCAL, "--verbose")[2])
 
 
-def test_colleagues_are_let_in_where_only_folders_are_that_there_are(run: Run, part: Part, install: Path) -> None:
+def test_colleagues_are_let_in_where_only_folders_are_that_there_are(
+    run: Run, part: Part, install: Path, texts: Texts
+) -> None:
     (install / "bin").mkdir(parents=True)
     (install / "images").mkdir()
     before = os.umask(0o077)
@@ -310,7 +319,7 @@ def test_colleagues_are_let_in_where_only_folders_are_that_there_are(run: Run, p
         _, _, open_to_all = run(*SLURM, "--workloads", "grok1")
     finally:
         os.umask(before)
-    assert f"chmod go+rX {install}; chmod -R go+rX {install}/bin {install}/images\n" in err
+    texts(err)
     assert "chmod" not in open_to_all
 
 
@@ -334,7 +343,7 @@ def test_without_a_space_check_nothing_is_remembered_of_it(run, part, install, m
         assert wanted(part).space_check is True
 
 
-def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, install, monkeypatch):
+def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, install, monkeypatch, texts: Texts):
     monkeypatch.setattr(operations, "free_bytes", lambda folder: 7 * 10**9)
     answers = complete(
         {**{"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "arch": "x86_64"},
@@ -343,9 +352,7 @@ def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, instal
     secrets = Secrets(hf_token=Secret("hf_x"), ngc_api_key=Secret("k"))
     lines = describe(Installation(CLONE, answers, secrets)).splitlines()
     assert lines[0] == ""
-    assert lines[1] == f"  install_path    {install}"
-    assert "  workloads       pretrain_grok1, pretrain_nemotron4" in lines
-    assert "  hugging_face    yes" in lines
+    texts("\n".join(lines))
     assert not [line for line in lines if line.split()[:1] in (["schema"], ["space_check"], ["account"], ["mpi"])]
     assert lines[-4:] == [
         "  hf_token        given",
@@ -398,13 +405,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch, run: Run) -> type[Asking]:
     return Asking
 
 
-def test_in_a_terminal_what_is_missing_is_asked(run, part, terminal, install, monkeypatch):
+def test_in_a_terminal_what_is_missing_is_asked(run, part, terminal, install, monkeypatch, texts: Texts):
     sit_at_a_terminal(monkeypatch)
     install.mkdir()
     (install / "thesis").touch()
     status, _, err = run("--cluster-type", "local", "--gpu-type", "cpu")
     assert status == 0, err
-    assert "LLMB installer. Enter accepts the highlighted choice" in err
+    texts(err)
     ((given, defaults),) = terminal.begun
     assert given == {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu"}
     assert defaults["install_path"] == str(install)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from llmb_install.parts import uv
+from support.texts import Texts
 
 
 def test_which_pythons_fit() -> None:
@@ -76,14 +77,12 @@ def test_wherever_uv_keeps_them(old_python, tmp_path, monkeypatch, name, below):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
-    [(((3, 10),), "3.10 or newer"), (((3, 10), (3, 13)), "3.10 to 3.13"), (((3, 12), (3, 12)), "3.12")],
+    "wanted",
+    [((3, 10),), ((3, 10), (3, 13)), ((3, 12), (3, 12))],
 )
-def test_how_to_get_a_python(wanted: tuple[tuple[int, int], ...], said: str) -> None:
+def test_how_to_get_a_python(wanted: tuple[tuple[int, int], ...], texts: Texts) -> None:
     text = uv.how_to_get(*wanted)
-    assert text.startswith(f"get a Python {said}: 'module load python'")
-    assert "'dnf install python3.12' (RHEL" in text
-    assert text.endswith("; then run the same command again")
+    texts(text)
 
 
 def test_what_the_environment_lacks_or_names_in_vain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -112,17 +111,15 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return asked
 
 
-def test_uv_fetches_another_python(old_python: Path, monkeypatch: pytest.MonkeyPatch, fetched: list[str]) -> None:
+def test_uv_fetches_another_python(
+    old_python: Path, monkeypatch: pytest.MonkeyPatch, fetched: list[str], texts: Texts
+) -> None:
     calls: list[Any] = []
     monkeypatch.setattr("os.execv", lambda *arguments: calls.append(arguments))
     screen = io.StringIO()
     assert uv.start_with_another(["/installer.py", "--quickstart"], screen) == 3
     assert (calls, fetched) == ([], ["3.12"])
-    what = f"LLMB needs Python 3.10 or newer; this is Python 3.8 ({sys.executable})"
-    first, second, third = screen.getvalue().splitlines()
-    assert first == f"{what}: fetching Python 3.12 with uv"
-    assert second == f"error: {what}, and uv could not fetch another: no route"
-    assert third.startswith("  -> get a Python 3.10 or newer: ")
+    texts(screen.getvalue())
     stand_in(old_python / "python3", "/real/python3\\n3 12\\n")
     uv.start_with_another(["/installer.py", "--quickstart"], io.StringIO())
     assert calls == [("/real/python3", ["/real/python3", "/installer.py", "--quickstart"])]
@@ -150,11 +147,11 @@ def test_a_folder_that_takes_no_uv_is_named(tmp_path: Path, monkeypatch: pytest.
     assert uv.fetch_python("3.12", tmp_path, {}) == f"{tmp_path}/uv: No space left on device"
 
 
-def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str]) -> None:
+def test_for_help_nothing_is_fetched(old_python: Path, fetched: list[str], texts: Texts) -> None:
     screen = io.StringIO()
     assert uv.start_with_another(["/installer.py", "list", "-h"], screen) == 3
     assert fetched == []
-    assert screen.getvalue().startswith("error: LLMB needs Python 3.10 or newer; this is Python 3.8 (")
+    texts(screen.getvalue())
 
 
 def test_what_is_kept_lies_in_a_folder_that_does_not_depend_on_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from llmb_install.main import main
 from llmb_install.parts.hugging_face import PATTERNS, ModelFiles
 from llmb_install.working.reporter import Reporter
 from support.iteration_logs import mbridge_log
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -89,20 +90,16 @@ def quickstart(
     return quickstart
 
 
-def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstart, world: Path, tmp_path: Path) -> None:
+def test_it_trains_and_shows_the_table_and_what_comes_next(
+    quickstart: Quickstart, world: Path, tmp_path: Path, texts: Texts
+) -> None:
     status, out, err = quickstart()
     assert status == 0
-    assert out.startswith("x_1  Success  1.0 for ")
+    texts(out, mask=r"1\.0 for \S+")
     assert out.rstrip().endswith("/experiments/x/x_1")
-    said = err.splitlines()
-    assert f"LLMB quickstart in {tmp_path / 'install'}" in said
-    assert "    ok  the CPU engine is already there" in said
+    texts(err)
     asked = "MODEL_SIZE=smoke JOB_TOTAL_GPUS=2 CLUSTER_TYPE=local GPU_TYPE=cpu"
-    assert f"training: cd {world / 'clone' / 'llama3.1'} && {asked} ./launch.sh" in said
-    assert "x_1: note: something" in said
-    assert any("training a tiny Llama 3.1, 50 steps on 2 processes" in line for line in said)
-    assert said[-2].startswith(f"installed in {tmp_path / 'install'}; log: {tmp_path / 'install'}/.llmb/logs/")
-    assert said[-1] == (f"next: export LLMB_INSTALL={tmp_path / 'install'}; {tmp_path / 'install'}/bin/llmb-run list")
+    assert f"cd {world / 'clone' / 'llama3.1'} && {asked} ./launch.sh" in err
     log = next((tmp_path / "install" / ".llmb" / "logs").iterdir()).read_text()
     assert "x_1  Success" in log
 
@@ -122,30 +119,33 @@ def test_the_job_gets_the_callers_variables_without_those_of_a_launch(quickstart
     assert found["LLMB_PYTHON"] == str(tmp_path / "install" / "venvs" / "llmb" / "bin" / "python")
 
 
-def test_a_training_that_fails_shows_its_last_lines(quickstart: Quickstart, world: Path, tmp_path: Path) -> None:
+def test_a_training_that_fails_shows_its_last_lines(
+    quickstart: Quickstart, world: Path, tmp_path: Path, texts: Texts
+) -> None:
     (world / "fails").touch()
     status, out, err = quickstart()
     assert (status, out) == (1, "")
-    assert "error: the training run ended with status 7\n    Traceback of the last rank\n" in err
-    assert "  -> correct what the message says, then run it again" in err
+    texts(err)
     assert f"{tmp_path / 'install'}/.llmb/logs/" in err, "where the log is"
 
 
-def test_a_training_that_leaves_no_run_is_a_failure(quickstart: Quickstart, world: Path) -> None:
+def test_a_training_that_leaves_no_run_is_a_failure(quickstart: Quickstart, world: Path, texts: Texts) -> None:
     (world / "nothing").touch()
     status, _, err = quickstart()
     assert status == 1
-    assert "launch.sh reported success but left no run under " in err
+    texts(err)
 
 
 @pytest.mark.parametrize(("state", "status"), [("Failed", "1"), ("Success", "1"), ("Unsuccessful", "0")])
-def test_a_run_that_is_no_success_is_a_failure(quickstart: Quickstart, world: Path, state: str, status: str) -> None:
+def test_a_run_that_is_no_success_is_a_failure(
+    quickstart: Quickstart, world: Path, state: str, status: str, texts: Texts
+) -> None:
     (world / "state").write_text(state)
     (world / "status").write_text(status)
     done, out, err = quickstart()
     assert done == 1
     assert out.startswith(f"x_1  {state}")
-    assert "error: the run did not succeed\n  -> look at its log in " in err
+    texts(err)
 
 
 def test_an_installation_for_something_else_only_gets_the_engine(quickstart, world, tmp_path, monkeypatch):
@@ -259,43 +259,41 @@ def test_without_a_token_none_is_sent(hub: Hub, tmp_path: Path) -> None:
     assert hub.asked[0]["token"] is False
 
 
-def test_a_repository_without_such_files_is_refused(hub: Hub, tmp_path: Path) -> None:
+def test_a_repository_without_such_files_is_refused(hub: Hub, tmp_path: Path, texts: Texts) -> None:
     hub.files = {}
-    with pytest.raises(EnvironmentLacks, match="meta/llama on Hugging Face has no tokenizer") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
-    assert caught.value.remedy == "check hugging_face in recipe.yaml"
     assert not (tmp_path / ".llmb").exists()
 
 
-def test_a_gated_repository_names_the_page_to_visit(hub: Hub, tmp_path: Path) -> None:
+def test_a_gated_repository_names_the_page_to_visit(hub: Hub, tmp_path: Path, texts: Texts) -> None:
     from huggingface_hub.errors import GatedRepoError
 
     hub.answers = [GatedRepoError("no", response=response(403))]
-    with pytest.raises(EnvironmentLacks, match="meta/llama is gated on Hugging Face") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(ModelFiles("meta/llama@0123", tmp_path, HUB, Secret("x")))
-    assert "request access on https://huggingface.co/meta/llama (it may take a day)" in caught.value.remedy
 
 
-@pytest.mark.parametrize(("token", "words"), [(None, "without a token"), (Secret("x"), "to this token")])
-def test_a_hidden_repository_asks_for_a_token(hub, tmp_path, token, words, monkeypatch):
+@pytest.mark.parametrize("token", [None, Secret("x")])
+def test_a_hidden_repository_asks_for_a_token(hub, tmp_path, token, monkeypatch, texts: Texts):
     from huggingface_hub.errors import RepositoryNotFoundError
 
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror")
     hub.answers = [RepositoryNotFoundError("no", response=response(404))]
-    with pytest.raises(EnvironmentLacks, match=f"Hugging Face does not show meta/llama {words}") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(ModelFiles("meta/llama@0123", tmp_path, HUB, token))
-    assert caught.value.remedy == "set HF_TOKEN to a token that can read https://mirror/meta/llama"
 
 
-def test_a_token_that_is_rejected_is_named_where_files_do_not_come(hub: Hub, tmp_path: Path, monkeypatch) -> None:
+def test_a_token_that_is_rejected_is_named_where_files_do_not_come(
+    hub: Hub, tmp_path: Path, monkeypatch, texts: Texts
+) -> None:
     from huggingface_hub.errors import HfHubHTTPError
 
     monkeypatch.setattr("llmb_install.parts.hugging_face.check_token", lambda token: "rejected")
     files = ModelFiles("meta/llama@0123", tmp_path, HUB, Secret("x"))
     hub.answers = [HfHubHTTPError("Invalid credentials", response=response(401))]
-    with pytest.raises(EnvironmentLacks, match="files of meta/llama could not be fetched: rejected") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(files)
-    assert caught.value.remedy.startswith("set HF_TOKEN")
     assert ensure(files), "who gets files is not asked"
 
 
@@ -314,7 +312,7 @@ def test_the_packages_come_from_an_environment_of_their_own(hub: Hub, tmp_path: 
     assert "missing" in (files.verify() or ""), "without them nothing is looked for"
 
 
-def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, tmp_path: Path) -> None:
+def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, tmp_path: Path, texts: Texts) -> None:
     from huggingface_hub.errors import HfHubHTTPError
 
     busy = OSError("no connection in the cache")
@@ -324,21 +322,19 @@ def test_a_server_in_trouble_is_asked_again_and_another_error_is_not(hub: Hub, t
     assert len(hub.asked) == 4
     shutil.rmtree(tmp_path / ".llmb")
     hub.answers = [HfHubHTTPError("bad\nrequest", response=response(499))]
-    with pytest.raises(EnvironmentLacks, match=r"files of meta/llama could not be fetched: bad\n") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(ModelFiles("meta/llama@0123", tmp_path, HUB))
     assert len(hub.asked) == 5
-    assert caught.value.remedy.startswith("check the network and https_proxy")
 
 
-def test_files_that_a_job_would_not_find_are_a_failure(hub: Hub, tmp_path: Path) -> None:
+def test_files_that_a_job_would_not_find_are_a_failure(hub: Hub, tmp_path: Path, texts: Texts) -> None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     files = ModelFiles("meta/llama@0123", tmp_path, HUB)
     hub.answers = [None, LocalEntryNotFoundError("nothing here")]
-    with pytest.raises(EnvironmentLacks, match="files of meta/llama are not usable without network") as caught:
+    with texts.raises(EnvironmentLacks):
         ensure(files)
-    assert caught.value.remedy == "run llmb-install update, which fetches them again"
     assert ensure(files)
     hub.answers = [LocalEntryNotFoundError("nothing here")]
-    assert files.verify() == "files of meta/llama are not usable without network"
+    texts(files.verify())
     assert (files.download, files.disk) == (20_000_000, 20_000_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,28 +29,30 @@ from llmb_install.working.reporter import Reporter
 from llmb_install.working.transaction import install_lock
 from support.installer import CLONE, Run, install, run, stored  # noqa: F401  (fixtures)
 from support.runs import make_run
+from support.texts import Texts
 
 # ruff: noqa: F811  (fixtures)
 
 
-def test_a_workload_is_taken_out_with_its_image(run: Run, install: Path) -> None:
+def test_a_workload_is_taken_out_with_its_image(run: Run, install: Path, texts: Texts) -> None:
     stored(install, **SLURM)
     images = install / "images"
     images.mkdir()
     status, _, err = run("remove", "nemotron4")
-    assert (status, "pretrain_nemotron4 is not installed" in err) == (2, True)
-    assert "installed: pretrain_grok1, pretrain_llama3.1" in err
+    assert status == 2
+    texts(err)
+    texts(err)
     status, out, err = run("remove", "grok1", "--json")
     assert status == 0, err
     assert json.loads(out)["data"] == {"install_path": str(install), "workloads": ["pretrain_llama3.1"]}
-    assert f"removed pretrain_grok1; its results remain in {install / 'workloads' / 'pretrain_grok1'}" in err
+    texts(err)
     assert "pretrain_grok1" not in (install / ANSWERS_FILE).read_text()
     assert (install / "cluster_config.yaml").exists()
     assert not (install / ".llmb" / "removing.json").exists()
     assert not (install / "venvs").exists(), "nothing else is made"
 
 
-def test_the_last_workload_takes_the_image_with_it(run: Run, install: Path) -> None:
+def test_the_last_workload_takes_the_image_with_it(run: Run, install: Path, texts: Texts) -> None:
     stored(install, **SLURM)
     folder = install / "images"
     folder.mkdir()
@@ -62,8 +65,8 @@ def test_the_last_workload_takes_the_image_with_it(run: Run, install: Path) -> N
     status, _, err = run("remove", "all")
     assert status == 0, err
     assert [path.name for path in folder.iterdir()] == ["mine.sqsh"]
-    assert f"removed {image}" in err
-    assert "  -> installed: nothing" in run("remove", "grok1")[2]
+    texts(err)
+    texts(run("remove", "grok1")[2])
 
 
 def test_a_shared_image_folder_is_not_tidied_up(run: Run, install: Path, tmp_path: Path) -> None:
@@ -155,7 +158,7 @@ def engine_folders(install: Path) -> list[str]:
     return sorted(path.name for path in venvs.iterdir())
 
 
-def test_an_engine_goes_with_the_last_workload_that_trains_in_it(run: Run, install: Path) -> None:
+def test_an_engine_goes_with_the_last_workload_that_trains_in_it(run: Run, install: Path, texts: Texts) -> None:
     stored(install, workloads=["pretrain_grok1", "pretrain_llama3.1", "pretrain_mbridge"])
     there = engine_folders(install)
     assert run("remove", "grok1")[0] == 0
@@ -163,7 +166,7 @@ def test_an_engine_goes_with_the_last_workload_that_trains_in_it(run: Run, insta
     assert list(load_cluster_config(install).engine.releases) == ["0.6"]
     status, _, err = run("remove", "mbridge")
     assert status == 0, err
-    assert f"removed {install / 'venvs' / 'engine-cpu-0.6'}\n" in err
+    texts(err)
     assert list(load_cluster_config(install).engine.releases) == []
     left = [name for name in there if "engine-cpu-0.6" not in name]
     assert sorted(path.name for path in (install / "venvs").iterdir()) == left
@@ -201,7 +204,7 @@ def test_uninstall_ends_with_what_it_runs_in_so_that_it_can_be_called_again(run,
     assert len(removed) == 8 + 1 + 6
 
 
-def test_uninstall_removes_what_is_ours_and_names_what_stays(run: Run, install: Path) -> None:
+def test_uninstall_removes_what_is_ours_and_names_what_stays(run: Run, install: Path, texts: Texts) -> None:
     stored(install)
     (install / "venvs" / "llmb-01234567").mkdir(parents=True)
     (install / "bin").mkdir()
@@ -209,15 +212,14 @@ def test_uninstall_removes_what_is_ours_and_names_what_stays(run: Run, install: 
     (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
     status, _, err = run("uninstall")
     assert status == 2
-    assert f"uninstall of {install} would remove venvs/llmb-01234567, and there is no terminal" in err
-    assert err.endswith("  -> give --yes\n")
+    texts(err)
     status, out, _ = run("uninstall", "--yes")
     assert (status, out) == (0, f"removed; still in {install}: bin, workloads\n")
     assert sorted(path.name for path in install.iterdir()) == ["bin", "workloads"]
     assert (install / "bin" / "mine").exists()
 
 
-def test_uninstall_may_remove_the_results_too(run: Run, install: Path) -> None:
+def test_uninstall_may_remove_the_results_too(run: Run, install: Path, texts: Texts) -> None:
     stored(install)
     (install / "workloads" / "pretrain_grok1").mkdir(parents=True)
     status, out, _ = run("uninstall", "--yes", "--results-too", "--json")
@@ -225,11 +227,12 @@ def test_uninstall_may_remove_the_results_too(run: Run, install: Path) -> None:
     assert (status, data["stays"], data["removed"]) == (0, [], [str(install / "workloads")])
     assert not install.exists()
     status, _, err = run("uninstall", "--yes")
-    assert (status, "there is no installation in" in err) == (3, True)
+    assert status == 3
+    texts(err)
 
 
 @pytest.mark.parametrize(("typed", "status"), [("yes\n", 0), ("y\n", 2), ("\n", 2)])
-def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typed, status):
+def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typed, status, texts: Texts):
     import io
     import sys
 
@@ -242,8 +245,7 @@ def test_uninstall_is_confirmed_with_a_whole_word(run, install, monkeypatch, typ
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     done, _, err = run("uninstall")
     assert done == status
-    assert f"This removes from {install}:" in " ".join(err.split())
-    assert "Type yes to continue: " in err
+    texts(" ".join(err.split()))
     assert ("not confirmed, so nothing was removed" in err) is bool(status)
     assert install.exists() is bool(status)
 
@@ -271,14 +273,13 @@ def live_run(install: Path, process: subprocess.Popen[bytes]) -> RunRecord:
 
 
 @pytest.mark.parametrize("words", [("remove", "llama3.1"), ("remove", "all"), ("uninstall", "--yes")])
-def test_it_is_refused_until_the_run_has_ended(run, install, training, words):
+def test_it_is_refused_until_the_run_has_ended(run, install, training, words, texts: Texts):
     stored(install, workloads="all")
     record = live_run(install, training)
     answers = (install / ANSWERS_FILE).read_text()
     status, _, err = run(*words)
     assert (status, (install / ANSWERS_FILE).read_text()) == (3, answers)
-    assert f"a run has not ended: {record.paths.run_id} (pretrain_llama3.1, RUNNING)\n" in err
-    assert "  -> wait for them or end them with llmb-run cancel, then try again; --despite-runs removes anyway" in err
+    texts(err)
     training.kill()
     training.wait()
     assert run(*words)[0] == 0
@@ -301,7 +302,7 @@ def test_runs_of_other_workloads_and_ended_ones_do_not_matter(run, install, trai
     assert run("remove", "grok1")[0] == 0
 
 
-def test_many_are_counted_and_some_are_named(run: Run, install: Path) -> None:
+def test_many_are_counted_and_some_are_named(run: Run, install: Path, texts: Texts) -> None:
     """Of a Slurm that does not answer: nobody can tell, so they count."""
     stored(install, workloads="all")
     for number in range(7):
@@ -309,12 +310,11 @@ def test_many_are_counted_and_some_are_named(run: Run, install: Path) -> None:
     status, out, _ = run("uninstall", "--yes", "--json")
     error = json.loads(out)["error"]
     assert (status, error["code"]) == (3, "live-runs")
-    assert f"cannot uninstall {install}: 7 runs have not ended: " in error["message"]
+    texts(error["message"])
     assert error["message"].count("(pretrain_llama3.1, PENDING)") == 5
-    assert error["message"].endswith(" and 2 more")
 
 
-def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, install, monkeypatch):
+def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, install, monkeypatch, texts: Texts):
     def refuse(*_: object) -> None:
         raise RecordError("the index \x1b[31m is gone")
 
@@ -322,7 +322,7 @@ def test_records_that_cannot_be_read_do_not_keep_a_damaged_installation(run, ins
     monkeypatch.setattr(upkeep, "find_runs", refuse)
     status, _, err = run("uninstall", "--yes")
     assert status == 0, err
-    assert err.startswith("note: cannot tell whether runs use it: the index ")
+    texts(err)
     assert "\x1b" not in err
     assert not install.exists()
 
@@ -349,7 +349,7 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     for name in ("one.sqsh", "mine.sqsh"):
         (install / "images" / name).touch()
     (install / "images" / "one.sqsh.receipt.json").write_text('{"schema": 1, "sha256": "0"}')
-    run = make_run(install, state="PENDING", job_id="7")
+    pending = make_run(install, state="PENDING", job_id="7")
     make_run(install, "grok1", state="COMPLETED", variables=SMOKE)
     outside = make_run(tmp_path / "theirs", state="RUNNING", job_id="8")
     remember(install, [outside.paths.folder.parents[1]])
@@ -362,8 +362,7 @@ def test_uninstall_needs_no_environment(install: Path, tmp_path: Path, program: 
     done = uninstall()
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["code"]) == (3, "live-runs"), done.stderr
-    assert f"{run.paths.run_id} (pretrain_llama3.1, PENDING)" in error["message"]
-    assert f"{outside.paths.run_id} (pretrain_llama3.1, RUNNING)" in error["message"]
+    assert {pending.paths.run_id, outside.paths.run_id} <= set(re.findall(r"\w+", error["message"]))
     assert "pretrain_grok1" not in error["message"], "that one has ended"
     done = uninstall("--despite-runs")
     assert done.returncode == 0, done.stderr

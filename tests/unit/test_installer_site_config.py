@@ -14,6 +14,7 @@ from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.installation import SiteConfig, leaves, write_site_config
 from llmb_install.working.artefact import problem_in, verify_all
 from llmb_install.working.reporter import Reporter
+from support.texts import Texts
 
 
 def write(folder: Path, text: str) -> Path:
@@ -63,22 +64,20 @@ def test_what_the_answers_no_longer_say_is_removed_unless_somebody_wrote_it(tmp_
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    "text",
     [
-        ("# later\nschema: 7\nkey: x\n", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
-        ("schema: one\n", ":1: schema 'one' is not a valid schema number", "schema: 1"),
-        ("schema: -1\n", ":1: schema -1 is not a valid schema number", "schema: 1"),
-        ("- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
-        ("gpu_type: h1000\n", ":1: gpu_type 'h1000' is unknown", "one of"),
-        ("schema: 1\nclustertype: slurm\n", ":2: unknown key 'clustertype'", "remove the key"),
+        "# later\nschema: 7\nkey: x\n",
+        "schema: one\n",
+        "schema: -1\n",
+        "- a\n",
+        "gpu_type: h1000\n",
+        "schema: 1\nclustertype: slurm\n",
     ],
 )
-def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, message: str, remedy: str) -> None:
+def test_what_cannot_be_brought_up_to_date_is_said(tmp_path: Path, text: str, texts: Texts) -> None:
     path = write(tmp_path, text)
-    with pytest.raises(ConfigError) as caught:
+    with texts.raises(ConfigError):
         write_site_config(tmp_path, leaves({}))
-    assert caught.value.message.startswith(f"{path}{message}")
-    assert remedy in caught.value.remedy
     assert path.read_text() == text
 
 
@@ -104,25 +103,23 @@ def answered(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message", "remedy"),
+    ("old", "new"),
     [
-        ("schema: 1", "schema: 7", ":2: schema 7 is from a newer release; this one knows up to 1", "git pull"),
-        ("schema: 1", "schema: one", ":2: schema 'one' is not a valid schema number", "schema: 1"),
-        ("env_type", "envtype", ":10: unknown key 'envtype' (did you mean 'env_type'?)", "git pull"),
-        ("gpu_type: cpu\n", "", ":2: the key 'gpu_type' is missing", "add it"),
-        ("cpu", "[cpu]", ":5: gpu_type is a list, but text is expected", "write one value"),
-        (ANSWERED, "", ":1: the file is empty", "installer.py"),
-        (ANSWERED, "# nothing\n", ":1: the file is empty", "remove it"),
-        (ANSWERED, "- a\n", ":1: not a mapping of keys", "KEY: VALUE"),
-        (ANSWERED, "a: b\nc: [\n", ":3: not valid YAML", "correct that line"),
+        ("schema: 1", "schema: 7"),
+        ("schema: 1", "schema: one"),
+        ("env_type", "envtype"),
+        ("gpu_type: cpu\n", ""),
+        ("cpu", "[cpu]"),
+        (ANSWERED, ""),
+        (ANSWERED, "# nothing\n"),
+        (ANSWERED, "- a\n"),
+        (ANSWERED, "a: b\nc: [\n"),
     ],
 )
-def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(answered, old, new, message, remedy):
+def test_answers_of_another_version_are_one_sentence_with_line_and_remedy(answered, old, new, texts: Texts):
     (answered / ANSWERS_FILE).write_text(ANSWERED.replace(old, new))
-    with pytest.raises(ConfigError) as caught:
+    with texts.raises(ConfigError):
         stored_answers(answered)
-    assert caught.value.message.startswith(f"{answered / ANSWERS_FILE}{message}")
-    assert remedy in caught.value.remedy
 
 
 @pytest.mark.parametrize(
@@ -158,15 +155,14 @@ def test_what_was_stored_before_it_was_asked_for_may_come_with_a_flag(answered: 
     assert (found.gpu_type, found.engine_python, found.workloads) == ("h100", None, ("pretrain_gone",))
 
 
-def test_answers_that_are_no_text_are_no_missing_installation(answered: Path) -> None:
+def test_answers_that_are_no_text_are_no_missing_installation(answered: Path, texts: Texts) -> None:
     file = answered / ANSWERS_FILE
     file.write_bytes(b"schema: 1\naccount: \xff\n")
-    with pytest.raises(ConfigError, match=r"answers.yaml:2: not UTF-8 text: .* at byte 19") as caught:
+    with texts.raises(ConfigError) as caught:
         stored_answers(answered)
-    assert caught.value.remedy == "save the file as UTF-8"
     file.unlink()
     file.mkdir()
-    with pytest.raises(ConfigError, match=r"cannot read .*answers.yaml: Is a directory") as caught:
+    with texts.raises(ConfigError) as caught:
         stored_answers(answered)
     assert "a file" in caught.value.remedy
 
@@ -175,36 +171,31 @@ def test_answers_that_are_no_text_are_no_missing_installation(answered: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("line", "message", "remedy"),
+    ("line", "remedy"),
     [
-        ("gpu_type: h1000", ":2: gpu_type 'h1000' is unknown", "one of "),
-        (
-            "gpu_tpye: h100",
-            ":2: unknown key 'gpu_tpye' (did you mean 'gpu_type'?)",
-            "remove the key or correct its name",
-        ),
-        ("slurm: none", ":2: slurm is text ('none'), but a group of keys is expected", ""),
+        ("gpu_type: h1000", "one of "),
+        ("gpu_tpye: h100", "remove the key or correct its name"),
+        ("slurm: none", ""),
     ],
 )
-def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: str, message: str, remedy: str) -> None:
+def test_update_says_as_verify_does_what_to_write_by_hand(tmp_path: Path, line: str, remedy: str, texts: Texts) -> None:
     values = {"gpu_type": "h100", "slurm": {"account": "a"}}
     part = SiteConfig(tmp_path, values)
     SiteConfig(tmp_path, values).make()
     text = f"schema: 1\n{line}\n" + ("" if line.startswith("gpu") else "gpu_type: h100\n")
     write(tmp_path, text + ("" if line.startswith("slurm") else "slurm: {account: a}\n"))
     for look in (part.verify, lambda: part.is_complete() or part.ensure(Reporter(None))):
-        with pytest.raises(ConfigError) as caught:
+        with texts.raises(ConfigError) as caught:
             look()
-        assert caught.value.message.startswith(f"{tmp_path / FILE_NAME}{message}")
         assert remedy in caught.value.remedy
     found = verify_all([part], Reporter(None))
     error = problem_in(found, "update it")
-    assert error.remedy == "correct by hand what has a line to write"
+    texts(error.remedy)
     both = problem_in({**found, "tool": "it is damaged"}, "update it")
-    assert both.remedy.endswith("to write; then update it")
+    texts(both.remedy)
 
 
-def test_verify_names_update_only_where_it_helps(tmp_path: Path) -> None:
+def test_verify_names_update_only_where_it_helps(tmp_path: Path, texts: Texts) -> None:
     values = {"gpu_type": "h100"}
     part, path = SiteConfig(tmp_path, values), tmp_path / FILE_NAME
     SiteConfig(tmp_path, values).make()
@@ -216,5 +207,4 @@ def test_verify_names_update_only_where_it_helps(tmp_path: Path) -> None:
     path.unlink()
     path.mkdir()
     error = problem_in(verify_all([part], Reporter(None)), "update it")
-    assert "it must be a file that you can read" in error.message
-    assert error.remedy == "correct by hand what has a line to write"
+    texts(f"{error.message}\n  -> {error.remedy}")

@@ -19,6 +19,7 @@ from llmb_install.working import reporter as reporters
 from llmb_install.working.artefact import Artefact, Room
 from llmb_install.working.reporter import Reporter, Step
 from support.processes import wait_until
+from support.texts import Texts
 
 CLEAR = "\r\033[2K"
 
@@ -119,20 +120,17 @@ def test_the_log_has_the_time_of_each_line_and_nothing_of_another_run(tmp_path: 
     assert [line[9:] for line in lines] == ["quiet", "still quiet", "loud"]
 
 
-def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "logs").mkdir()
-    for folder, why in (
-        (tmp_path / "file" / "logs", "Not a directory"),
-        (tmp_path / "logs", "No space left on device"),
-    ):
+    for folder in (tmp_path / "file" / "logs", tmp_path / "logs"):
         shown = io.StringIO()
         with Reporter(folder, stream=shown) as reporter:
             if folder.is_dir():
                 reporter._log = Path("/dev/full").open("a")  # noqa: SIM115
             reporter.note("loud")
             reporter.log("quiet")
-        assert shown.getvalue() == f"note: the log in {folder} ends here: {why}\nloud\n"
+        texts(shown.getvalue())
 
 
 def test_what_other_programs_say_cannot_steer_the_terminal(tmp_path: Path) -> None:
@@ -227,10 +225,10 @@ def test_each_is_made_after_those_it_needs_and_only_what_is_missing() -> None:
     assert artefact.make_missing(parts, Reporter(None)) == []
 
 
-def test_after_a_failure_nothing_new_is_begun() -> None:
+def test_after_a_failure_nothing_new_is_begun(texts: Texts) -> None:
     made: list[str] = []
     parts = [Part("bad", fails=EnvironmentLacks("bad fails")), Part("next", "bad", made=made), Part("x", made=made)]
-    with pytest.raises(EnvironmentLacks, match="bad fails"):
+    with texts.raises(EnvironmentLacks):
         artefact.make_missing(parts, Reporter(None))
     assert made == ["x"]
 
@@ -243,12 +241,14 @@ def test_every_error_is_told_and_the_first_is_raised() -> None:
     said = {"no room", "no network"}
     assert caught.value.message in said
     (other,) = said - {caught.value.message}
-    assert shown.getvalue() == f"error: {other}\n"
+    assert other in shown.getvalue()
 
 
-def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_that_wait_for_each_other_are_a_mistake_in_the_program(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr(artefact.command, "stop_all", lambda: None)  # it would stop the programs of all later tests
-    with pytest.raises(AssertionError, match="artefacts that wait for each other: a, b"):
+    with texts.raises(AssertionError):
         artefact.make_missing([Part("a", "b"), Part("b", "a")], Reporter(None, stream=io.StringIO()))
 
 
@@ -290,7 +290,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
 # What is missing
 
 
-def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     free = 10**9
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free))
     a, b = Room(tmp_path / "a", 6 * 10**8, "the tool"), Room(tmp_path / "b" / "c", 5 * 10**8, "an engine")
@@ -302,7 +302,7 @@ def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pyt
     assert "--install-path" in caught.value.remedy
     network, python = EnvironmentLacks("no network", remedy="get one"), EnvironmentLacks("no Python", remedy="buy one")
     again = EnvironmentLacks("no network", remedy="get one")
-    with pytest.raises(EnvironmentLacks) as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         artefact.require_ready([Part("1", rooms=(a, b), errors=(network,)), Part("2", errors=(again, python))])
     assert caught.value.message.splitlines() == [
         "3 things are missing on this machine:",
@@ -310,20 +310,21 @@ def test_everything_that_is_missing_is_one_list(tmp_path: Path, monkeypatch: pyt
         *(f"      -> {caught.value.message.splitlines()[2].partition('-> ')[2]}", "    - no network"),
         *("      -> get one", "    - no Python", "      -> buy one"),
     ]
-    assert "nothing has been installed yet" in caught.value.remedy
 
 
-def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/file/x cannot be written: {tmp_path}/file is not a direc"):
+    with texts.raises(EnvironmentLacks):
         artefact.require_ready([Part("1", rooms=(Room(tmp_path / "file" / "x", 0, "it"),))])
     monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK | os.X_OK)
-    with pytest.raises(EnvironmentLacks, match=f"{tmp_path}/x cannot be written: {tmp_path} is read-only for you"):
+    with texts.raises(EnvironmentLacks):
         artefact.require_ready([Part("1", rooms=(Room(tmp_path / "x", 0, "it"),))])
 
 
-def test_nothing_is_begun_where_something_is_missing() -> None:
+def test_nothing_is_begun_where_something_is_missing(texts: Texts) -> None:
     parts = [Part("1"), Part("2", errors=(EnvironmentLacks("no network"),))]
-    with pytest.raises(EnvironmentLacks, match="no network"):
+    with texts.raises(EnvironmentLacks):
         artefact.make_missing(parts, Reporter(None))
     assert not any(part.made for part in parts)

@@ -22,11 +22,12 @@ from llmb_install.working.reporter import Reporter
 from llmb_install.working.scratch import unfinished
 from support.file_part import Part
 from support.installer import RECIPES, Run, install, run, stored  # noqa: F401  (fixtures)
+from support.texts import Texts
 
 # ruff: noqa: F811  (fixtures)
 
 
-def test_an_update_makes_damaged_parts_again_under_the_lock(run, part, install, monkeypatch):
+def test_an_update_makes_damaged_parts_again_under_the_lock(run, part, install, monkeypatch, texts: Texts):
     stored(install)
     part.path.touch()
     part.says = "part is bent"
@@ -44,10 +45,9 @@ def test_an_update_makes_damaged_parts_again_under_the_lock(run, part, install, 
     monkeypatch.setattr(Installation, "environments", lambda self: [Environment()])
     status, out, err = run("update")
     assert (status, out) == (0, f"installed in {install}: pretrain_grok1\n")
-    assert "failed  checking part: part is bent" in err
-    assert "removed /old\n" in err
+    texts(err)
     assert pruned == ["yes"]
-    assert run("update", "--dry-run")[1] == f"nothing to do: {install} is complete\n"
+    texts(run("update", "--dry-run")[1])
     assert pruned == ["yes"]
 
 
@@ -74,13 +74,14 @@ def of_an_earlier_clone(install: Path) -> None:
     (install / ANSWERS_FILE).write_text(to_yaml(answers))
 
 
-def test_a_workload_that_the_clone_lacks_is_named(run: Run, part: Part, install: Path) -> None:
+def test_a_workload_that_the_clone_lacks_is_named(run: Run, part: Part, install: Path, texts: Texts) -> None:
     of_an_earlier_clone(install)
     status, out, err = run("verify", "--json")
     assert status == 1, err
     assert "remove pretrain_gone" in json.loads(out)["data"]["parts"]["workload pretrain_gone"]
     status, _, err = run("update")
-    assert (status, "llmb-install remove pretrain_gone" in err) == (0, True)
+    assert status == 0
+    texts(err)
 
 
 def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path) -> None:
@@ -89,7 +90,7 @@ def test_a_workload_of_an_earlier_release_can_be_removed(run: Run, install: Path
     assert "pretrain_gone" not in (install / ANSWERS_FILE).read_text()
 
 
-def test_uninstall_takes_the_key_with_it_and_what_was_left_over(run, install, tmp_path):
+def test_uninstall_takes_the_key_with_it_and_what_was_left_over(run, install, tmp_path, texts: Texts):
     stored(install)
     registry_key(install, Secret("nvapi")).ensure(Reporter(None))
     unfinished(install, "cluster_config.yaml").touch()
@@ -97,11 +98,11 @@ def test_uninstall_takes_the_key_with_it_and_what_was_left_over(run, install, tm
     (install / "images").mkdir()
     status, out, err = run("uninstall", "--yes")
     assert (status, out) == (0, "")
-    assert f"    ok  removing {install / 'cluster_config.yaml'} (0 s)\n" in err
+    texts(err)
     assert not install.exists()
 
 
-def test_uninstall_takes_back_the_key_that_release_0_2_put_into_the_users_file(run, install, tmp_path):
+def test_uninstall_takes_back_the_key_that_release_0_2_put_into_the_users_file(run, install, tmp_path, texts: Texts):
     stored(install)
     theirs = tmp_path / "enroot" / ".credentials"
     theirs.parent.mkdir()
@@ -110,7 +111,7 @@ def test_uninstall_takes_back_the_key_that_release_0_2_put_into_the_users_file(r
     (install / ".llmb" / "credentials.json").write_text(json.dumps(note))
     status, _, err = run("uninstall", "--yes")
     assert (status, theirs.exists()) == (0, False)
-    assert f"removed the NGC key from {theirs}\n" in err
+    texts(err)
 
 
 def test_a_damaged_installation_can_be_removed(run: Run, install: Path) -> None:
@@ -133,14 +134,15 @@ def test_results_are_removed_as_a_link_where_they_are_one(run: Run, install: Pat
 
 
 @pytest.mark.parametrize("where", ["stdin", "stderr"])
-def test_nobody_confirms_without_a_terminal(run, install, monkeypatch, where):
+def test_nobody_confirms_without_a_terminal(run, install, monkeypatch, where, texts: Texts):
     stored(install)
     (install / "cluster_config.yaml").touch()
     monkeypatch.setattr(sys, "stdin", io.StringIO("yes\n"))
     for stream in ("stdin", "stderr"):
         monkeypatch.setattr(f"sys.{stream}.isatty", lambda there=stream != where: there, raising=False)
     status, _, err = run("uninstall")
-    assert (status, "would remove cluster_config.yaml, and there is no terminal" in err) == (2, True)
+    assert status == 2
+    texts(" ".join(err.split()))
     assert (install / "cluster_config.yaml").exists()
 
 
@@ -154,7 +156,9 @@ def test_what_is_listed_knows_a_whole_image(run: Run, install: Path, monkeypatch
     assert {line[67:] for line in lines[2:]} == {"-"}
 
 
-def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_secrets_are_hidden_whatever_prints_them(
+    run: Run, part: Part, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_x")
     monkeypatch.setenv("NGC_CLI_API_KEY", "nvapi")
 
@@ -165,19 +169,22 @@ def test_both_secrets_are_hidden_whatever_prints_them(run: Run, part: Part, monk
     monkeypatch.setattr(part, "ensure", ensure)
     status, _, err = run(*LOCAL)
     assert status == 3
-    assert "**** and ****\nfull log: " in err
+    texts(err)
 
 
-def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts) -> None:
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
     monkeypatch.setattr("llmb_install.answers.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
     monkeypatch.setattr("llmb_install.commands.doctor_facts.output", lambda *_: "")
     monkeypatch.setattr("llmb_install.answers.detect.output", lambda *_: "")
     status, out, _ = run("doctor")
-    assert (status, "training engine" in out) == (1, True)
+    assert status == 1
+    texts(out, about="training engine")
 
 
-def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_quickstart_too_asks_before_a_used_folder(
+    run: Run, install: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     begun: list[Path] = []
 
     def quickstart(asked: object, clone: Path, path: Path) -> Result:
@@ -188,7 +195,8 @@ def test_the_quickstart_too_asks_before_a_used_folder(run: Run, install: Path, m
     install.mkdir()
     (install / "thesis").touch()
     status, _, err = run("--quickstart")
-    assert (status, "is not empty: it contains thesis" in err, begun) == (2, True, [])
+    assert (status, begun) == (2, [])
+    texts(err)
     assert run("--quickstart", "--into-used-folder")[:2] == (0, "table\n")
     assert begun == [install]
 

@@ -202,7 +202,7 @@ def test_each_setting_is_compared(job: Job, config: Any, field: str, value: Any,
     with pytest.raises(Contradiction) as refused:
         require_agreement(job, config)
     assert refused.value.exit_status == 3
-    assert f"use the container {job.release.container}, which" in str(refused.value)
+    assert job.release.container in str(refused.value)
     heading, row = str(refused.value).splitlines()[1:3]
     assert heading.split() == ["setting", "planned", "resolved"]
     assert [row.index(text) for text in found[:2]] == [heading.index("setting"), heading.index("planned")]

@@ -30,6 +30,7 @@ from llmb_common.base.errors import (
 )
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.submission.launch import main
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = ("llama3.1", "llama4", "grok1", "nemotron4")
@@ -87,31 +88,30 @@ def test_the_plan_as_json_has_the_keys_of_the_contract() -> None:
     assert plan["preflight"]["reference_step_seconds"] == 15.933
 
 
-def test_a_python_that_is_not_there(tmp_path: Path) -> None:
+def test_a_python_that_is_not_there(tmp_path: Path, texts: Texts) -> None:
     done = launch("llama3.1", LLMB_INSTALL=str(tmp_path), LLMB_PYTHON="/nowhere/python")
     assert (done.returncode, done.stdout, done.stderr.count("error:")) == (3, "", 1)
-    assert "LLMB_PYTHON=/nowhere/python is not there, or not a program" in done.stderr
+    texts(done.stderr)
 
 
-def test_without_an_engine_or_an_image_the_remedy_is_the_installer(tmp_path: Path) -> None:
+def test_without_an_engine_or_an_image_the_remedy_is_the_installer(tmp_path: Path, texts: Texts) -> None:
     done = launch("llama3.1", LLMB_INSTALL=str(tmp_path), CLUSTER_TYPE="local", GPU_TYPE="cpu")
     assert done.returncode == 3
-    assert "./installer.py --quickstart" in done.stderr
+    texts(done.stderr.partition("error: ")[2])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_python_without_the_dependencies_is_one_message(tmp_path: Path) -> None:
+def test_a_python_without_the_dependencies_is_one_message(tmp_path: Path, texts: Texts) -> None:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/bash\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     done = launch("llama3.1", LLMB_PYTHON=str(python), LLMB_INSTALL="/x")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "the module msgspec is missing" in done.stderr
-    assert "run ./installer.py" in done.stderr
+    texts(done.stderr, mask=r"(?<=missing in )/\S+")
     assert "Traceback" not in done.stderr
 
 
-def test_a_package_that_has_lost_a_file_is_named(tmp_path: Path) -> None:
+def test_a_package_that_has_lost_a_file_is_named(tmp_path: Path, texts: Texts) -> None:
     """It still imports, as a namespace: what its users raise may be anything."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True)
     packages = next(tmp_path.glob("lib/python3.*/site-packages"))
@@ -122,7 +122,7 @@ def test_a_package_that_has_lost_a_file_is_named(tmp_path: Path) -> None:
     (packages / "msgspec" / "structs.py").write_text("from . import Struct\n")
     done = launch("llama3.1", LLMB_PYTHON=str(tmp_path / "bin" / "python"), LLMB_INSTALL="/x")
     assert (done.returncode, done.stdout, done.stderr.count("error:")) == (3, "", 1), done.stderr
-    assert "msgspec/__init__.py is missing" in done.stderr
+    texts(done.stderr)
     assert "Traceback" not in done.stderr
 
 
@@ -135,7 +135,7 @@ def test_modules_of_the_current_folder_and_of_the_environment_do_not_get_in(tmp_
     assert done.returncode == 0, done.stderr
 
 
-def test_a_link_to_launch_sh_works_and_a_copy_says_why_not(tmp_path: Path) -> None:
+def test_a_link_to_launch_sh_works_and_a_copy_says_why_not(tmp_path: Path, texts: Texts) -> None:
     original = ROOT / "llama3.1" / "launch.sh"
     (tmp_path / "link.sh").symlink_to(original)
     (tmp_path / "copy.sh").write_bytes(original.read_bytes())
@@ -143,16 +143,16 @@ def test_a_link_to_launch_sh_works_and_a_copy_says_why_not(tmp_path: Path) -> No
     assert launch("llama3.1", f"{tmp_path}/link.sh", **variables).returncode == 0
     done = launch("llama3.1", f"bash {tmp_path}/copy.sh", **variables)
     assert done.returncode == 3
-    assert "not in a clone of the repository" in done.stderr
+    texts(done.stderr)
 
 
-def test_something_that_is_not_a_checkpoint_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+def test_something_that_is_not_a_checkpoint_is_refused_before_anything_is_written(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "empty").mkdir()
     given = {"LLMB_INSTALL": str(tmp_path), "CLUSTER_TYPE": "local", "GPU_TYPE": "cpu"}
     done = launch("llama3.1", LOAD_CHECKPOINT_PATH=str(tmp_path / "empty"), **given)
     assert done.returncode == 2
     assert "LOAD_CHECKPOINT_PATH=" in done.stderr
-    assert "give the folder that holds the iter_* folders" in done.stderr
+    texts(done.stderr.partition("error: ")[2])
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
@@ -177,24 +177,24 @@ def start(
 
 
 @pytest.mark.parametrize(
-    ("variables", "words"),
+    "variables",
     [
-        ({"JOB_TOTAL_GPUS": "abc"}, "JOB_TOTAL_GPUS=abc is not a positive whole number"),
-        ({"JOB_TOTAL_GPUS": "100"}, "has that number of GPUs"),
-        ({"JOB_TOTAL_GPU": "256"}, "did you mean JOB_TOTAL_GPUS?"),
-        ({"STAGE_PATH": "/x"}, "old name"),
-        ({"LLMB_INSTALL": ""}, "LLMB_INSTALL is not set"),
-        ({"LLMB_INSTALL": "/" + "x" * 5000}, "cannot look for"),
-        ({"LLMB_INSTALL": "~nobody-of-this-name"}, "no such home directory"),
-        ({"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0-x"}, "PROFILE_RANKS=0-x is not a list of ranks"),
-        ({"MOE_ROUTING": "balanced"}, "no experts"),
-        ({"CUDA_GRAPH": "true"}, "OFFLOAD_LAYERS=80 cannot be combined"),
+        {"JOB_TOTAL_GPUS": "abc"},
+        {"JOB_TOTAL_GPUS": "100"},
+        {"JOB_TOTAL_GPU": "256"},
+        {"STAGE_PATH": "/x"},
+        {"LLMB_INSTALL": ""},
+        {"LLMB_INSTALL": "/" + "x" * 5000},
+        {"LLMB_INSTALL": "~nobody-of-this-name"},
+        {"ENABLE_PROFILE": "true", "PROFILE_RANKS": "0-x"},
+        {"MOE_ROUTING": "balanced"},
+        {"CUDA_GRAPH": "true"},
     ],
 )
-def test_bad_input_gives_one_message_and_leaves_nothing(start, tmp_path, variables, words):
+def test_bad_input_gives_one_message_and_leaves_nothing(start, tmp_path, variables, texts: Texts):
     status, out, err = start(**{"GPU_TYPE": "gb200", "JOB_TOTAL_GPUS": "256", **variables})
     assert (status, out, err.count("error:")) == (2, "", 1)
-    assert words in err
+    texts(err, mask="x{5000}")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -214,44 +214,43 @@ def test_what_to_know_of_a_plan_goes_to_stderr(start: Any) -> None:
     assert [line.split()[1] for line in said[-3:]] == ["memory:", "time:", "cost:"], "the job in short"
 
 
-def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(start, tmp_path):
+def test_what_a_machine_without_gpus_cannot_run_is_refused_with_the_dry_run_that_plans_it(
+    start, tmp_path, texts: Texts
+):
     (tmp_path / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
     status, out, err = start(JOB_TOTAL_GPUS="1024")
     assert (status, out) == (2, "")
-    assert "JOB_TOTAL_GPUS=1024: no configuration of llama3.1 smoke bf16 on cpu (gpu_type in cluster_" in err
-    assert (
-        "; for a cluster: llmb-run plan -w pretrain_llama3.1 -s 405b --gpu-type h100 --dtype fp8 --scale 1024\n" in err
-    )
+    texts(err)
     assert "cluster: " not in start(JOB_TOTAL_GPUS="1025")[2], "nobody has such a job"
     jobs = (("1024", {}, "h100"), ("128", {}, "gb200"), ("128", {"GPU_TYPE": "gb300"}, "gb300"))
     for number, said, gpu_type in jobs:
         status, out, err = start(JOB_TOTAL_GPUS=number, DRY_RUN="json", **said)
         plan = json.loads(out)
         assert (status, plan["gpu_type"], plan["cluster_type"], plan["model_size"]) == (0, gpu_type, "slurm", "405b")
-        assert f"note: there are no GPUs here: planned for {gpu_type} on a Slurm cluster\n" in err
+        texts(err)
         assert err.count("planned for") == 1, "said once"
         assert "is not set" not in err
         assert "--segment" not in err, "there is no Slurm here, of whatever release"
     assert json.loads(start(JOB_TOTAL_GPUS="2", DRY_RUN="json")[1])["model_size"] == "smoke", (
         "what it can run, it plans"
     )
-    assert "1024: no configuration of" in start(JOB_TOTAL_GPUS="1024", DRY_RUN="true", GPU_TYPE="cpu")[2]
+    texts(start(JOB_TOTAL_GPUS="1024", DRY_RUN="true", GPU_TYPE="cpu")[2])
 
 
 @pytest.mark.parametrize(
     ("words", "status"),
     [(["a", "b"], 2), ([str(RECIPE), "-h"], 0), ([str(RECIPE), "--help"], 0), (["-h", "-h", "x"], 2)],
 )
-def test_settings_are_variables_and_no_arguments(start: Any, words: list[str], status: int) -> None:
+def test_settings_are_variables_and_no_arguments(start: Any, words: list[str], status: int, texts: Texts) -> None:
     done, out, err = start(*words)
     assert (done, [out, err].index("")) == (status, 0 if status else 1)
     said = out or err
-    assert said.startswith("launch.sh takes its settings from environment variables, not arguments; for example\n")
+    texts(said)
     assert "JOB_TOTAL_GPUS=128" in said
 
 
 def test_its_words_are_those_of_the_command_line() -> None:
-    assert launch("llama3.1", "./launch.sh --version").stdout == f"launch.sh {__version__}\n"
+    assert launch("llama3.1", "./launch.sh --version").stdout.split() == ["launch.sh", __version__]
 
 
 def test_a_job_that_was_submitted_is_told_with_its_folder(start, tmp_path, monkeypatch):

@@ -29,6 +29,7 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import failure_of
 from llmb_common.submission.single import create_run
 from support.run_site import RunSite
+from support.texts import Texts
 
 START = {"event": "start", "job_id": "local-7", "time": 1000.0, "nodes": "here"}
 
@@ -104,11 +105,11 @@ def test_a_pid_means_nothing_after_a_restart_or_elsewhere(record: RunRecord, cha
     assert (found.state, found.process, found.nodes) == ("FAILED", None, "here")
 
 
-def test_one_whose_process_is_gone_without_a_word_has_failed(record: RunRecord) -> None:
+def test_one_whose_process_is_gone_without_a_word_has_failed(record: RunRecord, texts: Texts) -> None:
     say(record, START)
     found = look(replace(record, process=ended()))
     assert (found.state, found.nodes) == ("FAILED", "here")
-    assert found.detail == "its process is gone without an end record: it was killed, or the machine restarted"
+    texts(found.detail)
 
 
 def test_while_its_ranks_live_it_runs_without_its_script(record: RunRecord) -> None:
@@ -162,19 +163,18 @@ def test_a_run_that_is_being_started_is_not_ended_yet(record: RunRecord) -> None
     )
 
 
-def test_one_on_another_machine_is_ended_there(record: RunRecord) -> None:
+def test_one_on_another_machine_is_ended_there(record: RunRecord, texts: Texts) -> None:
     error = refused(replace(record, process=ended("node7")))
     assert isinstance(error, EnvironmentLacks)
-    assert error.message == f"{record.paths.name} runs on node7, and this is another machine"
-    assert error.remedy == "cancel it there"
+    texts(f"{error.message}\n  -> {error.remedy}")
 
 
-def test_a_process_that_cannot_be_ours_is_not_touched(record: RunRecord) -> None:
+def test_a_process_that_cannot_be_ours_is_not_touched(record: RunRecord, texts: Texts) -> None:
     """This very process, by its record: whoever wrote that would have us end ourselves."""
     error = refused(replace(record, process=me()))
     assert isinstance(error, RecordError)
-    assert error.message == f"process {os.getpid()} on the record of {record.paths.name} is not yours to kill"
-    assert (error.code, "remove the run's folder" in error.remedy) == ("not-yours", True)
+    assert error.code == "not-yours"
+    texts(error)
 
 
 def test_one_that_has_ended_by_itself_is_on_record_as_cancelled(record: RunRecord) -> None:
@@ -245,12 +245,12 @@ def test_what_it_wrote_before_is_kept(followed: RunRecord) -> None:
     assert followed.paths.batch_log.read_text() == "the first start\nthe second\n"
 
 
-def test_a_failure_is_told_with_exit_code_cause_and_the_log(followed: RunRecord) -> None:
+def test_a_failure_is_told_with_exit_code_cause_and_the_log(followed: RunRecord, texts: Texts) -> None:
     script(followed, "echo 'torch.cuda.OutOfMemoryError: CUDA out of memory' >> \"$log\"; exit 7")
     after = start(followed)
     told = failure_of(after)
     assert re.match(r"the run failed with exit code 7: .*out of memory", told.message)
-    assert told.remedy.endswith(f"llmb-run why {followed.paths.run_id}, or the whole log: {followed.paths.log}")
+    texts(told.remedy)
     assert load_record(followed.paths.folder) == after
     assert (after.state, after.detail, "job" in after.manifest) == ("FAILED", "exit code 7", True)
 
@@ -322,8 +322,9 @@ def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pyte
     local = executor_for("local")
     assert local.nodes_now(None, None) == local.nodes_now(name, None) == {name: ""}
     for asked in (("another", None), (None, "batch")):
-        with pytest.raises(RequestError, match=f"this machine, {name}, is the only node"):
+        with pytest.raises(RequestError) as caught:
             local.nodes_now(*asked)
+        assert name in caught.value.message
     with local.hold(NodeRequest(name="look")) as held:
         assert list(held.nodes) == [name]
         assert dict(held.addresses) == {name: "127.0.0.1"}
@@ -333,7 +334,9 @@ def test_this_machine_is_the_only_node_and_answers_by_its_name(monkeypatch: pyte
         assert list(held.unreached(answer)) == []
 
 
-def test_a_signal_ends_the_run_which_may_still_save(followed: RunRecord, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_signal_ends_the_run_which_may_still_save(
+    followed: RunRecord, capfd: pytest.CaptureFixture[str], texts: Texts
+) -> None:
     script(followed, "trap 'echo saved; exit 143' TERM; touch \"$LLMB_RUN_DIR/ready\"; sleep 600 & wait $!")
 
     def interrupt() -> None:
@@ -343,11 +346,10 @@ def test_a_signal_ends_the_run_which_may_still_save(followed: RunRecord, capfd: 
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    with pytest.raises(Interrupted, match="on record as CANCELLED") as caught:
+    with texts.raises(Interrupted):
         start(followed)
     thread.join()
-    assert caught.value.remedy == f"its log: {followed.paths.log}"
-    assert "ending the run, which may take 30 s; press Ctrl-C again to kill it" in capfd.readouterr().err
+    texts(capfd.readouterr().err)
     assert followed.paths.batch_log.read_text() == "saved\n"
     after = load_record(followed.paths.folder)
     assert (after.state, after.detail, "job" in after.manifest) == ("CANCELLED", "interrupted", True)

@@ -13,6 +13,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.nearest import _library, in_library, model_named, nearest, plan_command, remedy_for
 from support.cli import Cli
 from support.plans import ROOT, notes, plan, refusal
+from support.texts import Texts
 
 RECIPES = {name: load_recipe(ROOT / name) for name in ("mbridge", "llama3.1", "llama4", "grok1", "nemotron4")}
 OPTIONS = {"-s": "MODEL_SIZE", "--gpu-type": "GPU_TYPE", "--dtype": "DTYPE", "--scale": "JOB_TOTAL_GPUS"}
@@ -96,20 +97,19 @@ def test_so_does_that_for_every_size_of_ours_on_every_gpu_type(recipe: str) -> N
             assert_plans(plan_command(RECIPES[recipe], size, gpu_type=gpu_type))
 
 
-def test_an_unknown_model_is_answered_whatever_else_is_missing() -> None:
+def test_an_unknown_model_is_answered_whatever_else_is_missing(texts: Texts) -> None:
     said = refusal("mbridge MODEL_SIZE=qwen2.5_72b")
-    assert said.startswith("mbridge has no model size 'qwen2.5_72b'\n")
-    assert "without a performance recipe" in said
+    texts(said)
     assert_plans(said)
     assert "--gpu-type h200 --dtype fp8 --scale 64" in refusal(
         "mbridge MODEL_SIZE=qwen2.5_72b GPU_TYPE=h200 DTYPE=fp8 JOB_TOTAL_GPUS=64"
     )
 
 
-def test_a_model_that_exists_is_not_taken_for_a_slip() -> None:
+def test_a_model_that_exists_is_not_taken_for_a_slip(texts: Texts) -> None:
     said = refusal("mbridge MODEL_SIZE=qwen3_32b GPU_TYPE=h100 JOB_TOTAL_GPUS=64")
     assert "did you mean" not in said
-    assert "did you mean 'llama3_70b'" in refusal("mbridge MODEL_SIZE=llama3_70 GPU_TYPE=h100 JOB_TOTAL_GPUS=64")
+    texts(refusal("mbridge MODEL_SIZE=llama3_70 GPU_TYPE=h100 JOB_TOTAL_GPUS=64"))
 
 
 @pytest.mark.parametrize(
@@ -121,9 +121,9 @@ def test_a_model_in_place_of_a_workload_is_answered_too(cli: Cli, words: tuple[s
     assert_plans(done.err)
 
 
-def test_a_size_in_place_of_a_workload_is_one(cli: Cli) -> None:
+def test_a_size_in_place_of_a_workload_is_one(cli: Cli, texts: Texts) -> None:
     said = cli("plan", "-w", "llama3_70b").err
-    assert "llmb-run plan -w pretrain_mbridge -s llama3_70b" in said
+    texts(said)
 
 
 # GPUs
@@ -134,13 +134,12 @@ def test_a_gpu_without_recipes_is_answered_with_the_nearest(name: str) -> None:
     near, _ = gpus.NEAREST[name]
     assert name in gpus.OTHERS
     said = refusal(f"mbridge MODEL_SIZE=llama3_70b JOB_TOTAL_GPUS=64 GPU_TYPE={name}")
-    assert f"GPU_TYPE={name} is unknown" in said
     assert f"--gpu-type {near} " in said
     assert_plans(said)
 
 
-def test_without_a_table_of_it_the_types_are_listed() -> None:
-    assert "is one of vr200, " in refusal("mbridge MODEL_SIZE=llama3_70b JOB_TOTAL_GPUS=64 GPU_TYPE=l40s")
+def test_without_a_table_of_it_the_types_are_listed(texts: Texts) -> None:
+    texts(refusal("mbridge MODEL_SIZE=llama3_70b JOB_TOTAL_GPUS=64 GPU_TYPE=l40s"))
 
 
 def test_list_names_the_nearest_gpu(cli: Cli) -> None:
@@ -148,18 +147,17 @@ def test_list_names_the_nearest_gpu(cli: Cli) -> None:
     assert (done.status, re.findall(r"llmb-run .*", done.err)) == (2, ["llmb-run list --gpu-type h100"])
 
 
-def test_what_differs_on_a_gpu_that_runs_anothers_configurations_is_said() -> None:
+def test_what_differs_on_a_gpu_that_runs_anothers_configurations_is_said(texts: Texts) -> None:
     said = notes("mbridge MODEL_SIZE=llama3_70b JOB_TOTAL_GPUS=64 GPU_TYPE=h200 DTYPE=bf16")
-    assert "it runs those of h100" in said
-    assert "141 GB of memory (h100: 80)" in said
+    texts(said)
 
 
-def test_a_type_that_a_model_lacks_is_answered_with_the_most_alike() -> None:
+def test_a_type_that_a_model_lacks_is_answered_with_the_most_alike(texts: Texts) -> None:
     assert gpus.nearest_type("gb300", ["h100", "b200", "gb200"]) == "gb200"
     assert gpus.nearest_type("h200", ["b200", "h100"]) == "h100"
     assert gpus.nearest_type("cpu", ["h100"]) is None
     said = refusal("nemotron4 MODEL_SIZE=340b JOB_TOTAL_GPUS=256 GPU_TYPE=gb200")
-    assert "the nearest is h100" in said
+    texts(said)
     assert_plans(said)
 
 

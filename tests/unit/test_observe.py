@@ -35,6 +35,7 @@ from llmb_common.submission.observe import Observation, cancel, end_runs, observ
 from llmb_common.submission.single import create_run, submit
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite
+from support.texts import Texts
 from support.told_executor import Told, told_executor
 
 
@@ -139,9 +140,9 @@ def test_a_writer_in_between_is_not_overwritten(record: RunRecord, fake: FakeSlu
     assert load_record(record.paths.folder).state == "CANCELLED"
 
 
-def test_cancel_needs_the_schedulers_answer(record: RunRecord, fake: FakeSlurm) -> None:
+def test_cancel_needs_the_schedulers_answer(record: RunRecord, fake: FakeSlurm, texts: Texts) -> None:
     fake.say("scancel", "error")
-    with pytest.raises(SchedulerError, match="scancel"):
+    with texts.raises(SchedulerError):
         cancel([record])
     assert fake.jobs()[0]["state"] == "PENDING"
     fake.say("scancel", "")
@@ -277,27 +278,23 @@ def test_ended_runs_are_not_waited_for(plan: JobPlan, told: Told, pauses: list[f
         ("c2", Finding("RUNNING"), False),
     ],
 )
-def test_waiting_ends_where_nothing_will_ever_start(plan, told, pauses, chain, other, ends):
+def test_waiting_ends_where_nothing_will_ever_start(plan, told, pauses, chain, other, ends, texts: Texts):
     """A run that asks for what nobody gets, and another, perhaps of its chain."""
     stuck, beside = run(plan, "PENDING", chain="c1", link=1), run(plan, "PENDING", chain=chain, link=2)
     found = {stuck.paths.run_id: Finding("PENDING", reason="PartitionTimeLimit", stuck="cancel it")}
     told.sees = lambda record: found.get(record.paths.run_id, other)
     if ends:
-        with pytest.raises(
-            SchedulerError, match=rf"{stuck.paths.run_id}.* will not start: PartitionTimeLimit"
-        ) as error:
+        with texts.raises(SchedulerError) as error:
             wait([stuck, beside])
         assert (error.value.remedy, error.value.code, len(pauses)) == ("cancel it", "stuck", 1)
     else:
         assert wait([stuck, beside], timeout=100)[0].state == "PENDING"
 
 
-def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told, pauses):
+def test_a_scheduler_that_restarts_is_waited_for_a_quarter_of_an_hour(plan, told, pauses, texts: Texts):
     told.sees = lambda record: Finding(unknown="no answer")
-    with pytest.raises(AnswerLost) as caught:
+    with texts.raises(AnswerLost):
         wait([run(plan)])
-    assert caught.value.message == "gave up waiting: 46 queries went unanswered: no answer"
-    assert caught.value.remedy == "the jobs keep running; wait again when the scheduler answers"
     assert 12 * 60 < sum(pauses) < 18 * 60
 
 
@@ -350,17 +347,21 @@ def test_one_that_was_never_submitted_is_cancelled_on_record(plan: JobPlan, told
 
 
 @pytest.mark.parametrize("unknown", ["", "nobody serves the queue"])
-def test_a_job_that_may_exist_is_not_left_running_in_silence(plan: JobPlan, told: Told, unknown: str) -> None:
+def test_a_job_that_may_exist_is_not_left_running_in_silence(
+    plan: JobPlan, told: Told, unknown: str, texts: Texts
+) -> None:
     record = run(plan, "SUBMITTING", job=None)
     told.sees = lambda record: Finding(unknown=unknown)
     (result,) = end_runs([record])
     assert isinstance(result, AnswerLost)
     assert result.message == (unknown or f"it is not clear yet whether {record.paths.name} has a job")
-    assert result.remedy == "cancel it again in a few minutes"
+    texts(result.remedy)
     assert told.ended == []
 
 
-def test_one_refusal_is_in_its_place_and_the_others_are_ended(plan: JobPlan, told: Told, pauses: list[float]) -> None:
+def test_one_refusal_is_in_its_place_and_the_others_are_ended(
+    plan: JobPlan, told: Told, pauses: list[float], texts: Texts
+) -> None:
     records = [run(plan), run(plan), run(plan, COMPLETED)]
     problem = EnvironmentLacks("it runs elsewhere")
     told.ends = lambda record: problem if record.paths == records[0].paths else None
@@ -371,7 +372,7 @@ def test_one_refusal_is_in_its_place_and_the_others_are_ended(plan: JobPlan, tol
     told.sees = lambda record: Finding()
     told.ended.clear()
     third = run(plan)
-    with pytest.raises(LLMBError, match="it runs elsewhere"):
+    with texts.raises(LLMBError):
         cancel([third, records[0]])
     assert told.ended == [third.paths.run_id, records[0].paths.run_id], "the others are ended first"
 
@@ -393,12 +394,14 @@ def test_another_users_run_is_not_touched(plan: JobPlan, told: Told, monkeypatch
     assert (told.ended, told.looked) == ([], 0)
 
 
-def test_a_job_of_which_nothing_is_heard_after_that_is_not_called_ended(plan: JobPlan, told: Told) -> None:
+def test_a_job_of_which_nothing_is_heard_after_that_is_not_called_ended(
+    plan: JobPlan, told: Told, texts: Texts
+) -> None:
     """Its name may have been changed, and then scancel does nothing and says nothing."""
     told.sees = lambda record: Finding(unknown="no answer")
     (result,) = end_runs([run(plan)])
     assert isinstance(result, AnswerLost)
-    assert "no answer" in result.message
+    texts(result.message)
     assert len(told.ended) == 1
 
 

@@ -24,6 +24,7 @@ from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.package_index import Sources
 from llmb_install.parts.pip_settings import IndexSettings, settings
 from llmb_install.parts.refusals import Unavailable
+from support.texts import Texts
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
@@ -141,10 +142,11 @@ def test_uv_is_fetched_compared_and_unpacked(index, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("locked")
-def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path) -> None:
+def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path, texts: Texts) -> None:
     index.has_uv(wheel() + b"more")
-    with pytest.raises(Unavailable, match=f"{index.url}/files/{NAME} has another content than the lock file says"):
+    with pytest.raises(Unavailable) as caught:
         uv.obtained(tmp_path / "cache", told(f"{index.url}/simple"))
+    texts(caught.value, mask=NAME)
     assert not (tmp_path / "cache").exists()
     on_path = tmp_path / "nothing" / "uv"
     write(on_path, "")
@@ -175,7 +177,7 @@ def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, k
 
 
 @pytest.mark.usefixtures("locked")
-def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None:
+def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path, texts: Texts) -> None:
     index.has_uv(wheel())
     index.user = "me:s@cret"
     private = index.url.replace("http://", "http://me:s%40cret@")
@@ -184,13 +186,13 @@ def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path) -> None
         Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
     assert "s%40cret" not in str(caught.value)
     index.redirects["/moved/uv/"] = f"http://localhost:{index.url.rpartition(':')[2]}/simple/uv/"
-    with pytest.raises(Unavailable, match=r"http://localhost:\d+/simple/uv/ wants a user and a password"):
+    with texts.raises(Unavailable):
         Sources(told(f"{private}/moved")).links("uv", uv.is_for_here)
     assert index.asked[-1] == ("/simple/uv/", None)
 
 
 @pytest.mark.usefixtures("locked")
-def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     index.has_uv(wheel())
     index.user = "me:word"
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -202,54 +204,52 @@ def test_a_users_netrc_is_read(index: Index, tmp_path: Path, monkeypatch: pytest
     assert Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
     monkeypatch.delenv("NETRC")
     write(tmp_path / ".netrc", "machine nonsense nonsense\n")
-    with pytest.raises(Unavailable, match="wants a user and a password"):
+    with texts.raises(Unavailable):
         Sources(told(f"{index.url}/simple")).links("uv", uv.is_for_here)
 
 
 @pytest.mark.usefixtures("locked")
-def test_what_does_not_answer_is_named(index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_does_not_answer_is_named(
+    index: Index, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts
+) -> None:
     def problem(index: str, **more: str) -> str:
         with pytest.raises(Unavailable) as caught:
             Sources(told(index, **more)).links("uv", uv.is_for_here)
         return str(caught.value)
 
-    refused = "http://127.0.0.1:1/simple cannot be reached: Connection refused"
-    assert problem("http://me:secret@127.0.0.1:1/simple") == f"the package index {refused}"
-    assert problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two") == (
-        "the package index http://127.0.0.1:1/two cannot be reached: Connection refused"
-    )
+    texts(problem("http://me:secret@127.0.0.1:1/simple"))
+    texts(problem("http://127.0.0.1:1/simple", UV_INDEX="internal=http://127.0.0.1:1/two"))
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    assert problem("http://far.example", PIP_PROXY="http://me:secret@127.0.0.1:1").endswith(
-        "http://far.example cannot be reached: Connection refused (by the proxy http://127.0.0.1:1)"
-    )
-    assert problem("http://127.0.0.1:1", PIP_PROXY="http://127.0.0.1:2").endswith("Connection refused"), "not asked"
-    assert problem("http://no-such-host.invalid/s").startswith("the package index http://no-such-host.invalid/s cannot")
+    texts(problem("http://far.example", PIP_PROXY="http://me:secret@127.0.0.1:1"))
+    texts(problem("http://127.0.0.1:1", PIP_PROXY="http://127.0.0.1:2"))
+    texts(problem("http://no-such-host.invalid/s"), mask="reached: .*")
     for url in ("http://user:secret@[::1/simple", "https://[x"):
         for said in (problem(url), problem("", PIP_NO_INDEX="1", PIP_FIND_LINKS=url)):
-            assert "cannot be reached: Invalid IPv6 URL" in said
             assert "secret" not in said
-    assert problem(f"{index.url}/nothing") == f"no index or folder has uv ({index.url}/nothing/uv/: 404 Not Found)"
+    texts(said)
+    texts(problem(f"{index.url}/nothing"))
     index.files["/simple/uv/"] = b"<a href='x'>"
-    assert problem(f"{index.url}/simple") == f"no index or folder has uv ({index.url}/simple/uv/)"
-    assert "pip is told to use no index" in problem(f"{index.url}/simple", PIP_NO_INDEX="1")
+    texts(problem(f"{index.url}/simple"))
+    texts(problem(f"{index.url}/simple", PIP_NO_INDEX="1"))
     write(tmp_path / "wheels" / "x.whl", "")
     assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
         f"no index or folder has uv ({tmp_path / 'wheels'})"
     )
     monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
-    assert problem(f"{index.url}/hangs").startswith(f"the package index {index.url}/hangs cannot be reached: no answer")
+    texts(problem(f"{index.url}/hangs"))
     # Another index that is asked in addition is none of the user's.
-    with pytest.raises(Unavailable) as caught:
+    with texts.raises(Unavailable):
         Sources(told("http://127.0.0.1:1/simple")).links("uv", uv.is_for_here, ["http://127.0.0.1:1/more"])
-    assert str(caught.value) == f"the package index {refused}"
 
 
 @pytest.mark.usefixtures("locked")
-def test_a_host_that_did_not_answer_is_not_asked_twice(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_that_did_not_answer_is_not_asked_twice(
+    index: Index, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
     sources = Sources(told(f"{index.url}/hangs"))
     for package in ("uv", "torch"):
-        with pytest.raises(Unavailable, match="no answer"):
+        with texts.raises(Unavailable):
             sources.links(package)
     assert [path for path, _ in index.asked] == ["/hangs/uv/"]
 
@@ -339,7 +339,7 @@ def stand_in(tmp_path: Path) -> Callable[[str], Path]:
 @pytest.mark.parametrize(
     ("script", "said"), [("echo a; echo '  cause: why '; exit 2", "why"), ("exit 3", "exit status 3")]
 )
-def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said):
+def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script, said, texts: Texts):
     monkeypatch.setattr(fetching, "has_pip", lambda: False)
     monkeypatch.setenv("PATH", "/bin")
     program = stand_in(f"#!/bin/sh\necho $* $UV_HTTP_RETRIES $(cat) > {tmp_path}/asked\n{script}\n")
@@ -356,4 +356,4 @@ def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
     monkeypatch.setattr(uv, "on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
-    assert problem == "the package index http://127.0.0.1:1 cannot be reached: Connection refused"
+    texts(problem)

@@ -19,6 +19,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.job_files import job_document
 from support.plans import EIGHT, ROOT, SLURM, check_answers, check_fields, notes, plan, refusal, rows
+from support.texts import Texts
 
 BIG = "GPU_TYPE=gb200 JOB_TOTAL_GPUS=256"
 SMALL = "GPU_TYPE=h100 MODEL_SIZE=8b JOB_TOTAL_GPUS=8"
@@ -284,7 +285,7 @@ def test_a_documented_command_runs_as_documented_or_says_what_it_does_instead(
         check_answers(said, [made.variant, meant or "nemo2"])
 
 
-def test_checkpoints_are_remarked_on_outside_the_scales_that_were_tested() -> None:
+def test_checkpoints_are_remarked_on_outside_the_scales_that_were_tested(texts: Texts) -> None:
     model = load_recipe(ROOT / "nemotron4").model("15b")
     assert model.checkpoint is not None
     (low, high), least = model.checkpoint.scales, model.checkpoint.load_minimum
@@ -296,7 +297,7 @@ def test_checkpoints_are_remarked_on_outside_the_scales_that_were_tested() -> No
     loading = f"{job} LOAD_CHECKPOINT_PATH=/c"
     assert "may run out of memory" not in notes(loading, JOB_TOTAL_GPUS=str(least))
     few = notes(loading, JOB_TOTAL_GPUS=str(least // 2))
-    assert f"tested on {least} GPUs or more; {least // 2} may run out of memory" in few
+    texts(few)
 
 
 def test_the_name_of_a_profile_holds_what_was_profiled() -> None:
@@ -306,19 +307,19 @@ def test_the_name_of_a_profile_holds_what_was_profiled() -> None:
     check_answers(made.profile.file, ["314b", "fp8", "128"])
 
 
-def test_without_an_installation_the_message_names_the_variable() -> None:
-    with pytest.raises(RequestError, match="LLMB_INSTALL is not set"):
+def test_without_an_installation_the_message_names_the_variable(texts: Texts) -> None:
+    with texts.raises(RequestError):
         make_plan(load_recipe(ROOT / "llama3.1"), cluster_config(), read_request({}), SLURM)
 
 
-def test_the_installation_in_the_clone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_installation_in_the_clone_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     clone = tmp_path / "my clone"
     monkeypatch.setenv("LLMB_REPO", str(clone))
     shutil.copytree(ROOT / "grok1", clone / "grok1")
-    assert no_install("x").remedy.endswith("run ./installer.py")
+    texts(no_install("x").remedy)
     (clone / "llmb_install").mkdir()
     (clone / "llmb_install" / "cluster_config.yaml").touch()
-    assert no_install("x").remedy == f"export LLMB_INSTALL='{clone}/llmb_install'"
+    texts(no_install("x").remedy)
 
 
 def test_a_secret_never_enters_the_plan() -> None:
@@ -382,9 +383,9 @@ def test_a_thing_that_exists_is_not_a_slip_for_another(word: str) -> None:
 # Site, machine and request together
 
 
-def test_a_gpu_type_from_the_site_is_attributed_to_the_site() -> None:
+def test_a_gpu_type_from_the_site_is_attributed_to_the_site(texts: Texts) -> None:
     site = cluster_config(gpu_type="gb300")
-    assert "gb300 (gpu_type in cluster_config.yaml)" in refusal("llama4 JOB_TOTAL_GPUS=128", site)
+    texts(refusal("llama4 JOB_TOTAL_GPUS=128", site))
     assert "cluster_config" not in refusal("llama4 JOB_TOTAL_GPUS=128 GPU_TYPE=gb300", site)
     assert "cluster_config" in refusal("JOB_TOTAL_GPUS=100", site)
     assert "cluster_config" in refusal("JOB_TOTAL_GPUS=128 DTYPE=bf16", site)
@@ -409,11 +410,11 @@ def test_the_users_word_on_slurm_goes_before_the_sites() -> None:
     check_fields(made, "scheduler.additional=\"(('exclusive',None),('comment','a'),('qos','high'))\"")
 
 
-def test_images_come_from_the_sites_folder_or_the_installation_unless_there_are_no_containers() -> None:
+def test_images_come_from_the_sites_folder_or_the_installation_unless_there_are_no_containers(texts: Texts) -> None:
     assert plan(cluster_config(image_folder="/images"), BIG).image == "/images/nvidia+nemo+26.02.01.sqsh"
     bare = cluster_config(slurm=SlurmSettings(runtime="none"))
     assert plan(bare, BIG).image is None
-    assert "this site runs without containers" in refusal(bare, BIG, RUN_CONF_IMAGE="/a.sqsh")
+    texts(refusal(bare, BIG, RUN_CONF_IMAGE="/a.sqsh"))
     assert "RUN_CONF_MOUNTS has no effect" in notes(bare, BIG, RUN_CONF_MOUNTS="/data:/data")
 
 

@@ -16,6 +16,7 @@ from llmb_common.planning.site.machine import look_at_machine
 from llmb_common.recipes.loading import load_recipe
 from support.documented_jobs import documented_rows, plan_of
 from support.plans import plan, rows
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -76,11 +77,11 @@ def test_dropless_routing_has_one_name_whoever_turns_the_graphs_off() -> None:
 
 
 @pytest.mark.parametrize("name", ["../../../tmp/{model_size}", "a/b", ".hidden", "", "a b", "a\x1bb", "-o", "$(id)"])
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, texts: Texts) -> None:
     recipe = load_recipe(ROOT / "llama3.1")
     variants = tuple(msgspec.structs.replace(variant, experiment_name=name) for variant in recipe.variants)
     bad = msgspec.structs.replace(recipe, listed_variants=variants)
     variables = {"LLMB_INSTALL": str(tmp_path), "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "CLUSTER_TYPE": "slurm"}
     request = read_request(variables)
-    with pytest.raises(RecipeError, match="would not stay in the folder of experiments"):
+    with texts.raises(RecipeError):
         make_plan(bad, cluster_config(), request, look_at_machine(cluster_config(), request))

@@ -17,6 +17,7 @@ from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, loa
 from llmb_common.planning.site.machine import Machine
 from llmb_common.planning.time_limit import check_time_limit, save_seconds
 from support.plans import check_answers, notes, plan, refusal, rows, script_of
+from support.texts import Texts
 
 SAVE = "ENABLE_CHECKPOINT=true GPU_TYPE=gb200 TIME_LIMIT=02:00:00"
 BIG = f"{SAVE} MODEL_SIZE=405b JOB_TOTAL_GPUS=128"
@@ -76,9 +77,9 @@ def test_a_time_limit_that_saving_fills_is_refused() -> None:
     check_answers(message, [*words, "checkpoint_gb_per_second"])
 
 
-def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_would_do() -> None:
+def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_would_do(texts: Texts) -> None:
     (note,) = (note for note in notes(BIG, "TIME_LIMIT=00:25:00").splitlines() if "TIME_LIMIT" in note)
-    assert "the time left, 5 minutes," in note
+    texts(note)
     assert "TIME_LIMIT" not in notes(BIG, TIME_LIMIT=note.partition("; TIME_LIMIT=")[2][:8])
 
 
@@ -116,8 +117,7 @@ def test_a_limit_is_held_against_start_and_steps_unless_slurms_own_option_is_set
 )
 def test_the_limit_that_would_do_is_enough_to_the_minute(steps: int, step_seconds: float, enough: str) -> None:
     (note,) = limited(600, "00:20:00", steps, step_seconds)
-    assert f"the time left, 10 minutes, is too short for {steps} steps of {step_seconds:g} s" in note
-    assert f"; TIME_LIMIT={enough} would be enough" in note
+    assert f"TIME_LIMIT={enough} " in note
     assert limited(600, enough, steps, step_seconds) == []
 
 
@@ -165,8 +165,8 @@ def test_the_users_limit_comes_before_the_sites_and_that_before_the_recipes() ->
     assert plan(BARE, site, "TIME_LIMIT= ADDITIONAL_SLURM_PARAMS=time=60").time_limit == "01:00:00"
 
 
-def test_two_time_limits_contradict_each_other() -> None:
-    assert "contradict each other" in refusal(BARE, "TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=time=04:00:00")
+def test_two_time_limits_contradict_each_other(texts: Texts) -> None:
+    texts(refusal(BARE, "TIME_LIMIT=00:20:00 ADDITIONAL_SLURM_PARAMS=time=04:00:00"))
     assert plan(BARE, "TIME_LIMIT=4h ADDITIONAL_SLURM_PARAMS=time=240").time_limit == "04:00:00"
 
 
@@ -220,12 +220,10 @@ def test_other_gpus_have_no_racks(gpu_type: str) -> None:
     assert segment_line(on_racks(GPU_TYPE=gpu_type, JOB_TOTAL_GPUS="64")) is None
 
 
-def test_an_awkward_node_count_gets_a_better_one_suggested() -> None:
+def test_an_awkward_node_count_gets_a_better_one_suggested(texts: Texts) -> None:
     p = on_racks(GPU_TYPE="gb200", JOB_TOTAL_GPUS="76")
     (note,) = (note for note in p.preflight.warnings if "segment" in note)
-    assert "19 nodes divide only into segments of 1" in note
-    assert "no more than 4 GPUs" in note
-    assert "20 nodes (80 GPUs) would divide into segments of 10" in note
+    texts(note)
 
 
 def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
@@ -239,17 +237,17 @@ def test_the_number_that_is_named_is_better_and_the_nearest() -> None:
             assert all(best_segment(between, RACK) < RACK // 2 for between in range(nodes, better))
 
 
-def test_one_node_needs_no_segment_from_a_slurm_that_has_none() -> None:
+def test_one_node_needs_no_segment_from_a_slurm_that_has_none(texts: Texts) -> None:
     assert choose_segment("gb200", 1, 4, slurm_segments=False) == (None, "")
     segment, notice = choose_segment("gb200", 2, 4, slurm_segments=False)
     assert segment is None
-    assert "24.05 and later have it" in notice
+    texts(notice)
 
 
-def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so() -> None:
+def test_a_slurm_without_the_option_is_not_given_it_and_the_plan_says_so(texts: Texts) -> None:
     p = on_racks(OLD, GPU_TYPE="gb200", JOB_TOTAL_GPUS="64")
     assert segment_line(p) is None
-    assert any("no --segment (24.05 and later have it)" in note for note in p.preflight.warnings)
+    texts("\n".join(p.preflight.warnings), about="--segment")
     assert not on_racks(OLD, GPU_TYPE="h100", JOB_TOTAL_GPUS="64").preflight.warnings[1:]
 
 
@@ -257,10 +255,10 @@ def test_fewer_gpus_of_a_node_leave_the_rack_as_it_is() -> None:
     assert segment_line(on_racks(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="2")) == "#SBATCH --segment=16"
 
 
-def test_nodes_of_more_gpus_are_no_racks() -> None:
+def test_nodes_of_more_gpus_are_no_racks(texts: Texts) -> None:
     p = on_racks(GPU_TYPE="gb200", JOB_TOTAL_GPUS="64", GPUS_PER_NODE="8")
     assert segment_line(p) is None
-    assert any("nodes of 8 GPUs do not belong to an NVL72 rack" in note for note in p.preflight.warnings)
+    texts("\n".join(p.preflight.warnings), about="NVL72")
 
 
 @pytest.mark.parametrize("who", ["user", "site"])

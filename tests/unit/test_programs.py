@@ -19,6 +19,7 @@ from llmb_common.base.processes import Answer, ask, clean_environment
 from llmb_common.base.sessions import end_session, noted
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.processes import has_ended
+from support.texts import Texts
 
 
 def sh(script: str, seconds: float = 60, most: int = 1 << 20):
@@ -80,14 +81,14 @@ def test_a_folder_on_path_that_one_may_not_enter_is_no_reason(monkeypatch: pytes
         as_ordinary_user(look)
 
 
-def test_after_its_time_it_ends_with_everything_that_it_has_started(tmp_path: Path):
+def test_after_its_time_it_ends_with_everything_that_it_has_started(tmp_path: Path, texts: Texts):
     pids = tmp_path / "pids"
     script = f"trap '' TERM; (trap '' TERM; sleep 600) & echo $! > {pids}; echo $$ >> {pids}; echo so far; wait"
 
     answer = sh(script, seconds=1.0)
 
     assert (answer.status, answer.problem, answer.output) == (None, "no-answer", "so far\n")
-    assert answer.why == "sh did not answer in 1 s"
+    texts(answer.why)
     assert all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 
@@ -261,7 +262,9 @@ def test_a_thread_may_ask_too() -> None:
     assert [answer.output for answer in answers] == ["here\n"]
 
 
-def test_each_signal_that_came_while_it_started_takes_effect_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_signal_that_came_while_it_started_takes_effect_once(
+    monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     seen: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, frame: seen.append(number))
     raised: list[int] = []
@@ -273,7 +276,7 @@ def test_each_signal_that_came_while_it_started_takes_effect_once(monkeypatch: p
 
     try:
         monkeypatch.setattr("subprocess.Popen", start)
-        assert ask(["true"], 60).why == "cannot run true: Cannot allocate memory"
+        texts(ask(["true"], 60).why)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (raised, seen) == ([0], [signal.SIGTERM]), "held until then"

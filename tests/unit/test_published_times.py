@@ -23,6 +23,7 @@ from llmb_common.runs.index.search import note
 from llmb_common.runs.record import load_record
 from support.plans import LAPTOP, ROOT, plan
 from support.runs import make_run
+from support.texts import Texts
 
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4", "mbridge")}
 GB200 = {"MODEL_SIZE": "405b", "GPU_TYPE": "gb200", "DTYPE": "fp8"}
@@ -70,7 +71,7 @@ def test_every_published_job_has_its_own_result_as_it_is_judged_by() -> None:
     ],
 )
 def test_the_same_layout_and_work_at_another_scale_is_weak_scaling(
-    gpus: str, force: bool, seconds: float, measured_at: int
+    gpus: str, force: bool, seconds: float, measured_at: int, texts: Texts
 ) -> None:
     p = plan(**GB200, JOB_TOTAL_GPUS=gpus, FORCE=str(force).lower())
     found = published(p)
@@ -82,9 +83,9 @@ def test_the_same_layout_and_work_at_another_scale_is_weak_scaling(
     assert p.preflight.predicted_step_seconds is None, "predictions are this site's own runs"
     line = time_lines(p)[0]
     if found.likeness == "weak scaling":
-        assert line.startswith("5.74 s a step was measured at 128 GPUs, same layout and work for each GPU (published; ")
+        texts(line)
     else:
-        assert line == "published: 5.74 s a step (128 GB200, Megatron-Bridge, nemo:25.09.00)"
+        texts(line)
 
 
 @pytest.mark.parametrize(("gpus", "nearest"), [("96", 128), ("32", 64), ("4096", 2048), ("192", 256), ("768", 1024)])
@@ -120,19 +121,16 @@ def test_another_job_has_no_estimate_and_is_told_of_the_nearest(
     assert names <= {item.name for item in found.differs}
     assert {item.name for item in found.differs} <= names | {"GPUs", "OFFLOAD_LAYERS"}
     assert (likely_seconds(p), step_seconds(p), known_from(p)) == (None, None, "")
-    first, second = time_lines(p)
-    assert first == "no estimate: nothing like it has been measured"
+    _, second = time_lines(p)
     assert all(f"{item.name} {item.published} (here {item.planned})" in second for item in found.differs)
-    assert cost_line(p).startswith("at most ")
 
 
 @pytest.mark.parametrize("beside", ["ENABLE_CHECKPOINT", "ENABLE_PROFILE", "ENABLE_NCCLTRACE"])
-def test_what_costs_time_beside_training_leaves_the_steps_as_they_are(beside: str) -> None:
+def test_what_costs_time_beside_training_leaves_the_steps_as_they_are(beside: str, texts: Texts) -> None:
     p = plan(**GB200, JOB_TOTAL_GPUS="128", **{beside: "true"})
     found = published(p)
-    (left,) = found.differs
-    assert (found.likeness, found.step_seconds) == ("exact", 5.74147)
-    assert f"s a step, without {left.name} (" in time_lines(p)[0]
+    assert (found.likeness, found.step_seconds, len(found.differs)) == ("exact", 5.74147, 1)
+    texts(time_lines(p)[0])
     assert p.preflight.reference_step_seconds is None, "its runs are not compared with that"
 
 
@@ -196,13 +194,13 @@ def test_an_interval_is_said_of_gpus_only() -> None:
     ]
 
 
-def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from() -> None:
+def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from(texts: Texts) -> None:
     _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
     assert [line.partition(": ")[0] for line in known] == ["time", "cost"]
-    assert known[0].startswith("time: 5.74 s a step was measured at"), known
-    assert known[-1] == "cost: 41.7 GPU-hours"
+    texts(known[0])
+    texts(known[-1])
     *_, unknown = in_short(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
-    assert unknown == "cost: at most 512 GPU-hours (time limit 02:00:00)"
+    texts(unknown)
 
 
 def test_a_limit_is_too_short_for_what_was_measured_at_another_scale_too() -> None:

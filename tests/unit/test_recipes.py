@@ -17,6 +17,7 @@ from llmb_common.recipes.loading import COMPILED, compiled, load_recipe
 from llmb_common.recipes.model import Architecture, Checkpoint, Model, MoE
 from llmb_common.recipes.recipe import Flops, Recipe, RecipeDefaults, find_row
 from llmb_common.recipes.rows import Document, Measurement, NcclTrace, Profiling, PublishedResult, Row, Variant
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
@@ -32,73 +33,73 @@ def broken(tmp_path: Path, old: str, new: str) -> tuple[Path, int]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("family: grok1", "family: grok1\nfamly: grok1", "unknown key 'famly' (did you mean 'family'?)"),
-        ("mbs: 1, gbs: GPUs*2, cuda_graph", "mbs: 1, gbs: GPUs*2, cuda_grph", "(did you mean 'cuda_graph'?)"),
-        ("title: Grok-1\n", "title: Grok-1\ntitle: Grok-2\n", "duplicate key 'title'"),
-        ("tp: 4, pp: 1", "tp: 4, tp: 8, pp: 1", "duplicate key 'tp'"),
-        ("dtypes: [bf16, fp8]", "dtypes: [bf16, fp9]", "fp9"),
-        ("tp: 4, pp: 1", "tp: 0, pp: 1", "at least 1"),
-        ("tp: 4, pp: 1", "tp: four, pp: 1", "but a whole number is expected"),
-        ('image: "nvcr.io#nvidia/nemo:26.02.01"', "image: 26.02", "put the value in quotes"),
-        ("step_seconds: 7.325", "step_seconds: -7.325", "more than 0"),
-        ('time_limit: "00:45:00"', 'time_limit: "45m"', "characters, or a length, that are not allowed"),
-        ('time_limit: "00:45:00"', 'time_limit: "00:45:00\\n"', "characters, or a length, that are not allowed"),
-        ("layers: 64,", "layers: 64.5,", "is a number (64.5)"),
-        ("rows:\n", "rows: [\n", "not valid YAML"),
+        ("family: grok1", "family: grok1\nfamly: grok1"),
+        ("mbs: 1, gbs: GPUs*2, cuda_graph", "mbs: 1, gbs: GPUs*2, cuda_grph"),
+        ("title: Grok-1\n", "title: Grok-1\ntitle: Grok-2\n"),
+        ("tp: 4, pp: 1", "tp: 4, tp: 8, pp: 1"),
+        ("dtypes: [bf16, fp8]", "dtypes: [bf16, fp9]"),
+        ("tp: 4, pp: 1", "tp: 0, pp: 1"),
+        ("tp: 4, pp: 1", "tp: four, pp: 1"),
+        ('image: "nvcr.io#nvidia/nemo:26.02.01"', "image: 26.02"),
+        ("step_seconds: 7.325", "step_seconds: -7.325"),
+        ('time_limit: "00:45:00"', 'time_limit: "45m"'),
+        ('time_limit: "00:45:00"', 'time_limit: "00:45:00\\n"'),
+        ("layers: 64,", "layers: 64.5,"),
+        ("rows:\n", "rows: [\n"),
     ],
 )
-def test_a_mistake_is_reported_with_file_and_line(tmp_path: Path, old: str, new: str, message: str):
+def test_a_mistake_is_reported_with_file_and_line(tmp_path: Path, old: str, new: str, texts: Texts):
     folder, line = broken(tmp_path, old, new)
     with pytest.raises(RecipeError) as caught:
         load_recipe(folder)
     text = str(caught.value)
-    assert message in text
+    texts(text)
     found = re.match(rf"{re.escape(str(folder / 'recipe.yaml'))}:(\d+): ", text)
     assert found, text
     # A duplicate key is one line further down; a broken bracket is noticed where the parser gives up.
     assert int(found[1]) in (line, line + 1) or "not valid YAML" in text
 
 
-def test_a_missing_key_names_the_place(tmp_path: Path):
+def test_a_missing_key_names_the_place(tmp_path: Path, texts: Texts):
     folder, _ = broken(tmp_path, "    sequence_length: 8192\n", "")
-    with pytest.raises(RecipeError, match=r"recipe\.yaml:\d+: the key 'sequence_length' is missing \(at models\[0\]\)"):
+    with texts.raises(RecipeError):
         load_recipe(folder)
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
+    ("old", "new"),
     [
-        ("model_size: 314b", "model_size: 315b", "default model size '315b' is not among the models"),
-        ("size: 314b,  dtypes", "size: 341b,  dtypes", "unknown model size '341b' (did you mean '314b'?)"),
-        ("{variant: nemo2, gpu", "{variant: nemo3, gpu", "unknown variant 'nemo3' (did you mean 'nemo2'?)"),
-        ("layers: 64", "layers: 63", "model 314b: parameters is 316454737920, and its architecture has"),
-        ("- size: smoke", "- size: 314b", "the model size '314b' appears twice"),
-        ("gpu: gb200, size: 314b,  dtypes", "gpu: gb20, size: 314b,  dtypes", "'gb20' (did you mean 'gb200'?)"),
-        ("gpu: gb200, size: 314b,  dtypes", "gpu: h200, size: 314b,  dtypes", "unknown GPU type 'h200'"),
-        ("gpus_max: 512", "gpus_max: 500", "gpus_max is not a doubling of gpus_min"),
-        ("gpus_max: 512", "gpus_max: 64", "gpus_max is not a doubling of gpus_min"),
-        ("gbs: GPUs*2", "gbs: 2*GPUs", "gbs ('2*GPUs') has characters, or a length, that are not allowed"),
-        ("gbs: GPUs*2", "gbs: GPUs/0", "gbs ('GPUs/0') has characters"),
-        ("gpus_min: 2,   gpus_max: 8", "gpus_min: 1,   gpus_max: 8", "bf16 on 1 GPUs is also in the row of LLMB"),
-        ("first: 11, last: 44", "first: 44, last: 11", "the measurement ends before it starts"),
-        ("start: 45, stop: 50", "start: 50, stop: 50", "profiling stops before it starts"),
-        ("{model_size}", "{model_siz}", "experiment_name has characters, or a length, that are not allowed"),
-        ("mbs{mbs}_gbs", "mbs{mbs} gbs", "experiment_name has characters, or a length, that are not allowed"),
-        ("ranks: all,", "ranks: all, suffix: '$(x)',", "suffix ('$(x)') has characters"),
-        ("_${SLURM_LOCALID}", "_${HOME}", "profiling.file has characters"),
-        ("corrected: {mfu_percent: 47.63}", "corrected: {mfu: 47.63}", "a key of results[0].corrected: invalid"),
-        ("47.21}, why: *rounded", "47.21}", "'corrected' and 'why' go together"),
-        ("dtype: bf16,  gpus: 128,", "dtype: bf16,  gpus: 1024,", "no row has bf16 on 1024 GPUs"),
-        ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,", "the result 'nemo2 314b bf16 on 128"),
-        ("  grok1.md: {", "  grok.md: {", "no document 'grok1.md' (did you mean 'grok.md'?)"),
-        (', container: "25.04.00"}', "}", "no container"),
+        ("model_size: 314b", "model_size: 315b"),
+        ("size: 314b,  dtypes", "size: 341b,  dtypes"),
+        ("{variant: nemo2, gpu", "{variant: nemo3, gpu"),
+        ("layers: 64", "layers: 63"),
+        ("- size: smoke", "- size: 314b"),
+        ("gpu: gb200, size: 314b,  dtypes", "gpu: gb20, size: 314b,  dtypes"),
+        ("gpu: gb200, size: 314b,  dtypes", "gpu: h200, size: 314b,  dtypes"),
+        ("gpus_max: 512", "gpus_max: 500"),
+        ("gpus_max: 512", "gpus_max: 64"),
+        ("gbs: GPUs*2", "gbs: 2*GPUs"),
+        ("gbs: GPUs*2", "gbs: GPUs/0"),
+        ("gpus_min: 2,   gpus_max: 8", "gpus_min: 1,   gpus_max: 8"),
+        ("first: 11, last: 44", "first: 44, last: 11"),
+        ("start: 45, stop: 50", "start: 50, stop: 50"),
+        ("{model_size}", "{model_siz}"),
+        ("mbs{mbs}_gbs", "mbs{mbs} gbs"),
+        ("ranks: all,", "ranks: all, suffix: '$(x)',"),
+        ("_${SLURM_LOCALID}", "_${HOME}"),
+        ("corrected: {mfu_percent: 47.63}", "corrected: {mfu: 47.63}"),
+        ("47.21}, why: *rounded", "47.21}"),
+        ("dtype: bf16,  gpus: 128,", "dtype: bf16,  gpus: 1024,"),
+        ("dtype: bf16,  gpus: 256,", "dtype: bf16,  gpus: 128,"),
+        ("  grok1.md: {", "  grok.md: {"),
+        (', container: "25.04.00"}', "}"),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_together_is_refused(tmp_path: Path, old: str, new: str, message: str):
+def test_what_does_not_fit_together_is_refused(tmp_path: Path, old: str, new: str, texts: Texts):
     folder, _ = broken(tmp_path, old, new)
-    with pytest.raises(RecipeError, match=re.escape(message)) as caught:
+    with texts.raises(RecipeError) as caught:
         load_recipe(folder)
     assert caught.value.remedy
 
@@ -132,29 +133,29 @@ def test_only_the_compiled_recipe_of_this_very_text_is_taken(tmp_path, yaml: str
     assert load_recipe(tmp_path).title == title
 
 
-def test_a_folder_without_a_recipe(tmp_path: Path):
-    with pytest.raises(RecipeError, match=r"no recipe\.yaml in .*\n  -> run from a recipe folder"):
+def test_a_folder_without_a_recipe(tmp_path: Path, texts: Texts):
+    with texts.raises(RecipeError):
         load_recipe(tmp_path)
 
 
-def test_an_empty_recipe(tmp_path: Path):
+def test_an_empty_recipe(tmp_path: Path, texts: Texts):
     (tmp_path / "recipe.yaml").write_text("# nothing\n")
-    with pytest.raises(RecipeError, match="the file is empty"):
+    with texts.raises(RecipeError):
         load_recipe(tmp_path)
 
 
-def test_gbs_formulas():
+def test_gbs_formulas(texts: Texts):
     gbs = {row.gbs: row for row in LLAMA.rows}
     assert gbs["GPUs/2"].global_batch_size(128) == 64
     assert gbs["GPUs*16"].global_batch_size(8) == 128
     assert gbs["64"].global_batch_size(32) == 64
-    with pytest.raises(RequestError, match=r"129 GPUs are not divisible by 2\n  -> use a multiple of 2 GPUs"):
+    with texts.raises(RequestError):
         gbs["GPUs/2"].global_batch_size(129)
 
 
-def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_llmb_repo_without_recipes_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts):
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    with pytest.raises(RequestError, match=r"contains no recipe\n  -> set it to the clone"):
+    with texts.raises(RequestError):
         recipes_root()
     monkeypatch.setenv("LLMB_REPO", str(ROOT))
     assert recipes_root() == ROOT
@@ -257,16 +258,14 @@ def test_a_result_is_of_its_own_container_or_else_of_its_documents() -> None:
     assert GROK.document(msgspec.structs.replace(first, container="25.07")).container == "25.07"
 
 
-def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those_that_are_meant() -> None:
+def test_a_size_or_variant_is_found_in_any_case_and_a_slip_is_refused_with_those_that_are_meant(texts: Texts) -> None:
     assert (LLAMA.model("405B").size, LLAMA.variant("NeMo2").name) == ("405b", "nemo2")
-    with pytest.raises(RequestError) as caught:
+    with texts.raises(RequestError) as caught:
         LLAMA.model("404b", among=["8b", "405b"])
-    assert caught.value.remedy == "the sizes are 405b, 8b"
     assert caught.value.field == "MODEL_SIZE"
-    with pytest.raises(RequestError) as caught:
+    with texts.raises(RequestError) as caught:
         LLAMA.variant("nemo3", among=["nemo2"])
     assert (caught.value.remedy, caught.value.field) == ("the variants are nemo2", "CONFIG_VARIANT")
-    assert "did you mean 'nemo2'?" in caught.value.message
 
 
 def test_which_sizes_are_meant_is_looked_at_only_for_the_message() -> None:
@@ -420,7 +419,7 @@ def test_smoke_of_two_ranks_shows_the_parallelism_of_its_family():
     assert RECIPES["grok1"].model("smoke").architecture.layers % 4 == 0
 
 
-def test_a_missing_catalogue_is_refused_when_it_is_read(tmp_path: Path) -> None:
+def test_a_missing_catalogue_is_refused_when_it_is_read(tmp_path: Path, texts: Texts) -> None:
     shutil.copy(ROOT / "mbridge" / "recipe.yaml", tmp_path)
-    with pytest.raises(RecipeError, match="cannot read the catalogue"):
+    with texts.raises(RecipeError):
         list(load_recipe(tmp_path).configurations)

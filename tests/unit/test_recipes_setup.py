@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from support.texts import Texts
+
 ROOT = Path(__file__).resolve().parents[2]
 WORKLOADS = {
     "llama3.1": "pretrain_llama3.1",
@@ -85,7 +87,7 @@ def test_an_existing_installation_gets_the_recipe(install: Path):
     assert words[1:] == ["add", "pretrain_llama4_maverick", "--install-path", str(install), "--no-space-check"]
 
 
-def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tmp_path: Path):
+def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tmp_path: Path, texts: Texts):
     spool = tmp_path / "spool"
     spool.mkdir()
     script = Path(shutil.copy(ROOT / "llama4" / "setup.sh", spool / "slurm_script"))
@@ -93,11 +95,11 @@ def test_a_spool_copy_finds_the_recipe_where_sbatch_was_called(install: Path, tm
     assert "pretrain_nemotron4" in run(script, install, **variables).stdout.splitlines()
     elsewhere = run(script, install, **{**variables, "SLURM_SUBMIT_DIR": str(tmp_path)})
     assert elsewhere.returncode == 2
-    assert f"{tmp_path} is not a recipe folder in a clone" in elsewhere.stderr
+    texts(elsewhere.stderr)
     (spool / "recipe.yaml").write_text("workload: pretrain_llama4_maverick\n")
     alone = run(script, install)
     assert (alone.returncode, alone.stdout) == (2, "")
-    assert f"{spool} is not a recipe folder in a clone" in alone.stderr
+    texts(alone.stderr)
 
 
 def test_an_old_python_is_good_enough_to_start(install: Path):
@@ -111,19 +113,19 @@ def test_an_old_python_is_good_enough_to_start(install: Path):
 
 
 @pytest.mark.parametrize(
-    ("variables", "status", "message"),
+    ("variables", "status"),
     [
-        ({}, 2, "LLMB_INSTALL is not set"),
-        ({"STAGE_PATH": "/lustre/x"}, 2, 'export LLMB_INSTALL="$STAGE_PATH"'),
-        ({"LLMB_INSTALL": "/x", "PATH": "{tools}"}, 3, "no Python found on PATH"),
+        ({}, 2),
+        ({"STAGE_PATH": "/lustre/x"}, 2),
+        ({"LLMB_INSTALL": "/x", "PATH": "{tools}"}, 3),
     ],
 )
-def test_anything_missing_is_reported(tmp_path: Path, variables: dict[str, str], status: int, message: str):
+def test_anything_missing_is_reported(tmp_path: Path, variables: dict[str, str], status: int, texts: Texts):
     for name in ("bash", "dirname", "readlink", "sed", "env"):
         (tmp_path / name).symlink_to(shutil.which(name) or "")
     done = run(ROOT / "llama3.1" / "setup.sh", None, **{k: v.format(tools=tmp_path) for k, v in variables.items()})
     assert (done.returncode, done.stdout) == (status, "")
-    assert message in done.stderr
+    texts(done.stderr)
 
 
 def test_the_recipes_own_part_is_the_same_everywhere_and_executable():
@@ -132,13 +134,10 @@ def test_the_recipes_own_part_is_the_same_everywhere_and_executable():
     assert all(os.access(script, os.X_OK) for script in scripts)
 
 
-def test_a_python_that_was_asked_for_and_is_not_there_is_not_replaced(install: Path):
+def test_a_python_that_was_asked_for_and_is_not_there_is_not_replaced(install: Path, texts: Texts):
     done = run(ROOT / "grok1" / "setup.sh", install, LLMB_PYTHON="/nowhere/python")
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr == (
-        "setup.sh: LLMB_PYTHON=/nowhere/python is not there, or is no Python\n"
-        "  -> unset it, or set it to the path of one\n"
-    )
+    texts(done.stderr)
 
 
 @pytest.mark.parametrize("word", ["--version", "-h", "--help"])

@@ -26,6 +26,7 @@ from llmb_common.results.references import RELEASE_SPREAD, published_references
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import judge_runs
 from support.runs import PUBLISHED, ROOT, plan_for
+from support.texts import Texts
 
 LLAMA = load_recipe(ROOT / "llama3.1")
 ROWS: list[dict[str, Any]] = json.loads((ROOT / "tests/data/megatron_bridge_published.json").read_text())["rows"]
@@ -125,16 +126,14 @@ def test_published_tflops_are_those_of_the_step_time(result: PublishedResult) ->
 # Which one a run is compared with
 
 
-def test_the_newest_software_is_compared_with_where_none_is_the_same(tmp_path: Path) -> None:
+def test_the_newest_software_is_compared_with_where_none_is_the_same(tmp_path: Path, texts: Texts) -> None:
     plan = plan_for(tmp_path, **H100_70B)
     references = published_references(plan, LLAMA)
     assert [(r.seconds, r.software, r.same_software) for r in references] == [
         (10.227, "Megatron-Bridge, nemo:25.11", False),
         (10.12, "Megatron-Bridge, nemo:25.09", False),
     ]
-    assert str(references[0]) == (
-        "10.227 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, nemo:25.11)"
-    )
+    texts(str(references[0]))
 
 
 def test_the_same_software_comes_first(tmp_path: Path) -> None:
@@ -156,13 +155,15 @@ def test_a_run_on_the_other_engine_has_the_references_of_its_own_container(tmp_p
         assert (reference.seconds, reference.same_software) == (9.5, same)
 
 
-def test_a_result_of_the_other_engine_is_an_indication_and_names_the_references_software(tmp_path: Path) -> None:
+def test_a_result_of_the_other_engine_is_an_indication_and_names_the_references_software(
+    tmp_path: Path, texts: Texts
+) -> None:
     plan = plan_for(tmp_path, **H100_70B, LLMB_ENGINE="0.6")
     (reference, _) = published_references(plan, LLAMA)
     verdict = judge_runs(plan, [StepTime(10.3, 0.001, count=10)], reference)
     assert verdict.text.startswith("indication: ")
     assert verdict.decision.limit > 1 + RELEASE_SPREAD["dense"].slowest
-    assert str(verdict.reference).endswith("Megatron-Bridge, nemo:25.11)")
+    texts(str(verdict.reference))
 
 
 def test_another_framework_is_never_the_same_software(tmp_path: Path) -> None:

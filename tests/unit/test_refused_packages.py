@@ -20,6 +20,7 @@ from llmb_install.parts.pip_settings import settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.reporter import Reporter
 from support.hostile_index import HostileIndex
+from support.texts import Texts
 from support.wheels import tiny_wheel
 
 REAL_UV = uv.at_hand(Path(sys.executable).parent)
@@ -171,13 +172,13 @@ def test_each_fetches_what_the_lock_says(client, agent, index, tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("client", [fetch_alone, fetch_by_pip, fetch_by_uv], ids=lambda client: client.__name__)
-def test_nobody_builds_uv_from_its_source(client, index, tmp_path, monkeypatch):
+def test_nobody_builds_uv_from_its_source(client, index, tmp_path, monkeypatch, texts: Texts):
     """A pip that is too old for the wheel would, for minutes."""
     source = b"uv, in Rust"
     index.files = {"uv-9.9.tar.gz": source}
     uv.LOCK.write_text(f"uv==9.9 --hash=sha256:{hashlib.sha256(source).hexdigest()}\n")
     play("good", index, tmp_path, monkeypatch)
-    with pytest.raises(Unavailable, match="there is no build for this machine"):
+    with texts.raises(Unavailable):
         client(tmp_path, monkeypatch)
     assert not [path for path in index.asked if path.endswith(".gz")]
 
@@ -193,13 +194,16 @@ def test_what_passes_is_waited_for(case, index, tmp_path, monkeypatch):
     ("case", "wait", "times"),
     [("busy", "1", 3), ("busy", "3600", 1), ("broken", "Fri, 01 Jan 2100 00:00:00 GMT", 1), ("forbidden", "0", 1)],
 )
-def test_it_is_asked_again_when_it_says_and_not_after_an_hour(case, wait, times, index, tmp_path, monkeypatch):
+def test_it_is_asked_again_when_it_says_and_not_after_an_hour(
+    case, wait, times, index, tmp_path, monkeypatch, texts: Texts
+):
     slept: list[float] = []
     monkeypatch.setattr(package_index.time, "sleep", slept.append)
     index.retry_after = wait
     play(case, index, tmp_path, monkeypatch)
-    with pytest.raises(Unavailable, match="asks to wait" if wait != "0" else "refuses access"):
+    with pytest.raises(Unavailable) as caught:
         fetch_alone(tmp_path, monkeypatch)
+    texts(caught.value, mask=r"\d{7,} s")
     assert len(index.asked) == times
     assert slept == [1.0] * (times - 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from llmb_common.planning.request.values import is_mount
 from llmb_common.planning.request.variables import COLUMNS, VARIABLE_NAMES, FieldNames
 from llmb_common.recipes.columns import Columns
 from support.plans import check_answers, check_fields, rows
+from support.texts import Texts
 
 
 def read(words: str) -> Request:
@@ -269,14 +271,15 @@ def test_how_near_a_slip_is(slip: str) -> None:
     if not meant:
         refuse_typos({name: "x"}, documented)
         return
-    with pytest.raises(RequestError, match=rf"the variable {name} is unknown \(did you mean {meant}\?\)"):
+    with pytest.raises(RequestError) as caught:
         refuse_typos({name: "x"}, documented)
+    assert meant in re.findall(r"\w+", caught.value.message)
 
 
 # Columns
 
 
-def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
+def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset(texts: Texts) -> None:
     sizes, unset, counts = "TP PP CP EP ETP VP MBS GBS SEQ_LENGTH", "EP ETP VP", "RECOMPUTE_LAYERS OFFLOAD_LAYERS"
     taken = {name: {"4": 4} for name in sizes.split()} | {name: {"0": 0, "80": 80} for name in counts.split()}
     taken |= {name: {"4": 4, "NA": None, "none": None, "Null": None} for name in unset.split()}
@@ -287,8 +290,10 @@ def test_columns_are_numbers_counts_or_switches_and_some_can_be_unset() -> None:
         assert [read_request({name: word}).columns for word in words] == [{COLUMNS[name]: v} for v in words.values()]
     for name in sizes.split():
         for wrong in ("0", "-1", "four", "4.0"):
-            with pytest.raises(RequestError, match=f"{name}={wrong} is not a positive whole number"):
+            with pytest.raises(RequestError) as caught:
                 read_request({name: wrong})
+            assert caught.value.field == name
+    texts(caught.value)
     assert [read_request({"FORCE": word}).force for word in yes_no] == [*yes_no.values()]
 
 

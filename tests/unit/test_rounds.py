@@ -29,6 +29,7 @@ from support.documented_jobs import documented_rows, plan_of
 from support.fake_slurm import FakeSlurm
 from support.processes import wait_until
 from support.run_site import RunSite, with_small_code
+from support.texts import Texts
 
 FIVE = ("submit", "-w", "llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1", "--repeats", "5")
 
@@ -123,29 +124,29 @@ def test_another_command_or_another_day_is_another_request(cluster, fake, monkey
     assert len(fake.jobs()) == 2 + 10
 
 
-def test_a_disk_that_is_full_for_a_while(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_disk_that_is_full_for_a_while(cluster: Cli, fake: FakeSlurm, texts: Texts) -> None:
     done = with_room_for_two(cluster)
     assert done.status == 3
-    assert "No space left on device" in done.err
-    assert "run the same command again" in done.err
+    texts(done.err)
     assert len(fake.jobs()) == 2
     assert cluster(*FIVE).status == 0
     assert len(fake.jobs()) == 5
 
 
-def test_a_limit_of_the_site_among_repeats(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_limit_of_the_site_among_repeats(cluster: Cli, fake: FakeSlurm, texts: Texts) -> None:
     fake.say("sbatch", "limit")
     done = cluster(*FIVE)
     assert (done.status, len(fake.jobs())) == (3, 3)
-    assert "error: 2 runs of pretrain_llama3.1_smoke" in done.err
+    texts(done.err)
     assert done.err.count("AssocMaxSubmitJobLimit") == 1
-    assert "3 of 5 jobs started" in done.err
     fake.say("sbatch", "")
     assert cluster(*FIVE).status == 0
     assert len(fake.jobs()) == 5
 
 
-def test_a_round_that_goes_on_avoids_the_node_that_its_runs_have_shown_bad(cluster: Cli, fake: FakeSlurm) -> None:
+def test_a_round_that_goes_on_avoids_the_node_that_its_runs_have_shown_bad(
+    cluster: Cli, fake: FakeSlurm, texts: Texts
+) -> None:
     fake.say("sbatch", "limit")
     assert cluster(*FIVE).status == 3
     fake.say("sbatch", "")
@@ -157,8 +158,8 @@ def test_a_round_that_goes_on_avoids_the_node_that_its_runs_have_shown_bad(clust
     done = cluster(*FIVE)
     assert (done.status, len(fake.jobs())) == (0, 5), done.err
     assert [job["options"].count("--exclude=gpu2") for job in fake.jobs()] == [0, 0, 0, 1, 1]  # type: ignore[attr-defined]
-    assert f"gpu2 is left out (run {first.paths.run_id}: " in done.err
-    assert "llmb-run exclude remove gpu2" in done.err
+    assert first.paths.run_id in done.err
+    texts(done.err, about="gpu2 is")
 
 
 def test_a_chain_killed_and_run_again(cluster: Cli, fake: FakeSlurm) -> None:
@@ -367,9 +368,8 @@ def test_whoever_comes_second_waits_says_so_once_and_gets_a_round_of_its_own(job
     assert names != [now.name], "the first one's was over"
 
 
-def test_a_place_that_cannot_be_written_is_named(job: JobToSubmit, folder: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(job: JobToSubmit, folder: Path, texts: Texts) -> None:
     folder.parent.mkdir(parents=True)
     folder.touch()
-    with pytest.raises(RecordError, match=f"^cannot write {folder / 'abc'}: File exists") as caught:
+    with texts.raises(RecordError):
         begin(job)
-    assert "check free space, quota and permissions there" in caught.value.remedy

@@ -23,6 +23,7 @@ from llmb_common.submission.single import submit
 from support.crashes import run_and_crash, run_and_crash_while, run_to_end
 from support.fake_slurm import FakeSlurm
 from support.run_site import RECIPE, RunSite, with_small_code
+from support.texts import Texts
 
 
 @pytest.fixture
@@ -135,14 +136,15 @@ def test_the_same_request_twice_is_two_runs(site: RunSite, fake: FakeSlurm) -> N
 # What a real cluster does not do on demand
 
 
-def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(site, fake, monkeypatch):
+def test_no_answer_and_no_job_is_submitted_again_when_that_is_certain(site, fake, monkeypatch, texts: Texts):
     monkeypatch.setattr(slurm_runs, "LOCAL_GRACE_SECONDS", 600)
     fake.say("sbatch", "error")
-    with pytest.raises(AnswerLost, match="unknown whether"):
+    with texts.raises(AnswerLost):
         submit(site.plan(), RECIPE)
     (folder,) = run_folders(site)
     record = load_record(folder)
-    assert (record.state, "Socket timed out" in record.detail) == ("SUBMITTING", True)
+    assert record.state == "SUBMITTING"
+    texts(record.detail)
     fake.say("sbatch", "")
     (seen,) = observe([record])
     assert seen.record.state == "SUBMITTING", "too early to be certain"
@@ -161,7 +163,7 @@ def test_nothing_is_submitted_while_the_scheduler_does_not_answer(site: RunSite,
     fake.say("sacct", "disabled")
 
     def first_command() -> None:
-        with pytest.raises(AnswerLost, match="unknown whether"):
+        with pytest.raises(AnswerLost):
             submit(site.plan(), RECIPE)
 
     run_to_end(first_command)
@@ -177,10 +179,12 @@ def test_nothing_is_submitted_while_the_scheduler_does_not_answer(site: RunSite,
     check_one_job_per_run(site, fake)
 
 
-def test_sbatch_that_hangs_is_ended(site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sbatch_that_hangs_is_ended(
+    site: RunSite, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     monkeypatch.setattr("llmb_common.executors.slurm.submit.SUBMIT_SECONDS", 1)
     fake.say("sbatch", "hang")
-    with pytest.raises(AnswerLost, match="unknown whether"):
+    with texts.raises(AnswerLost):
         submit(site.plan(), RECIPE)
     assert fake.jobs() == []
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from llmb_common.base.errors import EnvironmentLacks, RecordError
-from llmb_common.base.files import sha256_of, user_name
+from llmb_common.base.files import sha256_of
 from llmb_common.base.processes import identify
 from llmb_common.planning.job_plan import JobPlan, ProfilePlan
 from llmb_common.runs import folders
@@ -29,6 +29,7 @@ from llmb_common.runs.record import RunRecord, Submission, load_record
 from llmb_common.submission import single
 from llmb_common.submission.single import create_run
 from support.documented_jobs import documented_rows, plan_of
+from support.texts import Texts
 
 DAY = 86400
 
@@ -58,14 +59,13 @@ def test_a_name_that_another_process_has_or_makes_is_passed_over(tmp_path: Path)
     assert reserve(taken)[0].stamp == "1763776628-0003"
 
 
-def test_a_second_has_ten_thousand_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_has_ten_thousand_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     monkeypatch.setattr(folders, "_MOST_IN_A_SECOND", 2)
     reserve(probe(tmp_path))[1].rmdir()
     probe(tmp_path).folder.mkdir()
     monkeypatch.setattr(folders, "_newest_stamp", {})
-    with pytest.raises(RecordError, match=f"^no free name for a run in {tmp_path / 'exp'}") as caught:
+    with texts.raises(RecordError):
         reserve(probe(tmp_path))
-    assert caught.value.remedy == "try again in a moment"
 
 
 # What was left behind
@@ -136,13 +136,14 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     assert (is_ours(run), refusal(run)) == (True, None)
     monkeypatch.setattr(folders, "me", lambda: 4_000_001)
     monkeypatch.setattr(folders, "_owner_of_new_file", lambda descriptor: None)
     found = refusal(run)
-    assert found.message == f"{run} belongs to {user_name(os.geteuid())}, not to you (user 4000001)"
-    assert (found.code, "only its owner can continue or cancel a run" in found.remedy) == ("not-yours", True)
+    texts(found.message)
+    assert found.code == "not-yours"
+    texts(found.remedy)
 
 
 def test_where_every_file_is_given_to_one_user_that_one_is_us(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,10 +171,10 @@ def test_a_record_is_a_plain_file(run: Path, make: object, says: str) -> None:
     assert len(os.listdir("/proc/self/fd")) == before, "nothing stays open"  # noqa: PTH208
 
 
-def test_a_folder_is_no_link(run: Path, tmp_path: Path) -> None:
+def test_a_folder_is_no_link(run: Path, tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "link").symlink_to(run)
-    for path, why in ((tmp_path / "link", "Not a directory"), (tmp_path / "none", "No such file or directory")):
-        with pytest.raises(RecordError, match=f"^cannot open {path}: {why}$"), own_run(path):
+    for path in (tmp_path / "link", tmp_path / "none"):
+        with texts.raises(RecordError), own_run(path):
             pass
 
 
@@ -208,36 +209,38 @@ def test_a_lock_is_held_and_given_back(run: Path) -> None:
     assert stat.S_IMODE((run / ".lock").stat().st_mode) == 0o600, "nobody else may hold it"
 
 
-def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_it_too_long_is_named(run: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     monkeypatch.setattr(folders, "LOCK_SECONDS", 0.0)
     with (run / ".lock").open("w") as held, own_run(run) as own:
         fcntl.flock(held, fcntl.LOCK_EX)
         with (
-            pytest.raises(RecordError, match=f"^another process has held {run}/.lock for 0 s") as caught,
+            texts.raises(RecordError) as caught,
             folders.locked(own),
         ):
             pass
-    assert caught.value.remedy == "end that process, or remove the file"
+    texts(caught.value.remedy)
 
 
-def test_a_lock_that_cannot_be_had_is_an_error_of_ours(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_that_cannot_be_had_is_an_error_of_ours(
+    run: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     def fail(descriptor: int) -> bool:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with own_run(run) as own:
         (run / ".lock").mkdir()
-        with pytest.raises(RecordError, match=f"^cannot write to {run}: Is a directory$"), folders.locked(own):
+        with texts.raises(RecordError), folders.locked(own):
             pass
         (run / ".lock").rmdir()
         monkeypatch.setattr(folders, "try_lock", fail)
-        with pytest.raises(RecordError, match=f"^cannot lock {run}: Input/output error$"), folders.locked(own):
+        with texts.raises(RecordError), folders.locked(own):
             pass
 
 
 # What a run takes along, and what is known of it
 
 
-def test_the_same_code_is_the_same_archive(tmp_path: Path) -> None:
+def test_the_same_code_is_the_same_archive(tmp_path: Path, texts: Texts) -> None:
     packed = []
     for name in ("a", "b"):
         code = tmp_path / name / "llmb_train"
@@ -249,7 +252,7 @@ def test_the_same_code_is_the_same_archive(tmp_path: Path) -> None:
     assert packed[0] == packed[1]
     names = zipfile.ZipFile(io.BytesIO(packed[0])).namelist()
     assert names == ["llmb_train/__main__.py", "llmb_train/numbers.json", "llmb_train/settings/x.py"]
-    with pytest.raises(RecordError, match="the packed training code cannot be read: File is not a zip file"):
+    with texts.raises(RecordError):
         hash_of_packed(b"no archive")
 
 
@@ -377,39 +380,41 @@ def test_a_profiled_run_has_a_place_for_its_profiles(plan: JobPlan, code: Path) 
 
 
 @pytest.mark.parametrize(
-    ("number", "remedy"),
+    "number",
     [
-        (errno.EROFS, "export LLMB_WORKLOAD=/a/folder/of/yours"),
-        (errno.EACCES, "export LLMB_WORKLOAD=/a/folder/of/yours"),
-        (errno.EPERM, "export LLMB_WORKLOAD=/a/folder/of/yours"),
-        (errno.ENOSPC, "check free space and quota; then run the same command again"),
+        errno.EROFS,
+        errno.EACCES,
+        errno.EPERM,
+        errno.ENOSPC,
     ],
 )
-def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(plan, code, monkeypatch, number, remedy):
+def test_a_folder_that_cannot_be_written_says_why_and_where_to_go(plan, code, monkeypatch, number, texts: Texts):
     def refuse(*_: object) -> None:
         raise OSError(number, os.strerror(number), "/somewhere")
 
     monkeypatch.setattr(single, "reserve", refuse)
-    with pytest.raises(RecordError, match=f"^cannot write the run folder in [^:]*: {os.strerror(number)}") as caught:
+    with texts.raises(RecordError):
         create_run(plan, code, {})
-    assert remedy in caught.value.remedy
 
 
-def test_a_disk_that_gets_full_is_left_as_it_was(plan: JobPlan, code: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_gets_full_is_left_as_it_was(
+    plan: JobPlan, code: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     def refuse(*_: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(single, "job_text", refuse)
-    with pytest.raises(RecordError, match="No space left"):
+    with texts.raises(RecordError):
         create_run(plan, code, {})
     assert list(Path(plan.workload_folder).glob("experiments/*/.making-*")) == []
 
 
-def test_the_training_code_is_that_of_this_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_training_code_is_that_of_this_installation(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts
+) -> None:
     import llmb_common
 
     assert training_code() == Path(llmb_common.__file__).resolve().parents[1] / "llmb_train"
     monkeypatch.setattr(code_module, "__file__", str(tmp_path / "llmb_common" / "runs" / "code.py"))
-    with pytest.raises(EnvironmentLacks, match=f"the training code {tmp_path / 'llmb_train'} is missing") as caught:
+    with texts.raises(EnvironmentLacks):
         training_code()
-    assert caught.value.remedy == "reinstall LLMB"

@@ -26,6 +26,7 @@ from llmb_common.runs.record import RunRecord, State, Submission, Turn, load_rec
 from llmb_common.submission.single import create_run
 from support.run_site import RECIPE, RunSite
 from support.runs import make_run
+from support.texts import Texts
 
 
 @pytest.fixture
@@ -115,7 +116,7 @@ def test_a_change_is_written_under_a_lock_and_only_where_there_is_one(record: Ru
     assert record.paths.record.stat().st_ino == before
 
 
-def test_a_run_that_was_moved_is_not_written_to(record: RunRecord) -> None:
+def test_a_run_that_was_moved_is_not_written_to(record: RunRecord, texts: Texts) -> None:
     folder = record.paths.folder
     moved = folder.with_name(f"{folder.name}-1")
     folder.rename(moved)
@@ -125,9 +126,8 @@ def test_a_run_that_was_moved_is_not_written_to(record: RunRecord) -> None:
     elsewhere.mkdir()
     again = elsewhere / moved.name
     moved.rename(again)
-    with pytest.raises(RecordError, match="was moved: its record names") as caught:
+    with texts.raises(RecordError):
         update_record(again, lambda found: found.with_state("SUBMITTED"))
-    assert caught.value.remedy == "move it back"
     assert json.loads((again / "run.json").read_text()) == value
 
 
@@ -164,18 +164,18 @@ BAD: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", BAD, ids=lambda changes: json.dumps(changes)[:60])
 def test_a_record_that_nobody_here_wrote_is_refused(record: RunRecord, changes: dict[str, Any]) -> None:
     text = json.dumps({**content(record), **changes})
-    with pytest.raises(RecordError, match=r"is not a run record|is not valid JSON") as caught:
+    with pytest.raises(RecordError) as caught:
         load_record(record.paths.folder, text.encode())
     assert str(record.paths.folder) in caught.value.message
-    assert "remove the run's folder" in caught.value.remedy
 
 
 @pytest.mark.parametrize("changed", [7, "x", {"account": 7}, {"acount": "a"}], ids=json.dumps)
 def test_so_is_one_whose_scheduler_is_asked_for_what_it_does_not_know(record: RunRecord, changed: Any) -> None:
     plan = content(record)["plan"]
     part = {**plan["slurm"], **changed} if isinstance(changed, dict) else changed
-    with pytest.raises(RecordError, match="is not a run record"):
+    with pytest.raises(RecordError) as caught:
         load_record(record.paths.folder, json.dumps({**content(record), "plan": {**plan, "slurm": part}}).encode())
+    assert "run.json" in caught.value.message
 
 
 GOOD: list[dict[str, Any]] = [
@@ -195,33 +195,36 @@ def test_one_that_could_be_ours_is_read(record: RunRecord, changes: dict[str, An
     assert found.plan == record.plan
 
 
-def test_nothing_in_it_may_be_missing(record: RunRecord) -> None:
+def test_nothing_in_it_may_be_missing(record: RunRecord, texts: Texts) -> None:
     for key in ("schema", "run_id", "experiment_name", "job_id", "states", "plan", "manifest", "results"):
         value = content(record)
         del value[key]
-        with pytest.raises(RecordError, match="is not a run record"):
+        with pytest.raises(RecordError) as caught:
             load_record(record.paths.folder, json.dumps(value).encode())
+        assert key in caught.value.message
+    texts(caught.value)
 
 
-def test_another_versions_record_says_so(record: RunRecord) -> None:
+def test_another_versions_record_says_so(record: RunRecord, texts: Texts) -> None:
     value = {**content(record), "schema": 2}
-    with pytest.raises(RecordError, match="has schema 2, this version reads 1"):
+    with texts.raises(RecordError):
         load_record(record.paths.folder, json.dumps(value).encode())
 
 
-def test_a_record_in_another_runs_folder_is_refused(record: RunRecord) -> None:
+def test_a_record_in_another_runs_folder_is_refused(record: RunRecord, texts: Texts) -> None:
     folder = record.paths.folder
     for name in ("another_1763776628", f"{record.paths.experiment_name}_", "x"):
-        with pytest.raises(RecordError, match="is not a run record"):
+        with pytest.raises(RecordError) as caught:
             load_record(folder.with_name(name), json.dumps(content(record)).encode())
+    texts(caught.value)
 
 
-def test_a_record_is_not_read_through_a_link(record: RunRecord, tmp_path: Path) -> None:
+def test_a_record_is_not_read_through_a_link(record: RunRecord, tmp_path: Path, texts: Texts) -> None:
     record.paths.record.rename(tmp_path / "elsewhere.json")
-    with pytest.raises(RecordError, match=r"cannot read .*run\.json: No such file"):
+    with texts.raises(RecordError):
         load_record(record.paths.folder)
     record.paths.record.symlink_to(tmp_path / "elsewhere.json")
-    with pytest.raises(RecordError, match="cannot read"):
+    with texts.raises(RecordError):
         load_record(record.paths.folder)
 
 

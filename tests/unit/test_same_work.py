@@ -30,6 +30,7 @@ from llmb_common.results.scaling import ScaledRun, scaling
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord, State
 from support.runs import PUBLISHED, ROOT, make_run, plan_for
+from support.texts import Texts
 
 LLAMA = load_recipe(ROOT / "llama3.1")
 STEADY = StepTime(5.0, 0.01, count=10)
@@ -157,7 +158,7 @@ def moment(record: RunRecord, when: float, **evidence: Any) -> tuple[RunRecord, 
     return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest), STEADY
 
 
-def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record: RunRecord) -> None:
+def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record: RunRecord, texts: Texts) -> None:
     runs = [
         moment(record, 1.0, driver="580.1", hosts=["n1"]),
         moment(record, 2.0, hosts=["n2"]),
@@ -165,7 +166,7 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
         moment(record, 4.0, driver="580.3", hosts=["n3"]),
     ]
     (history,) = histories(starmap(observed, reversed(runs)))
-    assert history.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+    texts(history.title)
     assert [item.started for item in history.moments] == [1.0, 2.0, 3.0, 4.0]
     assert [item.changes for item in history.moments[:3]] == [(), (), ()]
     assert history.moments[3].changes == (Changed("driver", "580.2", "580.3"),)
@@ -174,7 +175,7 @@ def test_other_nodes_are_no_change_and_what_nodes_do_not_tell_is_unknown(record:
     assert (first.seconds, first.error) == (5.0, 0.01)
 
 
-def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord) -> None:
+def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord, texts: Texts) -> None:
     def at(when: float, **manifest: str) -> tuple[RunRecord, StepTime]:
         return replace(record, states=(State("COMPLETED", when, ""),), manifest=manifest), STEADY
 
@@ -185,7 +186,7 @@ def test_a_fact_that_comes_or_goes_is_a_change(record: RunRecord) -> None:
         (Changed("llmb", "0.2", "-"),),
     ]
     (alone,) = histories(starmap(observed, [at(1.0)]))
-    assert alone.title == "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
+    texts(alone.title)
 
 
 # Over scales
@@ -244,13 +245,15 @@ def test_runs_of_one_scale_are_one_point(scales: tuple[JobPlan, JobPlan]) -> Non
 # Baselines
 
 
-def test_a_key_that_nobody_knows_in_the_list_of_baselines_is_damage(tmp_path: Path, record: RunRecord) -> None:
+def test_a_key_that_nobody_knows_in_the_list_of_baselines_is_damage(
+    tmp_path: Path, record: RunRecord, texts: Texts
+) -> None:
     set_baselines(tmp_path, [(record, STEADY)])
     file = tmp_path / ".llmb" / "baselines.json"
     good = file.read_text()
     for place in ('"key"', '"run_id"'):
         file.write_text(good.replace(place, f'"typo": 1, {place}', 1))
-        with pytest.raises(RecordError, match="is not a list of baselines"):
+        with texts.raises(RecordError):
             baselines(tmp_path)
 
 
@@ -292,9 +295,9 @@ def test_images_of_one_name_are_told_apart_by_content_or_path(
     assert image_marks([image_of(of_image(record, image, **receipt)) for image, receipt in images]) == marks
 
 
-def test_a_baseline_is_of_one_image(tmp_path: Path, record: RunRecord) -> None:
+def test_a_baseline_is_of_one_image(tmp_path: Path, record: RunRecord, texts: Texts) -> None:
     runs = [(of_image(record, f"/{folder}/x.sqsh"), StepTime(5.0, 0.01, count=10)) for folder in "ab"]
-    with pytest.raises(RequestError, match=r"several images called x\.sqsh: \(/a/x\.sqsh\), \(/b/x\.sqsh\)"):
+    with texts.raises(RequestError):
         set_baselines(tmp_path, runs)
 
 

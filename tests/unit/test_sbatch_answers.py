@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.base.errors import EnvironmentLacks, SchedulerError
+from llmb_common.base.errors import AnswerLost, EnvironmentLacks, SchedulerError
 from llmb_common.executors.slurm.look import GRACE_SECONDS
 from llmb_common.executors.slurm.submit import FRESH_SECONDS, SUBMIT_SECONDS
 from llmb_common.runs.record import RunRecord, load_record
@@ -16,6 +16,7 @@ from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_common.submission.observe import observe
 from llmb_common.submission.single import submit
 from support.run_site import RECIPE, RunSite
+from support.texts import Texts
 
 
 class Slurm:
@@ -74,51 +75,43 @@ def test_a_job_id_is_found_in_whatever_surrounds_it(site: RunSite, slurm: Slurm,
     assert slurm.called() == ["--parsable", str(record.paths.script)]
 
 
-def test_what_sbatch_remarks_is_kept(site: RunSite, slurm: Slurm) -> None:
+def test_what_sbatch_remarks_is_kept(site: RunSite, slurm: Slurm, texts: Texts) -> None:
     slurm.sbatch("17\n", errors="sbatch: Job will be charged to project a\n")
-    assert submit(site.plan(), RECIPE).detail == "sbatch: Job will be charged to project a"
+    texts(submit(site.plan(), RECIPE).detail)
 
 
 REFUSALS = [
-    ("Invalid account or account/partition combination specified", "SBATCH_ACCOUNT"),
-    ("invalid partition specified: x", "SBATCH_PARTITION"),
-    ("Requested time limit is invalid (missing or exceeds some limit)", "lower TIME_LIMIT"),
-    ("PartitionTimeLimit", "lower TIME_LIMIT"),
-    (
-        "AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
-        "(job submit limit, user's size and/or time limits)",
-        "when some of your jobs have ended",
-    ),
-    (
-        "Slurm temporarily unable to accept job, sleeping and retrying\n"
-        "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
-        "the queue is full",
-    ),
-    ("AssocGrpSubmitJobsLimit", "when some of your jobs have ended"),
-    ("QOSMaxSubmitJobPerUserLimit", "when some of your jobs have ended"),
-    ("Node count specification invalid", "fewer GPUs"),
-    ("Requested node configuration is not available", "fewer GPUs"),
-    ("Invalid generic resource (gres) specification", "SBATCH_GPUS_PER_NODE"),
-    ("sbatch: unrecognized option '--segment=4'", "does not know that option"),
-    ("Invalid node name specified", "--nodelist"),
-    ("Requested reservation is invalid", "scontrol show reservation"),
-    ("Access denied to requested reservation", "scontrol show reservation"),
-    ("Job dependency problem", "leave out --after"),
-    ("Invalid qos specification", "sacctmgr show qos"),
-    ("Unable to contact slurm controller (connect failure)", "try again later"),
-    ("something that nobody has seen", ""),
+    "Invalid account or account/partition combination specified",
+    "invalid partition specified: x",
+    "Requested time limit is invalid (missing or exceeds some limit)",
+    "PartitionTimeLimit",
+    "AssocMaxSubmitJobLimit\nsbatch: error: Batch job submission failed: Job violates accounting/QOS policy "
+    "(job submit limit, user's size and/or time limits)",
+    "Slurm temporarily unable to accept job, sleeping and retrying\n"
+    "sbatch: error: Batch job submission failed: Resource temporarily unavailable",
+    "AssocGrpSubmitJobsLimit",
+    "QOSMaxSubmitJobPerUserLimit",
+    "Node count specification invalid",
+    "Requested node configuration is not available",
+    "Invalid generic resource (gres) specification",
+    "sbatch: unrecognized option '--segment=4'",
+    "Invalid node name specified",
+    "Requested reservation is invalid",
+    "Access denied to requested reservation",
+    "Job dependency problem",
+    "Invalid qos specification",
+    "Unable to contact slurm controller (connect failure)",
+    "something that nobody has seen",
 ]
 
 
-@pytest.mark.parametrize(("words", "advice"), REFUSALS)
-def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(site, slurm, words, advice):
+@pytest.mark.parametrize("words", REFUSALS)
+def test_a_refusal_is_told_in_sbatchs_words_with_advice_and_leaves_no_run(site, slurm, words, texts: Texts):
     slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
-    with pytest.raises(SchedulerError) as caught:
+    with texts.raises(SchedulerError) as caught:
         submit(site.plan(), RECIPE)
     assert caught.value.code == "refused"
-    assert caught.value.message == f"sbatch refused the job: sbatch: error: {words}"
-    assert advice in caught.value.remedy
-    assert bool(advice) == bool(caught.value.remedy)
+    assert bool(caught.value.remedy) == (words != REFUSALS[-1])
     assert records(site) == []
 
 
@@ -128,7 +121,7 @@ def test_sbatch_is_given_the_time_that_it_takes_at_a_full_queue() -> None:
     assert FRESH_SECONDS + SUBMIT_SECONDS + 60 < GRACE_SECONDS, "whoever looks from another machine, a minute ahead"
 
 
-def test_where_nodes_are_excluded_that_may_be_why_there_are_too_few(site: RunSite, slurm: Slurm) -> None:
+def test_where_nodes_are_excluded_that_may_be_why_there_are_too_few(site: RunSite, slurm: Slurm, texts: Texts) -> None:
     def remedy(words: str) -> str:
         slurm.sbatch(errors=f"sbatch: error: {words}\n", status=1)
         with pytest.raises(SchedulerError) as caught:
@@ -138,13 +131,13 @@ def test_where_nodes_are_excluded_that_may_be_why_there_are_too_few(site: RunSit
     too_few, other = "Requested node configuration is not available", "Invalid qos specification"
     assert "exclude" not in remedy(too_few)
     exclude_nodes(site.install, "n1", "fan")
-    assert "llmb-run exclude list" in remedy(too_few)
+    texts(remedy(too_few))
     assert "exclude" not in remedy(other)
 
 
-def test_a_refusal_without_a_word(site: RunSite, slurm: Slurm) -> None:
+def test_a_refusal_without_a_word(site: RunSite, slurm: Slurm, texts: Texts) -> None:
     slurm.sbatch(status=1)
-    with pytest.raises(SchedulerError, match="sbatch refused the job: no message"):
+    with texts.raises(SchedulerError):
         submit(site.plan(), RECIPE)
 
 
@@ -168,7 +161,7 @@ LOST = [
 @pytest.mark.parametrize(("output", "errors", "status"), LOST)
 def test_where_nobody_knows_whether_there_is_a_job_the_run_stays(site, slurm, output, errors, status):
     slurm.sbatch(output, errors, status)
-    with pytest.raises(SchedulerError, match="it is unknown whether the job was accepted") as caught:
+    with pytest.raises(AnswerLost) as caught:
         submit(site.plan(), RECIPE)
     assert caught.value.code == "unknown"
     (record,) = records(site)
@@ -179,9 +172,11 @@ def test_where_nobody_knows_whether_there_is_a_job_the_run_stays(site, slurm, ou
     assert seen.record.state == "SUBMITTING", "an empty queue a moment later proves nothing"
 
 
-def test_without_sbatch_nothing_is_begun(site: RunSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_sbatch_nothing_is_begun(
+    site: RunSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    with pytest.raises(EnvironmentLacks, match="sbatch is not on PATH") as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         submit(site.plan(), RECIPE)
     assert "CLUSTER_TYPE=local" in caught.value.remedy
     assert records(site) == []

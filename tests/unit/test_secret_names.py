@@ -22,6 +22,7 @@ from llmb_common.recipes.loading import load_recipe
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.job_files import job_text
 from llmb_common.submission.script import render_script
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 CANARY = "canary-of-a-secret"
@@ -47,13 +48,12 @@ def test_a_secret_named_variable_of_the_caller_is_in_nothing_that_is_written(run
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "NCCL_TOKEN", "SITE_API_KEY"])
-def test_nor_does_the_sites_file_take_one(tmp_path: Path, name: str) -> None:
+def test_nor_does_the_sites_file_take_one(tmp_path: Path, name: str, texts: Texts) -> None:
     (tmp_path / "cluster_config.yaml").write_text(f"environment: {{{name}: {CANARY}}}\n")
-    with pytest.raises(LLMBError) as caught:
+    with texts.raises(LLMBError) as caught:
         load_cluster_config(tmp_path)
-    assert f"{name} is a secret" in str(caught.value)
     assert CANARY not in str(caught.value)
-    assert job_variable_problem(name, CANARY).startswith(f"{name} is a secret")
+    assert name in job_variable_problem(name, CANARY)
 
 
 SURE = """SECRET SECRETS PASSWORD PASSWORDS PASSWD PASSPHRASE PASSCODE APIKEY APIKEYS JWT CREDENTIAL CREDENTIALS CRED
@@ -169,11 +169,11 @@ def test_so_are_name_and_password_of_an_address() -> None:
         assert SECRET_SHAPES.search(harmless) is None
 
 
-def test_a_secret_is_true_where_it_holds_something_and_never_copied_to_disk() -> None:
+def test_a_secret_is_true_where_it_holds_something_and_never_copied_to_disk(texts: Texts) -> None:
     assert Secret("x")
     assert not Secret("")
     assert Secret("x") != Secret("x")
-    with pytest.raises(TypeError, match="cannot be pickled"):
+    with texts.raises(TypeError):
         copy.copy(Secret("x"))
     with pytest.raises(TypeError):
         msgspec.json.encode(Secret("x"))

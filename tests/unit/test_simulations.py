@@ -15,6 +15,7 @@ import pytest
 from llmb_common.results.decision import decide
 from llmb_common.results.steps import estimate
 from support.runs import took
+from support.texts import Texts
 from tools import tuning_simulation as tuning
 from tools import verdict_simulation as simulation
 from tools.verdict_simulation import (
@@ -203,7 +204,7 @@ def test_a_table_has_a_row_for_each_case_and_cells_that_are_shares(part: str, mo
         assert [row[2] for row in cells[:4]] == [f"{first} + {more}" for first, more in CASES]
 
 
-def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
+def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys, texts: Texts):
     def lines(trials: int, seed: int) -> Iterator[str]:
         yield f"{trials!r} trials, seed {seed!r}"
 
@@ -218,7 +219,7 @@ def test_the_command_prints_the_parts_that_are_asked_for(monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["simulation", "three"])
     with pytest.raises(SystemExit):
         simulation.main()
-    assert "unknown part 'three': one, two" in capsys.readouterr().err
+    texts(capsys.readouterr().err)
 
 
 # Tunings

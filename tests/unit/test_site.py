@@ -12,6 +12,7 @@ from llmb_common.base.errors import ConfigError
 from llmb_common.planning.request.read import read_request
 from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, load_cluster_config
 from llmb_common.planning.site.machine import Machine, look_at_machine
+from support.texts import Texts
 
 
 class Programs:
@@ -182,60 +183,48 @@ def test_a_whole_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("", "the file is empty"),
-        ("[]", "the file is a list, but a group of keys is expected"),
-        ("schema: 2", "schema \\(2\\) is unknown\n  -> write schema: 1"),
-        ("gpu_type: h1000", "gpu_type 'h1000' is unknown .did you mean 'h100'"),
-        ("gpu_type: 100", "put the value in quotes"),
-        ("gpu_type: a100", "gpu_type 'a100' is unknown\n  -> one of vr200"),
-        ("gpus_per_node: 0", ":1: gpus_per_node .0. is out of range\n  -> use at least 1"),
-        (
-            "gpus_per_node: eight",
-            "gpus_per_node is text .'eight'., but a whole number .*\n  -> write",
-        ),
-        (
-            "slurm:\n  gres: maybe",
-            ":2: slurm.gres is text .'maybe'., but true or .*\n  -> write gres: true",
-        ),
-        ("slurm:\n  runtime: docker", ":2: slurm.runtime .'docker'. is unknown\n  -> use one of pyxis, enroot, none"),
-        ("cluster_type: slrum", "did you mean 'slurm'"),
-        (
-            "slurm: batch",
-            "slurm is text .'batch'., but a group of keys is expected\n  -> write its keys on separate lines",
-        ),
-        ("slurm:", "slurm is empty, but a group of keys is expected"),
-        ("mounts: /data", "mounts is text .'/data'., but a list is expected\n  -> write a list: mounts: .first"),
-        ("environment: {A: }", "environment.A is empty, but text is expected"),
-        ("environment: {B: ok, A: 1}", "environment.A is a whole number .1., but text is expected"),
-        ("environment: {HF_TOKEN: 31415}", "HF_TOKEN is a whole number, but text"),
-        ("slurm: {mpi: 'pmix --uid=0'}", "slurm.mpi 'pmix --uid=0' is not a type of MPI"),
-        ("slurm: {mpi: ''}", "slurm.mpi '' is not a type of MPI"),
-        (
-            "checkpoint_gb_per_second: fast",
-            "is text .'fast'., but a number .*\n  -> write a number",
-        ),
-        ("health: {all_reduce_gb_per_s: 0}", "health.all_reduce_gb_per_s"),
-        ("health: {pair: 40}", "pair"),
-        ("slurm: {account: 'a b'}", "slurm.account 'a b'"),
-        ('slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}', "slurm.gpu_partition"),
-        ("environment: {1A: x}", "'1A' is not a variable name\n  -> correct it, or remove it"),
-        ("environment: {Ü: x}", "'Ü' is not a variable name"),
-        ("environment: {NCCL_DEBUG: 1}", "put the value in quotes"),
-        ('environment: {A: "x\\ny"}', "environment: A contains a line break"),
-        ("environment: {HF_TOKEN: hf_canary}", "HF_TOKEN is a secret.*\n  -> remove it here, and export HF_TOKEN"),
-        ("engine: {python: bin/python}", "engine.python 'bin/python' is not an absolute path"),
-        ("image_folder: images", "image_folder 'images' is not an absolute path"),
-        ("mounts: [data]", "mounts: 'data' is not a mount"),
-        ("acount: a", "unknown key 'acount'"),
-        ("slurm: {acount: x}", "unknown key 'acount' .did you mean 'account'"),
-        ("a: 1\na: 2", "duplicate key 'a'"),
-        ("slurm: [", "not valid YAML"),
+        "",
+        "[]",
+        "schema: 2",
+        "gpu_type: h1000",
+        "gpu_type: 100",
+        "gpu_type: a100",
+        "gpus_per_node: 0",
+        "gpus_per_node: eight",
+        "slurm:\n  gres: maybe",
+        "slurm:\n  runtime: docker",
+        "cluster_type: slrum",
+        "slurm: batch",
+        "slurm:",
+        "mounts: /data",
+        "environment: {A: }",
+        "environment: {B: ok, A: 1}",
+        "environment: {HF_TOKEN: 31415}",
+        "slurm: {mpi: 'pmix --uid=0'}",
+        "slurm: {mpi: ''}",
+        "checkpoint_gb_per_second: fast",
+        "health: {all_reduce_gb_per_s: 0}",
+        "health: {pair: 40}",
+        "slurm: {account: 'a b'}",
+        'slurm: {gpu_partition: "p\\n#SBATCH --uid=0"}',
+        "environment: {1A: x}",
+        "environment: {Ü: x}",
+        "environment: {NCCL_DEBUG: 1}",
+        'environment: {A: "x\\ny"}',
+        "environment: {HF_TOKEN: hf_canary}",
+        "engine: {python: bin/python}",
+        "image_folder: images",
+        "mounts: [data]",
+        "acount: a",
+        "slurm: {acount: x}",
+        "a: 1\na: 2",
+        "slurm: [",
     ],
 )
-def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text: str, words: str) -> None:
-    with pytest.raises(ConfigError, match=words) as caught:
+def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text: str, texts: Texts) -> None:
+    with texts.raises(ConfigError) as caught:
         load(tmp_path, text)
     assert "cluster_config.yaml" in str(caught.value)
     assert "hf_canary" not in str(caught.value)
@@ -244,14 +233,15 @@ def test_a_mistake_is_one_message_with_the_file_and_the_key(tmp_path: Path, text
     assert caught.value.exit_status == 2
 
 
-def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"cannot look for /x+/.*: File name too long\n  -> correct LLMB_INSTALL"):
+def test_an_inaccessible_file_gives_no_traceback(tmp_path: Path, texts: Texts) -> None:
+    with pytest.raises(ConfigError) as caught:
         load_cluster_config(Path("/" + "x" * 300))
+    texts(caught.value, mask="x{300}")
     (tmp_path / "cluster_config.yaml").mkdir()
-    with pytest.raises(ConfigError, match="cannot read"):
+    with texts.raises(ConfigError):
         load_cluster_config(tmp_path)
     other = tmp_path / "other"
     other.mkdir()
     (other / "cluster_config.yaml").write_bytes(b"repo: \xff")
-    with pytest.raises(ConfigError, match="not UTF-8"):
+    with texts.raises(ConfigError):
         load_cluster_config(other)

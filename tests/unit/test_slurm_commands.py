@@ -22,6 +22,7 @@ from llmb_common.executors.slurm.query import (
     run_slurm,
     unfit_nodes,
 )
+from support.texts import Texts
 
 SHELL = "#!/bin/bash\n"
 
@@ -59,26 +60,25 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Commands:
     return Commands(tmp_path / "bin", monkeypatch)
 
 
-def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Commands) -> None:
+def test_a_command_that_does_not_answer_is_an_error_of_its_own(commands: Commands, texts: Texts) -> None:
     (commands.folder / "squeue").write_text(f"{SHELL}exec sleep 600\n")
     (commands.folder / "squeue").chmod(0o755)
-    with pytest.raises(SchedulerError, match=r"squeue did not answer in 0\.2 s") as caught:
+    with texts.raises(SchedulerError) as caught:
         run_slurm(["squeue", "--me"], 0.2)
     assert (caught.value.code, caught.value.remedy) == ("no-answer", "try again later")
 
 
-def test_its_own_words_say_what_it_waits_for(commands: Commands) -> None:
+def test_its_own_words_say_what_it_waits_for(commands: Commands, texts: Texts) -> None:
     words = "squeue: error: s_p_parse_file: cannot stat file /etc/slurm/slurm.conf, retrying in 1sec up to 60sec"
     (commands.folder / "squeue").write_text(f"{SHELL}echo '{words}' >&2\necho more >&2\nexec sleep 600\n")
     (commands.folder / "squeue").chmod(0o755)
-    with pytest.raises(SchedulerError) as caught:
+    with texts.raises(SchedulerError) as caught:
         run_slurm(["squeue", "--me"], 0.5)
-    assert caught.value.message == f"squeue did not answer in 0.5 s; it said: {words}"
     assert caught.value.code == "no-answer"
 
 
-def test_so_is_one_that_is_not_there() -> None:
-    with pytest.raises(SchedulerError, match=r"cannot run no-such-squeue: No such file or directory") as caught:
+def test_so_is_one_that_is_not_there(texts: Texts) -> None:
+    with texts.raises(SchedulerError) as caught:
         run_slurm(["no-such-squeue"], 5)
     assert (caught.value.code, caught.value.remedy) == ("no-program", "run this on a login node of the cluster")
 
@@ -89,9 +89,9 @@ ROW_END = "|FAILED|200|200|300|n1|a|1:0|None|/c.sh"
 A = "--name=llmb.a"
 
 
-def test_a_complaint_is_one_line(commands: Commands) -> None:
+def test_a_complaint_is_one_line(commands: Commands, texts: Texts) -> None:
     commands.answer("squeue", "out", "  first\nsecond\n", status=9)
-    with pytest.raises(SchedulerError, match=r"^squeue: first\n  ->"):
+    with texts.raises(SchedulerError):
         queued(A)
 
 
@@ -175,11 +175,11 @@ def test_a_release_is_asked_without_the_fields_that_it_lacks(commands: Commands,
     assert (commands.folder / "sacct.asked").read_text() == "call\n"
 
 
-def test_nodes_that_are_down_are_named_once(commands: Commands) -> None:
+def test_nodes_that_are_down_are_named_once(commands: Commands, texts: Texts) -> None:
     commands.answer("sinfo", "n2\nn2\nn3\n")
     assert unfit_nodes("n[1-4]") == ["n2", "n3"]
     commands.answer("sinfo", errors="down", status=1)
-    with pytest.raises(SchedulerError, match="sinfo: down"):
+    with texts.raises(SchedulerError):
         unfit_nodes("n1")
 
 
@@ -189,22 +189,21 @@ def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:
     assert len(commands.calls("sacct")) == 1
 
 
-def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert accounted(A, 0) == []
-    with pytest.raises(SchedulerError, match="cannot run squeue"):
+    with texts.raises(SchedulerError):
         queued(A)
 
 
-def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatch):
+def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatch, texts: Texts):
     waited: list[float] = []
     monkeypatch.setattr(query, "time", SimpleNamespace(sleep=waited.append, monotonic=time.monotonic))
     monkeypatch.setattr(query, "FIRST_DELAY", 1.5)
     commands.answer("squeue", errors="slurm_load_jobs error: Socket timed out\nmore", status=1)
-    with pytest.raises(SchedulerError, match=r"^squeue: slurm_load_jobs error: Socket timed out\n") as caught:
+    with texts.raises(SchedulerError) as caught:
         queued(A)
     assert caught.value.code == "unknown"
-    assert "the jobs are not affected" in caught.value.remedy
     assert (len(commands.calls("squeue")), waited) == (3, [1.5, 3.0])
 
 
@@ -217,12 +216,14 @@ def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
     assert [job.name for job in queued(A)] == ["llmb.a"]
 
 
-def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_waited_long_already_is_not_asked_again(
+    commands: Commands, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     """Slurm's own commands try for some ten seconds before they give up."""
     times = chain([100.0], repeat(100.0 + query.RETRY_SECONDS))
     monkeypatch.setattr(query.time, "monotonic", lambda: next(times))
     commands.answer("squeue", status=1)
-    with pytest.raises(SchedulerError, match="exit status 1"):
+    with texts.raises(SchedulerError):
         queued(A)
     assert len(commands.calls("squeue")) == 1
 
@@ -238,9 +239,9 @@ def test_who_waited_long_already_is_not_asked_again(commands: Commands, monkeypa
         "7|RUNNING|1|1|1|n|name|None|script|more",
     ],
 )
-def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Commands, line: str) -> None:
+def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Commands, line: str, texts: Texts) -> None:
     commands.answer("squeue", f"{ROW}\n{line}\n{ROW}\n")
-    with pytest.raises(SchedulerError, match=r"cannot parse a line|unreadable state") as caught:
+    with texts.raises(SchedulerError) as caught:
         queued(A)
     assert caught.value.code == "unknown"
     said = line.split("|")[1] if "state" in caught.value.message else line.replace("|", query.SEPARATOR)
@@ -255,10 +256,10 @@ def test_a_command_of_several_lines_is_one_field(commands: Commands) -> None:
 
 
 @pytest.mark.parametrize("text", [f"{ROW}\n{ROW[:-3]}", "<html>502 Bad Gateway</html>\n", "NOTICE: closed\n"])
-def test_an_answer_that_is_cut_off_or_has_no_row_at_all_is_none(commands: Commands, text: str) -> None:
+def test_an_answer_that_is_cut_off_or_has_no_row_at_all_is_none(commands: Commands, text: str, texts: Texts) -> None:
     """It would say that there are no such jobs."""
     commands.answer("squeue", text)
-    with pytest.raises(SchedulerError, match="cannot parse a line"):
+    with texts.raises(SchedulerError):
         queued(A)
 
 

@@ -20,6 +20,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, Submission, Turn, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.slurm_answers import chosen
+from support.texts import Texts
 
 
 class Slurm:
@@ -75,9 +76,9 @@ def with_sbatch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
 
 
-def test_an_image_of_the_installation_is_a_file(plan: JobPlan, with_sbatch: None, tmp_path: Path) -> None:
+def test_an_image_of_the_installation_is_a_file(plan: JobPlan, with_sbatch: None, tmp_path: Path, texts: Texts) -> None:
     image = tmp_path / "image.sqsh"
-    with pytest.raises(EnvironmentLacks, match=f"^the container image {image} is missing") as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         executor(plan).check(msgspec.structs.replace(plan, image=str(image)))
     assert (caught.value.code, "RUN_CONF_IMAGE" in caught.value.remedy) == ("no-image", True)
     image.touch()
@@ -85,8 +86,8 @@ def test_an_image_of_the_installation_is_a_file(plan: JobPlan, with_sbatch: None
 
 
 @pytest.mark.parametrize("image", ["./none.sqsh", "../none.sqsh"])
-def test_so_is_one_named_from_here(plan: JobPlan, with_sbatch: None, image: str) -> None:
-    with pytest.raises(EnvironmentLacks, match="is missing"):
+def test_so_is_one_named_from_here(plan: JobPlan, with_sbatch: None, image: str, texts: Texts) -> None:
+    with texts.raises(EnvironmentLacks):
         executor(plan).check(msgspec.structs.replace(plan, image=image))
 
 
@@ -94,11 +95,11 @@ def test_an_image_of_a_registry_is_not_looked_for(plan: JobPlan, with_sbatch: No
     executor(plan).check(msgspec.structs.replace(plan, image="nvcr.io#nvidia/nemo:25.09", engine_python=None))
 
 
-def test_without_an_image_there_must_be_an_engine(plan: JobPlan, with_sbatch: None) -> None:
+def test_without_an_image_there_must_be_an_engine(plan: JobPlan, with_sbatch: None, texts: Texts) -> None:
     executor(plan).check(plan)
-    with pytest.raises(EnvironmentLacks, match="no training engine is installed") as caught:
+    with texts.raises(EnvironmentLacks) as caught:
         executor(plan).check(msgspec.structs.replace(plan, engine_python=None))
-    assert (caught.value.code, "llmb-install add " in caught.value.remedy) == ("no-engine", True)
+    assert caught.value.code == "no-engine"
 
 
 # What it says on submission
@@ -115,34 +116,32 @@ def with_params(plan: JobPlan, *additional: tuple[str, str | None]) -> JobPlan:
     return msgspec.structs.replace(plan, scheduler=msgspec.structs.replace(plan.scheduler, additional=additional))
 
 
-def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: JobPlan) -> None:
+def test_the_plans_own_list_is_kept_and_its_own_wishes_are_contradicted(plan: JobPlan, texts: Texts) -> None:
     say = executor(plan).options
     assert say(with_params(plan, ("exclude", "n9"), ("exclusive", None)), [], {"n1": "fan"}) == ("--exclude=n[1,9]",)
-    with pytest.raises(RequestError) as caught:
+    with texts.raises(RequestError):
         say(with_params(plan, ("nodelist", "n[1-3],n9")), [], {"n3": "fan", "n2": "slow", "n7": "x"})
-    assert caught.value.message == "the job requests excluded nodes: n2 (slow), n3 (fan)"
-    assert caught.value.remedy == "llmb-run exclude remove n[2-3], or other nodes"
 
 
 @pytest.mark.parametrize("own", ["afterok:5", "singleton"])
-def test_what_a_job_follows_is_added_to_its_own_dependency(plan: JobPlan, own: str) -> None:
+def test_what_a_job_follows_is_added_to_its_own_dependency(plan: JobPlan, own: str, texts: Texts) -> None:
     """An option on the command line replaces the script's: the job would start before its data are there."""
     say = executor(plan).options
     assert say(with_params(plan, ("dependency", own)), ["7"], {}) == (f"--dependency={own},afterany:7",)
     assert say(with_params(plan, ("dependency", own)), [], {}) == ()
-    with pytest.raises(RequestError, match="no way to say both"):
+    with texts.raises(RequestError):
         say(with_params(plan, ("dependency", "afterok:5?afterok:6")), ["7"], {})
 
 
-def test_a_list_of_nodes_may_be_a_file_as_sbatch_has_it(plan: JobPlan, tmp_path: Path) -> None:
+def test_a_list_of_nodes_may_be_a_file_as_sbatch_has_it(plan: JobPlan, tmp_path: Path, texts: Texts) -> None:
     """Beside another list Slurm would look for a file of both names, and refuse every job."""
     say, hosts = executor(plan).options, tmp_path / "hosts"
     hosts.write_text("# broken\nn[7-8]  # fans\nn9*4\n")
     assert say(with_params(plan, ("exclude", str(hosts))), [], {"n1": "fan"}) == ("--exclude=n[1,7-9]",)
-    with pytest.raises(RequestError, match=r"excluded nodes: n8 \(fan\)"):
+    with texts.raises(RequestError):
         say(with_params(plan, ("nodelist", str(hosts))), [], {"n8": "fan"})
     hosts.unlink()
-    with pytest.raises(RequestError, match="cannot read the list of nodes"):
+    with texts.raises(RequestError):
         say(with_params(plan, ("exclude", str(hosts))), [], {"n1": "fan"})
 
 
@@ -155,9 +154,9 @@ def test_a_submission_that_hangs_ends_by_itself(record: RunRecord, slurm: Slurm)
 
 
 @pytest.mark.parametrize(("code", "kind"), [("no-program", SchedulerError), ("no-answer", AnswerLost)])
-def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, kind):
+def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, kind, texts: Texts):
     slurm.answers = [SchedulerError("timeout did it", code=code)]
-    with pytest.raises(SchedulerError, match="timeout did it") as caught:
+    with texts.raises(SchedulerError) as caught:
         executor(record.plan).start(record)
     assert type(caught.value) is kind
 
@@ -186,25 +185,23 @@ def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, 
     assert records[0].paths.series("ab000003").script.is_file()
 
 
-def test_a_folder_that_cannot_be_made_is_named(plan: JobPlan, slurm: Slurm) -> None:
+def test_a_folder_that_cannot_be_made_is_named(plan: JobPlan, slurm: Slurm, texts: Texts) -> None:
     records = series(plan, 2, "ab000004")
     folder = records[0].paths.series("ab000004").folder
     folder.touch()
-    with pytest.raises(RecordError) as caught:
+    with texts.raises(RecordError):
         submit.start_together(records)
-    assert caught.value.message == f"cannot write {folder}: File exists"
-    assert "check free space, quota and permissions there" in caught.value.remedy
     assert slurm.called == []
 
 
-def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     records = series(plan, 2, "ab000005")
 
     def fail(path: Path, target: str) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "symlink_to", fail)
-    with pytest.raises(RecordError, match="No space left on device"):
+    with texts.raises(RecordError):
         submit.start_together(records)
     assert not records[0].paths.series("ab000005").folder.exists()
 
@@ -225,22 +222,22 @@ def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: S
     ]
 
 
-def test_runs_that_others_gave_up_meanwhile_are_not_submitted(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
+def test_runs_that_others_gave_up_meanwhile_are_not_submitted(
+    plan: JobPlan, slurm: Slurm, after_a_while: None, texts: Texts
+) -> None:
     records = series(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
-    with pytest.raises(AnswerLost, match=f"another process has declared {records[1].paths.name} abandoned") as caught:
+    with texts.raises(AnswerLost):
         submit.start_together(records)
-    assert caught.value.remedy == "run the same command again to settle it"
     assert slurm.called == []
 
 
-def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm: Slurm) -> None:
+def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm: Slurm, texts: Texts) -> None:
     records = series(plan, 2, "ab000008")
     records[1].paths.record.unlink()
     slurm.answers = [Answer(0, b"7\n")]
-    with pytest.raises(AnswerLost, match=r"^job 7 was accepted, but cannot read ") as caught:
+    with texts.raises(AnswerLost):
         submit.start_together(records)
-    assert caught.value.remedy == "llmb-run jobs settles it"
 
 
 # Ending
@@ -310,15 +307,14 @@ def test_links_that_lead_to_no_run_keep_no_series_alive(plan: JobPlan, slurm: Sl
         (Answer(1, b"on stdout"), "on stdout"),
     ],
 )
-def test_one_that_has_ended_by_itself_is_no_failure(record, slurm, answer, message):
+def test_one_that_has_ended_by_itself_is_no_failure(record, slurm, answer, message, texts: Texts):
     slurm.answers = [answer]
     refused = cancel.end_jobs([with_job(record, "7")])
     if message is None:
         assert refused == {}
     else:
         (error,) = refused.values()
-        assert error.message == f"scancel --name={record.job_name} 7: {message}"
-        assert error.remedy == "the job keeps running; cancel it again when the scheduler answers"
+        texts(f"{error.message}\n  -> {error.remedy}")
 
 
 def test_without_an_answer_each_is_refused(record: RunRecord, slurm: Slurm) -> None:

@@ -7,6 +7,7 @@ import pytest
 from llmb_common.base.errors import RequestError
 from llmb_common.executors.slurm.options import output_pattern, override_additional, parse_additional, sbatch_line
 from support.sbatch_lines import file_of, options_of
+from support.texts import Texts
 
 OWNED = {
     "nodes": "JOB_TOTAL_GPUS",
@@ -39,15 +40,20 @@ def refusal(text: str) -> RequestError:
 def test_an_option_of_the_job_script_is_refused_with_what_to_use(option: str, instead: str) -> None:
     for text in (f"{option}=2", option, f"--{option}=2", f"exclusive; {option} = 2", f"--{option}"):
         error = refusal(text)
-        assert error.message == f"here: --{option} is set by the job script"
-        assert error.remedy.startswith(f"use {instead}")
+        assert f"--{option} " in error.message
+        assert instead in error.remedy
+
+
+def test_a_refusal_names_the_option_and_what_to_use(texts: Texts) -> None:
+    texts(refusal("nodes=2"))
+    texts(refusal("account"))
 
 
 @pytest.mark.parametrize("short", ["outp", "arr", "er", "nod", "node", "n", "o", "wra", "ntasks-per-no", "e"])
 def test_an_abbreviation_of_such_an_option_is_refused_too(short: str) -> None:
     """sbatch accepts the abbreviation (seen with 22.05); real options that start the same are not affected."""
-    error = refusal(f"{short}=2")
-    assert "is set by the job script" in error.message
+    message = refusal(f"{short}=2").message
+    assert any(message.startswith(refusal(f"{option}=2").message) for option in OWNED)
     parse("nodelist=n1;nodefile=/f;open-mode=truncate;exclusive;nice=5;no-kill;oversubscribe")
 
 
@@ -63,7 +69,7 @@ def test_an_abbreviation_of_what_is_read_here_must_be_written_out(short: str, me
 def test_short_options_do_not_get_round_it_either(letter: str) -> None:
     options = ("nodes", "ntasks", "output", "error", "array", "wait", "help", "version", "clusters")
     option = dict(zip("NnoeaWhVM", options, strict=True))[letter]
-    assert refusal(f"-{letter}=2").message == f"here: --{option} is set by the job script"
+    assert refusal(f"-{letter}=2").message == refusal(f"{option}=2").message
 
 
 WITH_VALUE = {
@@ -76,7 +82,7 @@ WITH_VALUE = {
 @pytest.mark.parametrize(("letter", "option"), WITH_VALUE.items())
 def test_short_options_are_expanded_and_need_their_value(letter: str, option: str) -> None:
     assert parse(f"-{letter}=v1") == {option: "v1"}
-    assert refusal(letter).message == f"here: --{option} needs a value"
+    assert f"--{option} " in refusal(letter).message
 
 
 @pytest.mark.parametrize(
@@ -160,8 +166,8 @@ def test_lines_that_need_no_quotes_have_none() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\nb", "a\rb", "\x0b", "a\n#SBATCH --uid=0", "\udcff"])
-def test_a_line_stays_one_line(value: str) -> None:
-    with pytest.raises(RequestError, match="--comment="):
+def test_a_line_stays_one_line(value: str, texts: Texts) -> None:
+    with texts.raises(RequestError):
         sbatch_line("comment", value)
 
 
@@ -171,8 +177,8 @@ def test_an_output_path_means_the_file_of_that_name(path: str) -> None:
     assert file_of(str(options["output"]), j="expanded") == path
 
 
-def test_a_backslash_would_switch_slurms_patterns_off() -> None:
-    with pytest.raises(RequestError, match="contains a backslash") as caught:
+def test_a_backslash_would_switch_slurms_patterns_off(texts: Texts) -> None:
+    with texts.raises(RequestError) as caught:
         output_pattern("/a\\b")
     assert caught.value.remedy
 
@@ -188,7 +194,7 @@ def test_a_backslash_would_switch_slurms_patterns_off() -> None:
 )
 def test_a_comma_between_two_options_is_not_part_of_a_value(text: str, second: str, remedy: str) -> None:
     error = refusal(text)
-    assert f"contains a second option, {second!r}" in error.message
+    assert repr(second) in error.message
     assert error.remedy.endswith(remedy)
 
 
@@ -232,16 +238,13 @@ DO_NOT = "contiguous exclusive get-user-env hold ignore-pbs no-kill no-requeue o
 
 @pytest.mark.parametrize("option", NEED_ONE.split())
 def test_an_option_that_needs_a_value_is_refused_without(option: str) -> None:
-    with pytest.raises(RequestError, match=f"here: --{option} needs a value") as caught:
-        parse_additional(f"exclusive;{option}", "here")
-    assert caught.value.remedy == f"write {option}=value"
+    assert refusal(f"exclusive;{option}").remedy.endswith(f" {option}=value")
     assert parse_additional(f"{option}=1", "here") == ((option, "1"),)
 
 
 @pytest.mark.parametrize("option", NEED_ONE.split())
 def test_behind_a_comma_it_is_a_second_option(option: str) -> None:
-    with pytest.raises(RequestError, match=f"contains a second option, '{option}='"):
-        parse_additional(f"nodelist=n1,{option}=1", "here")
+    assert f"'{option}='" in refusal(f"nodelist=n1,{option}=1").message
 
 
 @pytest.mark.parametrize("option", DO_NOT.split())

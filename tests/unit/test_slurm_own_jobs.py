@@ -20,6 +20,7 @@ from llmb_common.runs.finding import Finding
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.single import create_run
 from support.slurm_answers import chosen
+from support.texts import Texts
 
 
 @dataclass
@@ -135,7 +136,7 @@ def test_a_renamed_job_that_was_queued_again_keeps_its_earlier_starts(slurm: Slu
     assert (attempt.state, attempt.nodes, attempt.failed) == ("NODE_FAIL", "n[1-2]", "n2")
 
 
-def test_a_job_whose_log_grows_is_never_lost(slurm: Slurm, record: RunRecord) -> None:
+def test_a_job_whose_log_grows_is_never_lost(slurm: Slurm, record: RunRecord, texts: Texts) -> None:
     record = replace(record, missing_since=time.time() - 10_000)
     start = {"event": "start", "job_id": "7", "time": record.created, "nodes": "n[1-2]"}
     record.paths.events.write_text(json.dumps(start) + "\n")
@@ -143,7 +144,7 @@ def test_a_job_whose_log_grows_is_never_lost(slurm: Slurm, record: RunRecord) ->
     record.paths.log.write_text("iteration 7\n")
     found = look(record)
     assert (found.state, found.nodes) == ("RUNNING", "n[1-2]")
-    assert "its log grows" in found.detail
+    texts(found.detail)
     for file in (record.paths.events, record.paths.log):
         os.utime(file, (1.0, 1.0))
     assert look(record).state == "LOST"

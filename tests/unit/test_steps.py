@@ -24,6 +24,7 @@ from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.runs import RunTiming, Status
 from llmb_common.runs.timing.window import Window
+from support.texts import Texts
 
 
 def noisy(count: int, deviation: float, seed: int = 1, correlation: float = 0.0) -> list[float]:
@@ -92,8 +93,8 @@ def test_the_error_covers_the_truth(correlation):
     assert beyond / 600 < 0.10
 
 
-def test_a_window_without_steps_is_refused():
-    with pytest.raises(ValueError, match="without steps"):
+def test_a_window_without_steps_is_refused(texts: Texts):
+    with texts.raises(ValueError):
         estimate([])
 
 
@@ -193,19 +194,16 @@ def said(iterations: list[Iteration], step_tflop: float | None = None, window: W
     return found if step_tflop is None else found + flops_mismatch(logged_tflop(inside), step_tflop)
 
 
-def test_the_largest_spike_is_named_whether_it_is_fast_or_slow() -> None:
+def test_the_largest_spike_is_named_whether_it_is_fast_or_slow(texts: Texts) -> None:
     (text,) = said(steps(i36=20.0, i38=2.5))
-    assert text == (
-        "2 of 10 measured steps are outliers (iterations 36, 38; as little as 0.25 times the usual):"
-        " the steady step time leaves them out, the mean (+2.5%) does not"
-    )
+    texts(text)
 
 
-def test_five_spikes_are_named_and_a_sixth_is_not() -> None:
+def test_five_spikes_are_named_and_a_sixth_is_not(texts: Texts) -> None:
     spikes = {f"i{index}": 20.0 for index in range(40, 45)}
     window = Window(31, 50)
-    assert "(iterations 40, 41, 42, 43, 44; up to" in said(steps(**spikes), window=window)[0]
-    assert "(iterations 40, 41, 42, 43, 44 and 1 more; up to" in said(steps(**spikes, i45=20.0), window=window)[0]
+    texts(said(steps(**spikes), window=window)[0])
+    texts(said(steps(**spikes, i45=20.0), window=window)[0])
 
 
 def test_warm_up_is_over_after_ten_steps_unless_the_window_begins_before() -> None:
@@ -251,9 +249,9 @@ def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float
     assert any(text.startswith("warm-up reaches into the window") for text in found) is named
 
 
-def test_the_first_step_is_compared_with_the_later_ones() -> None:
+def test_the_first_step_is_compared_with_the_later_ones(texts: Texts) -> None:
     found = said(steps(i35=10.45, i36=10.45, i37=10.45, i38=9.5, i39=9.5, i40=9.5, i41=9.5, i42=9.5, i43=9.5, i44=9.5))
-    assert "warm-up reaches into the window: its first step takes 10% longer than later ones" in found
+    texts("\n".join(found))
 
 
 def test_a_window_of_six_steps_is_too_short_to_see_warm_up() -> None:
@@ -263,7 +261,7 @@ def test_a_window_of_six_steps_is_too_short_to_see_warm_up() -> None:
     assert not any(text.startswith("warm-up") for text in said(steps(**odd, **short), window=Window(35, 40)))
 
 
-def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
+def test_drift_below_two_per_cent_is_not_worth_a_word(texts: Texts) -> None:
     def drifting(change: float) -> tuple[str, ...]:
         first = {f"i{index}": 10.0 for index in range(11, 24)}
         last = {f"i{index}": 10.0 * (1 + change) for index in range(38, 51)}
@@ -271,7 +269,7 @@ def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
 
     assert drifting(0.019) == ()
     assert drifting(0.021) == ("steps get slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbors?)",)
-    assert drifting(-0.03)[0].startswith("steps get faster: -3.0% from iteration 11 to 50")
+    texts(drifting(-0.03)[0])
 
 
 def test_skipped_steps_are_counted_and_named() -> None:
@@ -280,11 +278,11 @@ def test_skipped_steps_are_counted_and_named() -> None:
 
 
 @pytest.mark.parametrize(("planned", "named"), [(4400.0, False), (4300.0, True), (5800.0, False), (6000.0, True)])
-def test_tflops_of_the_log_may_be_fifteen_per_cent_off_the_plans(planned: float, named: bool) -> None:
+def test_tflops_of_the_log_may_be_fifteen_per_cent_off_the_plans(planned: float, named: bool, texts: Texts) -> None:
     found = said(steps(), planned)
     assert bool(found) is named
     if named:
-        assert f" {5000 / planned:.2f} times the planned work" in found[0]
+        texts(found[0])
 
 
 @pytest.mark.parametrize(("noise", "named"), [(0.135, True), (0.16, False)])
@@ -306,10 +304,10 @@ def test_drift_needs_four_steps_on_either_side(count: int, named: bool) -> None:
     assert any(text.startswith("steps get slower") for text in found) is named
 
 
-def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_they_must() -> None:
+def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_they_must(texts: Texts) -> None:
     assert said(steps(), 5000.0) == ()
     (text,) = said(steps(i39=400.0))
-    assert "is an outlier (iteration 39; 40 times" in text, "a spike is no drift"
+    texts(text)
     assert said([step._replace(tflops=math.nan) for step in steps()], 5000.0) == ()
 
 
@@ -317,22 +315,21 @@ def test_a_calm_run_one_with_a_spike_and_one_without_tflops_say_no_more_than_the
 
 
 @pytest.mark.parametrize("end", [11, 25, 34])
-def test_slow_steps_from_the_start_on_are_warm_up_and_no_stalls(end: int) -> None:
+def test_slow_steps_from_the_start_on_are_warm_up_and_no_stalls(end: int, texts: Texts) -> None:
     slow = steps(**{f"i{index}": 30.0 for index in range(1, end + 1)})
     assert after_warm_up(timing(slow))[0].index == end + 1
     assert step_time(timing(slow)).stalls == ()
     (text,) = said(slow)
-    assert text.startswith(f"iterations 1 to {end} are warm-up")
-    assert "3 times as long" in text
+    texts(text)
 
 
 @pytest.mark.parametrize("end", [38, 44, 80])
-def test_a_window_in_a_long_warm_up_is_measured_and_the_settled_time_is_said(end: int) -> None:
+def test_a_window_in_a_long_warm_up_is_measured_and_the_settled_time_is_said(end: int, texts: Texts) -> None:
     slow = steps(300, **{f"i{index}": 30.0 for index in range(1, end + 1)})
     text = next(text for text in said(slow) if text.startswith("warm-up"))
     mean = (min(end, 44) - 34) * 2 + 10
-    assert f"to iteration {end}," in text
-    assert f"settled steps take 10 s, the window's mean is {mean} s" in text
+    assert f" {mean} s" in text
+    texts(text)
     assert f"--window={end + 1}-{end + 10}" in text
     assert [item.index for item in after_warm_up(timing(slow))][:10] == list(range(35, 45))
 

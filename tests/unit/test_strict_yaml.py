@@ -13,6 +13,7 @@ import pytest
 from llmb_common.base.errors import ConfigError, RecipeError
 from llmb_common.base.strict_yaml import NotFlatError, convert, load_flat, load_struct, load_text, value_on_line
 from support.properties import given, st
+from support.texts import Texts
 
 
 @given(st.text(max_size=60))
@@ -43,8 +44,8 @@ def bomb(levels: int) -> str:
 
 
 @pytest.mark.parametrize("levels", [6, 30])
-def test_nested_aliases_are_refused_before_they_are_expanded(levels: int) -> None:
-    with pytest.raises(ConfigError, match=r"^tasks\.yaml: more than 200000 values, with those of aliases"):
+def test_nested_aliases_are_refused_before_they_are_expanded(levels: int, texts: Texts) -> None:
+    with texts.raises(ConfigError):
         load_text(bomb(levels), "tasks.yaml")
 
 
@@ -169,8 +170,8 @@ def test_a_slip_in_a_flat_file_needs_no_parser_to_be_told(text: str, said: str) 
 
 
 @pytest.mark.parametrize("part", ["[", "- ", "? ", "{a: ", "[a, {b: "])
-def test_a_text_that_is_nested_without_end_does_not_kill_the_parser(part: str) -> None:
-    with pytest.raises(ConfigError, match="x: nested too deeply"):
+def test_a_text_that_is_nested_without_end_does_not_kill_the_parser(part: str, texts: Texts) -> None:
+    with texts.raises(ConfigError):
         load_text(part * 60_000, "x")
 
 
@@ -269,35 +270,33 @@ def test_a_mistake_is_told_with_its_key_and_its_remedy(text: str, message: str, 
     assert (caught.value.message, caught.value.remedy) == (f"f:1: {message}", remedy)
 
 
-def test_what_has_no_words_of_its_own_is_told_as_it_is() -> None:
+def test_what_has_no_words_of_its_own_is_told_as_it_is(texts: Texts) -> None:
     data, lines = load_text("pair: [1]", "f")
-    with pytest.raises(ConfigError) as caught:
+    with texts.raises(ConfigError):
         convert(data, lines, Site, "f")
-    assert str(caught.value) == "f:1: pair: Expected 'array' of length 2, got 1"
 
 
 @pytest.mark.parametrize(
-    ("text", "location"),
+    "text",
     [
-        ("items:\n- name: a\n- name: b\n  kind: fats\n", "f:4: items[1].kind"),
+        "items:\n- name: a\n- name: b\n  kind: fats\n",
         # msgspec names no key of a mapping: the first value of the kind that it complains of is meant.
-        ("environment:\n  A: x\n  B: 5\n  C: 6\n", "f:3: environment.B"),
-        ("environment:\n  A: x\n  B: [1]\n", "f:3: environment.B"),
-        ("environment:\n  A: x\n  B: 1.5\n", "f:3: environment.B"),
-        ("environment:\n  A: x\n  B: true\n", "f:3: environment.B"),
-        ("environment:\n  A: x\n  B: {}\n", "f:3: environment.B"),
-        ("environment:\n  A: x\n  B:\n", "f:3: environment.B is empty"),
-        ("groups:\n  a: {name: x}\n  b: text\n", "f:3: groups.b is text"),
+        "environment:\n  A: x\n  B: 5\n  C: 6\n",
+        "environment:\n  A: x\n  B: [1]\n",
+        "environment:\n  A: x\n  B: 1.5\n",
+        "environment:\n  A: x\n  B: true\n",
+        "environment:\n  A: x\n  B: {}\n",
+        "environment:\n  A: x\n  B:\n",
+        "groups:\n  a: {name: x}\n  b: text\n",
         # Deeper inside a mapping, the line is that of the mapping.
-        ("flag: true\ngroups:\n  a: {name: x}\n  b: {name: y, kind: z}\n", "f:2: groups[...].kind"),
-        ("flag: true\ngroups:\n  b: {nmae: y}\n", "f:2: unknown key 'nmae'"),
+        "flag: true\ngroups:\n  a: {name: x}\n  b: {name: y, kind: z}\n",
+        "flag: true\ngroups:\n  b: {nmae: y}\n",
     ],
 )
-def test_the_line_is_that_of_the_value(text: str, location: str) -> None:
+def test_the_line_is_that_of_the_value(text: str, texts: Texts) -> None:
     data, lines = load_text(text, "f")
-    with pytest.raises(ConfigError) as caught:
+    with texts.raises(ConfigError):
         convert(data, lines, Site, "f")
-    assert str(caught.value).startswith(location)
 
 
 # YAML itself
@@ -341,47 +340,47 @@ def test_every_value_has_its_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message", "remedy"),
+    ("text", "remedy"),
     [
-        ("a: 1\nb: 2\na: 3\n", "f:3: duplicate key 'a' (first on line 1)", "keep one of the two"),
-        ("a: \tb: c: d", "f:1: not valid YAML", "correct that line"),
-        ("a: !!python/object:os.system x\n", "f:1: the tag", "write the plain value"),
-        ("a: [1, 2\n", "f:2: not valid YAML: did not find expected ',' or ']'", "correct that line"),
-        ("a: !secret x\n", "f:1: the tag '!secret' is not supported", "write the plain value"),
-        ("b: 1\na: &b [*b]\n", "f:2: an alias that contains itself", "write the value out"),
-        ("b: 1\n? [a]\n: 1\n", "f:2: a key must be a plain word", ""),
-        ("b: 1\n<<: {a: 1}\n", "f:2: merge keys (<<) are not supported", "write the keys out"),
-        ("b: 1\na: " + "1" * 400 + "\n", f"f:2: the number {'1' * 40} is too large", ""),
-        ("", "f: the file is empty", "name a file that says something"),
-        ("\x00", "f: not valid YAML: ", ""),
+        ("a: 1\nb: 2\na: 3\n", "keep one of the two"),
+        ("a: \tb: c: d", "correct that line"),
+        ("a: !!python/object:os.system x\n", "write the plain value"),
+        ("a: [1, 2\n", "correct that line"),
+        ("a: !secret x\n", "write the plain value"),
+        ("b: 1\na: &b [*b]\n", "write the value out"),
+        ("b: 1\n? [a]\n: 1\n", ""),
+        ("b: 1\n<<: {a: 1}\n", "write the keys out"),
+        ("b: 1\na: " + "1" * 400 + "\n", ""),
+        ("", "name a file that says something"),
+        ("\x00", ""),
     ],
 )
-def test_what_yaml_allows_and_we_do_not(text: str, message: str, remedy: str) -> None:
+def test_what_yaml_allows_and_we_do_not(text: str, remedy: str, texts: Texts) -> None:
     with pytest.raises(RecipeError) as caught:
         load_text(text, "f", RecipeError)
-    assert caught.value.message.startswith(message)
+    texts(caught.value, mask='(?<=not valid YAML: ).*|  in "<unicode.*')
     assert caught.value.remedy == remedy
 
 
 @pytest.mark.parametrize(("levels", "refused"), [(49, False), (50, True)])
-def test_values_may_be_nested_fifty_deep(levels: int, refused: bool) -> None:
+def test_values_may_be_nested_fifty_deep(levels: int, refused: bool, texts: Texts) -> None:
     text = "[" * levels + "1" + "]" * levels
     if refused:
-        with pytest.raises(ConfigError, match="f:1: nested too deeply"):
+        with texts.raises(ConfigError):
             load_text(text, "f")
     else:
         load_text(text, "f")
 
 
-def test_a_file_is_named_with_its_line_and_byte(tmp_path: Path) -> None:
+def test_a_file_is_named_with_its_line_and_byte(tmp_path: Path, texts: Texts) -> None:
     file = tmp_path / "f.yaml"
-    with pytest.raises(ConfigError, match=f"cannot read {file}: No such file or directory"):
+    with texts.raises(ConfigError):
         load_struct(file, Site)
     file.write_bytes(b"text: \xe9\n")
-    with pytest.raises(RecipeError, match=f"{file}:1: not UTF-8 text: invalid continuation byte at byte 6"):
+    with texts.raises(RecipeError):
         load_struct(file, Site, RecipeError)
     file.write_text("flag: true\ncount: x\n")
-    with pytest.raises(RecipeError, match=f"{file}:2: count is text"):
+    with texts.raises(RecipeError):
         load_struct(file, Site, RecipeError)
     file.write_text("text: größe\n", encoding="utf-8")
     assert load_struct(file, Site).text == "größe"

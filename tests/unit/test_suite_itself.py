@@ -15,6 +15,7 @@ import pytest
 
 from support import engine, processes
 from support.groups import FIRST, arrange, group_of, shuffle
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 A_GOLDEN_TEST = ["tests/unit/test_scripts.py", "-k", "test_one_script_in_full"]
@@ -42,10 +43,10 @@ def test_an_update_of_golden_files_is_announced_at_the_end() -> None:
     assert "1 passed" in last
 
 
-def test_ci_refuses_to_update_golden_files() -> None:
+def test_ci_refuses_to_update_golden_files(texts: Texts) -> None:
     done = run_pytest(*A_GOLDEN_TEST, LLMB_TEST_UPDATE_GOLDEN="1", CI="true")
     assert done.returncode == 4
-    assert "unset it where CI=true" in done.stderr
+    texts(done.stderr)
 
 
 def test_tests_of_ctrl_c_work_where_it_is_ignored() -> None:
@@ -108,7 +109,7 @@ def test_groups_that_need_a_training_engine_start_after_others() -> None:
         assert not groups & set(FIRST[:others])
 
 
-def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path, monkeypatch):
+def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path, monkeypatch, texts: Texts):
     monkeypatch.setattr(engine, "WORK", tmp_path)
     monkeypatch.setenv("LLMB_TEST_ENGINES", engine.SECOND)
     assert engine.is_being_made(engine.SECOND)
@@ -116,7 +117,7 @@ def test_an_engine_that_could_not_be_made_fails_the_tests_that_need_it(tmp_path,
     (tmp_path / f"{engine.SECOND}.err").write_text("installer: no space left on device\n")
     (tmp_path / f"{engine.SECOND}.status").write_text("1\n")
     assert not engine.is_being_made(engine.SECOND)
-    with pytest.raises(pytest.fail.Exception, match="no space left on device"):
+    with texts.raises(pytest.fail.Exception):
         engine.python(engine.SECOND)
 
 

@@ -16,6 +16,7 @@ from support.campaigns import SUITE, Site
 from support.cli import Cli
 from support.functions import CATALOGUE, LAPTOP, RECIPE, plan
 from support.repository import REPOSITORY
+from support.texts import Texts
 
 MADE = [name for name in suites() if name != "smoke"]
 JUDGED = [name for name in MADE if not name.startswith("exemplar")]
@@ -90,18 +91,21 @@ def test_the_exemplar_suites_are_nvidias_list(cli: Cli, gpu_type: str) -> None:
     assert all(FACTS[fact] in text for fact in ("release", "date", "looked_up", "source"))
 
 
-def test_an_exemplar_suite_has_nvidias_release_in_its_name_and_is_found_by_its_earlier_name(cli: Cli) -> None:
+def test_an_exemplar_suite_has_nvidias_release_in_its_name_and_is_found_by_its_earlier_name(
+    cli: Cli, texts: Texts
+) -> None:
     assert FACTS["release"] == "v26.08.00"
     assert EXEMPLAR["gb300"] == "exemplar-26.08-gb300"
     before, now = (cli("accept", "suites", name) for name in ("exemplar-gb300", EXEMPLAR["gb300"]))
     assert before.out == now.out == suites()[EXEMPLAR["gb300"]]
-    assert ("exemplar-gb300 is now exemplar-26.08-gb300" in before.err, now.err) == (True, "")
+    assert now.err == ""
+    texts(before.err)
     assert cli("accept", "suites", "exemplar-gb301").status == 2
 
 
-def test_an_exemplar_suite_says_before_it_starts_that_it_cannot_judge(cli: Cli) -> None:
+def test_an_exemplar_suite_says_before_it_starts_that_it_cannot_judge(cli: Cli, texts: Texts) -> None:
     done = cli("accept", EXEMPLAR["h100"], "--dry-run", CLUSTER_TYPE="slurm")
-    assert "5 of 5 workloads have no reference: at best this campaign ends NOT JUDGED" in done.err
+    texts(done.err, about="no reference")
 
 
 def test_the_smoke_suite_has_every_recipe_in_its_smallest_size(cli: Cli) -> None:
@@ -144,36 +148,33 @@ def test_without_gpus_a_model_is_answered_with_its_own_small_copy_or_what_is_pos
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        (SUITE.replace("scale: 2", "scale: 999"), "two.yaml:7: pretrain_grok1 smoke bf16 999 GPUs: "),
-        (SUITE.replace("{seconds: 0.1, source: a contract}", "required"), "nothing to compare it with"),
-        (SUITE.replace("scale: 2", "max_steps: 20"), "it ends after step 20"),
-        (SUITE.replace("scale: 2", "profile: true"), "two.yaml:7: a profiled run is slower"),
-        (SUITE.replace("a contract", '""'), "two.yaml:5: tests[0].reference.source is empty\n  -> give it a value"),
-        (SUITE.replace("name: two", "name: ../x"), "two.yaml:1: name ('../x') has characters, or a length, that"),
-        (SUITE.replace("repeats: 3", "repeats: 0"), "two.yaml:2: defaults.repeats (0) is out of range"),
-        (
-            SUITE.replace("0.1,", "1e-320,"),
-            "tests[0].reference.seconds (1e-320) is out of range\n  -> use at least 1e-06",
-        ),
+        SUITE.replace("scale: 2", "scale: 999"),
+        SUITE.replace("{seconds: 0.1, source: a contract}", "required"),
+        SUITE.replace("scale: 2", "max_steps: 20"),
+        SUITE.replace("scale: 2", "profile: true"),
+        SUITE.replace("a contract", '""'),
+        SUITE.replace("name: two", "name: ../x"),
+        SUITE.replace("repeats: 3", "repeats: 0"),
+        SUITE.replace("0.1,", "1e-320,"),
     ],
 )
-def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, message: str) -> None:
+def test_a_suite_that_cannot_be_run_is_refused_before_anything_starts(site: Site, text: str, texts: Texts) -> None:
     site.suite(text=text)
     done = site.accept()
     assert (done.status, instant.accepted()) == (2, []), done.out
-    assert message in done.err
+    texts(done.err)
     assert not list(site.install.rglob("campaign.json"))
 
 
-def test_a_missing_image_is_found_before_anything_starts(site: Site) -> None:
+def test_a_missing_image_is_found_before_anything_starts(site: Site, texts: Texts) -> None:
     site.suite()
     (instant.folder() / "no image").touch()
     done = site.accept()
     assert (done.status, instant.accepted()) == (3, [])
-    assert "two.yaml:4: pretrain_llama3.1 smoke bf16 1 GPUs: the image is missing" in done.err
-    assert "there is no suite smok (did you mean 'smoke'?)" in site("accept", "smok").err
+    texts(done.err)
+    texts(site("accept", "smok").err)
 
 
 def test_a_dry_run_shows_everything_and_writes_nothing(site: Site) -> None:

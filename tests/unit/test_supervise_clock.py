@@ -19,6 +19,7 @@ import llmb_common.submission
 from llmb_common.runs.timing.job_events import read_events
 from support.iteration_logs import mbridge_line, step_time
 from support.properties import HealthCheck, given, settings, st
+from support.texts import Texts
 
 WAIT = Path(llmb_common.executors.__file__).with_name("wait.sh")
 SUPERVISE = Path(llmb_common.submission.__file__).with_name("supervise.sh")
@@ -256,7 +257,7 @@ def test_a_log_that_cannot_grow_is_no_hang(
     assert outcomes(folder, run, FULL_FROM="20", FULL_UNTIL=until) == [done.split(", ")]
 
 
-def test_a_full_disk_has_an_event_all_the_same(tmp_path: Path) -> None:
+def test_a_full_disk_has_an_event_all_the_same(tmp_path: Path, texts: Texts) -> None:
     """What cannot be appended is written over room that the start has taken; half a line takes no other with it."""
     script = """trap - EXIT
         disk_is_full || echo room
@@ -268,7 +269,7 @@ def test_a_full_disk_has_an_event_all_the_same(tmp_path: Path) -> None:
     assert bash(tmp_path, script) == "room\nfull\n"
     found = read_events(tmp_path / "events.jsonl")
     assert (found.full, found.exit_code) == (True, 28)
-    assert found.problem == "the disk was full: the log could not grow after iteration 12"
+    texts(found.problem)
     assert (tmp_path / "events.spare").stat().st_size == len("n1") + 401
 
 

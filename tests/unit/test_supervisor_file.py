@@ -11,6 +11,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.submission.single import create_run
 from support.run_site import RunSite
 from support.script_stubs import ScriptStubs
+from support.texts import Texts
 
 SLEEP = """#!/bin/bash
 if [[ -e $LLMB_RUN_DIR/claim ]]; then exec {sleep} "$1"; fi  # the job has begun
@@ -60,7 +61,9 @@ def test_the_job_waits_for_nothing_where_all_is_well(job: Job) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "changed", "half", "emptied", "a folder"])
-def test_without_its_own_supervisor_a_job_ends_before_training_and_says_why(job: Job, damage: str) -> None:
+def test_without_its_own_supervisor_a_job_ends_before_training_and_says_why(
+    job: Job, damage: str, texts: Texts
+) -> None:
     if damage in ("missing", "a folder"):
         job.supervisor.unlink()
     if damage == "a folder":
@@ -73,11 +76,7 @@ def test_without_its_own_supervisor_a_job_ends_before_training_and_says_why(job:
         job.supervisor.write_text("")
     status, said = job.run()
     assert (status, job.has_started, job.seconds) == (3, False, 60)
-    waits, error, remedy = said.splitlines()
-    assert waits == f"waiting up to 60 s for {job.supervisor}"
-    what = "is missing" if damage == "missing" else "is not the one that this script was made with"
-    assert error.startswith(f"error: {job.supervisor} {what}")
-    assert f"llmb-run retry {job.record.paths.name} " in remedy
+    texts(said)
     assert not (job.folder / "evil").exists()
 
 
@@ -92,11 +91,10 @@ def test_a_supervisor_that_the_node_sees_late_is_waited_for(job: Job, early: str
     assert (job.seconds, job.has_started) == (3, True)
 
 
-def test_a_script_that_was_copied_away_from_its_run_says_what_it_lacks(job: Job) -> None:
+def test_a_script_that_was_copied_away_from_its_run_says_what_it_lacks(job: Job, texts: Texts) -> None:
     script = job.folder / "copy.sh"
     shutil.copy(job.record.paths.script, script)
     shutil.rmtree(job.record.paths.folder)
     status, said = job.run(script)
     assert (status, job.stubs.ranks()) == (3, [])
-    assert f"error: {job.supervisor} is missing; no rank was started" in said
-    assert "A script that was copied" in said
+    texts(said)

@@ -6,10 +6,9 @@ import os
 import sys
 import time
 
-import pytest
-
 from llmb_common.base.processes import with_variable
 from llmb_common.base.talking import Conversation, talk
+from support.texts import Texts
 
 ECHO = "import sys\nfor line in sys.stdin: print('heard', line.strip(), flush=True)"
 
@@ -62,6 +61,6 @@ def test_it_ends_with_the_conversation_and_with_all_that_it_has_started() -> Non
     assert with_variable("TALKS", name) == []
 
 
-def test_one_that_cannot_be_started() -> None:
-    with pytest.raises(OSError, match="No such file"), talk(["/nowhere/program"]):
+def test_one_that_cannot_be_started(texts: Texts) -> None:
+    with texts.raises(OSError), talk(["/nowhere/program"]):
         pass

@@ -75,11 +75,24 @@ def test_an_update_replaces_the_entries_of_its_test_alone(seen: Texts, monkeypat
 
 @pytest.mark.parametrize("table", sorted(FOLDER.rglob("*.txt")), ids=lambda path: path.stem)
 def test_each_entry_is_a_tests(table: Path) -> None:
-    """A test that is renamed or gone leaves its entries behind; the update rewrites those of tests that ran."""
+    """A test that is renamed or gone, or sees no texts now, leaves its entries.
+
+    The update writes those of tests that ran. Delete the table before it to be rid of old parametrizations, too.
+    """
     module = FOLDER.parents[1] / table.parent.name / f"test_{table.stem}.py"
-    seeing = set()
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.FunctionDef) and "texts" in [argument.arg for argument in node.args.args]:
-            seeing.add(node.name)
-    functions = {re.sub(r"\[.*", "", key.rpartition("::")[2]) for key in map(tables._test_of, tables._parsed(table))}
-    assert functions <= seeing, f"{table} has entries of tests that are gone, or see no texts now: delete them"
+    there = {
+        node.name
+        for node in ast.walk(ast.parse(module.read_bytes()))
+        if isinstance(node, ast.FunctionDef) and "texts" in [argument.arg for argument in node.args.args]
+    }
+    named = {tables._test_of(key).partition("[")[0].rpartition("::")[2] for key in tables._parsed(table)}
+    assert named - there == set(), f"{table} has entries of tests that are gone, or see no texts: delete them"
+
+
+def test_parametrizations_with_the_same_text_share_it(tmp_path: Path) -> None:
+    table = tmp_path / "table.txt"
+    entries = {"test_a[x10]": "no", "test_a[x2]": "no", "test_a[x3]": "yes", "test_ab": "no"}
+    for test, text in entries.items():
+        tables._write(table, test, {test: text})
+    assert tables._parsed(table) == entries
+    assert "== test_a[x2]\n== test_a[x10]\n  no\n\n== test_a[x3]\n  yes\n\n== test_ab\n  no\n" in table.read_text()

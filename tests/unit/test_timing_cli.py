@@ -18,6 +18,7 @@ from llmb_common.runs.timing.log_files import RunFiles
 from llmb_common.runs.timing.runs import analyse
 from llmb_common.runs.timing.tables import STYLES, render, shorten
 from support.iteration_logs import mbridge_line, mbridge_log, nemo_line, nemo_log
+from support.texts import Texts
 
 COMMON = Path(__file__).parents[2] / "common"
 MBRIDGE = COMMON / "parse_train_timing_mbridge.sh"
@@ -46,19 +47,19 @@ def test_without_arguments_it_reads_the_experiments_of_the_current_folder(experi
     assert done.stdout.splitlines()[-1].split()[:3] == ["a_1732000000", "Success", "5741.500"]
 
 
-def test_the_sibling_prints_seconds(experiments):
+def test_the_sibling_prints_seconds(experiments, texts: Texts):
     (experiments / "log-b.out").write_text(nemo_log())
     done = run(NEMO, str(experiments), cwd=Path("/"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("Train Step Timing and TFLOPS Analysis (iterations 11-44)\n")
+    texts(done.stdout, about="Analysis")
     assert [line.split()[2] for line in done.stdout.splitlines()[4:]] == ["5.742", "2.693"]
 
 
-def test_another_window_which_one_run_does_not_fill_gives_status_1(experiments):
+def test_another_window_which_one_run_does_not_fill_gives_status_1(experiments, texts: Texts):
     done = run(MBRIDGE, "--window=41-51", "--format", "json", cwd=experiments.parent)
     assert done.returncode == 1
     assert json.loads(done.stdout)["window"] == {"first": 41, "last": 51}
-    assert done.stderr.startswith("a_1732000000: Incomplete: window_not_reached: it ends at step 50")
+    texts(done.stderr)
 
 
 def test_it_works_through_a_link_from_a_folder_full_of_traps(experiments, tmp_path):
@@ -104,13 +105,13 @@ def stand_in(path: Path, body: str) -> Path:
     return path
 
 
-def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path):
+def test_an_old_python_is_recognised_by_the_script_itself(experiments, tmp_path, texts: Texts):
     # The script's own check runs in a Python that claims to be 3.9.
     claim = "exec " + sys.executable + ' "$1" "$2" "$3" "${4/sys.version_info/(3, 9)}" "${@:5}"'
     python = stand_in(tmp_path / "old" / "python", claim)
     done = run(MBRIDGE, cwd=experiments.parent, LLMB_PYTHON=str(python))
     assert (done.returncode, done.stdout) == (3, "")
-    assert done.stderr.startswith(f"error: LLMB_PYTHON={python} is not Python 3.10 or newer\n  -> ")
+    texts(done.stderr)
 
 
 # NVIDIA's tables, character for character; CSV and JSON stay machine-readable whatever the runs left behind.
@@ -272,30 +273,29 @@ def test_help_shows_the_scripts_name_its_window_and_its_statuses(engine, option,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "remedy"),
+    "arguments",
     [
-        ([], "the first argument is mbridge or nemo", "common/parse_train_timing_mbridge.sh"),
-        (["bridge"], "the first argument is mbridge or nemo", "common/parse_train_timing_mbridge.sh"),
-        (["nemo", "--wndow", "1-5"], "unknown option --wndow (did you mean '--window'?)", "--help shows"),
-        (["nemo", "--fromat=csv"], "unknown option --fromat=csv (did you mean '--format'?)", "--help shows"),
-        (["nemo", "--full-name"], "unknown option --full-name (did you mean '--full-names'?)", "--help shows"),
-        (["nemo", "--full-names=yes"], "argument --full-names: ignored explicit argument 'yes'", "--help shows"),
-        (["nemo", "--window"], "argument --window: expected one argument", "--help shows"),
-        (["nemo", "--format", "tabel"], "unknown format 'tabel' (did you mean 'table'?)", "use table, csv or json"),
-        (["nemo", "a", "b"], "one folder at a time, not 2: a b", "name their parent"),
-        (["nemo", "nowhere"], "no such folder: nowhere", "name the folder of the runs"),
-        (["nemo"], "no such folder: experiments", "go to the workload's folder"),
-        (["nemo", "."], "no run under .", "name the folder that holds <experiment>/"),
-        (["nemo", "--window", "35"], "--window 35 is not a range", "the first and the last iteration"),
-        (["nemo", "--window", "9-8"], "--window 9-8 is not a range", "the first and the last iteration"),
+        [],
+        ["bridge"],
+        ["nemo", "--wndow", "1-5"],
+        ["nemo", "--fromat=csv"],
+        ["nemo", "--full-name"],
+        ["nemo", "--full-names=yes"],
+        ["nemo", "--window"],
+        ["nemo", "--format", "tabel"],
+        ["nemo", "a", "b"],
+        ["nemo", "nowhere"],
+        ["nemo"],
+        ["nemo", "."],
+        ["nemo", "--window", "35"],
+        ["nemo", "--window", "9-8"],
     ],
 )
-def test_a_wrong_request_says_what_to_do(arguments, message, remedy, tmp_path, monkeypatch, capsys):
+def test_a_wrong_request_says_what_to_do(arguments, tmp_path, monkeypatch, capsys, texts: Texts):
     monkeypatch.chdir(tmp_path)
     assert parser.main(arguments) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {message}")
-    assert remedy in said.partition("\n  -> ")[2]
+    texts(said)
 
 
 def test_the_table_comes_before_what_is_said_of_it(tmp_path: Path) -> None:
@@ -319,7 +319,7 @@ def test_a_name_is_cut_in_its_middle() -> None:
     assert shorten("abcdefghijkl", 11) == "abcd...ijkl"
 
 
-def test_hostile_paths_are_harmless_in_json(tmp_path: Path) -> None:
+def test_hostile_paths_are_harmless_in_json(tmp_path: Path, texts: Texts) -> None:
     log = tmp_path / "a\x1b[31m" / "log-x.out"
     log.mkdir(parents=True)
     text = table([analyse(RunFiles("x", None, log), STYLES["mbridge"].window)], "mbridge", "json")
@@ -327,4 +327,4 @@ def test_hostile_paths_are_harmless_in_json(tmp_path: Path) -> None:
     assert run["reason"] == "unreadable_log"
     assert "\x1b" not in run["message"]
     assert "\x1b" not in run["log"]
-    assert run["message"].endswith(": not a regular file")
+    texts(run["message"])

@@ -18,6 +18,7 @@ from support.cli import Cli
 from support.iteration_logs import mbridge_line, mbridge_log
 from support.programs import needs_zstd
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 
 def put(path: Path, text: str = "") -> Path:
@@ -151,18 +152,20 @@ def test_a_damaged_archive_is_a_log_that_cannot_be_read(tmp_path: Path, suffix: 
     assert "damaged gzip" in status.message or "zstd cannot unpack it" in status.message
 
 
-def test_without_zstd_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_zstd_it_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     log = tmp_path / "log-x.out.zst"
     log.write_bytes(b"\x28\xb5\x2f\xfd")
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "needs the program zstd" in analyse(RunFiles("x", None, log), WINDOW).status.message
+    texts(analyse(RunFiles("x", None, log), WINDOW).status.message)
 
 
 @suffixes
-def test_a_log_that_grows_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+def test_a_log_that_grows_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, texts: Texts
+) -> None:
     monkeypatch.setattr(log_files, "_MOST_BYTES", 10_000)
     log = packed(tmp_path / f"log-x.out{suffix}", "x" * (8 << 20))
-    assert "more than 0 GiB when unpacked" in analyse(RunFiles("x", None, log), WINDOW).status.message
+    texts(analyse(RunFiles("x", None, log), WINDOW).status.message)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +203,7 @@ def test_a_log_and_its_packed_copy_are_one_run(tmp_path: Path) -> None:
     assert logs == [run / "log-b.out", tmp_path / "log-a.out"]
 
 
-def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: Cli) -> None:
+def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: Cli, texts: Texts) -> None:
     good = make_run(cli.install, log=steady_log(5741.47))
     odd = steady_log(5741.47).replace(
         mbridge_line(40, milliseconds=5741.47), mbridge_line(40, milliseconds=5741.47, tflops="nan")
@@ -212,12 +215,12 @@ def test_one_figure_that_is_no_number_does_not_break_the_report_of_others(cli: C
     assert found[good.paths.run_id]["verdict"] == "pass"
     assert found[bad.paths.run_id]["log_tflops_per_gpu_mean"] is None
     assert found[bad.paths.run_id]["verdict"] == "pass", "the step times are good"
-    assert "figures left out, as they are not finite: TFLOPS at iteration 40" in (found[bad.paths.run_id]["notices"])
+    texts("\n".join(found[bad.paths.run_id]["notices"]))
     assert found[long.paths.run_id]["status"] == "Success", "the damaged record is before the window"
     assert cli("results").status == 0
 
 
-def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
+def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=steady_log(5741.47))
     record.paths.events.write_text(
         '{"event": "start", "time": 1.0, "job_id": "101", "nodes": "n1", "restart": 0}\n'
@@ -225,10 +228,7 @@ def test_a_restart_that_repeats_no_iteration_is_said(cli: Cli) -> None:
         '{"event": "end", "time": 19.0, "job_id": "101", "exit_code": 0}\n'
     )
     (run,) = cli("results", "--json").data["runs"]
-    assert (
-        "the job was restarted, and no iteration is printed again: the log does not show where it continued"
-        in (run["notices"])
-    )
+    texts("\n".join(run["notices"]))
 
 
 def test_two_runs_of_one_name_and_one_of_another(tmp_path: Path) -> None:
@@ -259,17 +259,18 @@ def test_a_folder_named_as_a_run_belongs_to_its_experiment(tmp_path: Path) -> No
 
 
 @needs_zstd
-def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path) -> None:
+def test_a_damaged_archive_whose_name_is_not_utf8(tmp_path: Path, texts: Texts) -> None:
     log = Path(os.fsdecode(os.fsencode(tmp_path) + b"/log-\xff.out.zst"))
-    with pytest.raises(OSError, match=r"zstd cannot unpack it: .*unsupported format"), open_log(put(log, "text")):
+    with pytest.raises(OSError, match="zstd") as caught, open_log(put(log, "text")):
         pass
+    texts(caught.value, mask="(?<=unpack it: ).*")
 
 
 @pytest.mark.parametrize("name", ["job.json", "run.json"])
-def test_a_fifo_is_no_record_and_nobody_waits_for_it(tmp_path: Path, name: str) -> None:
+def test_a_fifo_is_no_record_and_nobody_waits_for_it(tmp_path: Path, name: str, texts: Texts) -> None:
     folder = run_folder(tmp_path, "exp", "1", record=False)
     os.mkfifo(folder / name)
     (files,) = find_runs(folder)
     said = analyse(files, Window(35, 44)).notices
     assert [text.partition(" cannot")[0] for text in said] == [str(folder / name)]
-    assert "not a regular file" in said[0]
+    texts(said[0])

@@ -23,6 +23,7 @@ from support import instant
 from support.cli import Cli
 from support.iteration_logs import mbridge_line, nemo_line, nemo_log
 from support.runs import PUBLISHED, make_run, plan_for, steady_log
+from support.texts import Texts
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "logs"
 FAST = 5741.47 * 0.9
@@ -79,21 +80,21 @@ def test_a_real_log_has_sense() -> None:
 
 
 @pytest.mark.parametrize(
-    ("losses", "said"),
+    "losses",
     [
-        ([5 + step for step in range(50)], "the loss rises from 6 to 49.5"),
-        (noisy(11.9, 0.01)[:20] + [11.9 + step for step in range(30)], "the loss rises from 11.91 to 36.4"),
-        ([6.958428] * 50, "the loss is 6.958428 for 50 steps in a row, to the last digit"),
-        ([*falling()[:38], *[7.0] * 12], "the loss is 7 for 12 steps in a row, to the last digit"),
-        ([0.0] * 50, "the loss is 0 in 50 of 50 steps"),
-        ([12 - step / 5 for step in range(30)] + [9.0 + step / 100 for step in range(20)], "then rises to 9."),
-        (noisy(11.9, 0.01), "the loss does not fall (11.91 at the start, 11.9 at the end)"),
+        [5 + step for step in range(50)],
+        noisy(11.9, 0.01)[:20] + [11.9 + step for step in range(30)],
+        [6.958428] * 50,
+        [*falling()[:38], *[7.0] * 12],
+        [0.0] * 50,
+        [12 - step / 5 for step in range(30)] + [9.0 + step / 100 for step in range(20)],
+        noisy(11.9, 0.01),
     ],
     ids=["rising", "late rise", "flat", "frozen at the end", "zero", "learns and forgets", "flat with noise"],
 )
-def test_what_no_loss_does_is_said(losses: list[float], said: str) -> None:
+def test_what_no_loss_does_is_said(losses: list[float], texts: Texts) -> None:
     (text,) = sense(run_of(losses))
-    assert said in text
+    texts(text)
 
 
 def test_rules_of_the_loss_are_those_of_mtp_too() -> None:
@@ -129,12 +130,12 @@ def test_skipped_steps_are_counted_but_for_the_first_of_a_scaled_loss() -> None:
     assert sense(skipping(range(25, 26), 2.0**20)) == (), "one now and then is usual"
 
 
-def test_a_loss_that_stands_still_is_usual_where_nothing_can_be_learned() -> None:
+def test_a_loss_that_stands_still_is_usual_where_nothing_can_be_learned(texts: Texts) -> None:
     """NeMo's synthetic tokens are random, and it prints four digits: published logs show 11.87 in every step."""
     items = with_figures(run_of([11.87] * 50, zero_based=True, learning_rate=1e-5), lambda index: {"index": index - 1})
     assert sense(items) == ()
     (text,) = sense([item._replace(loss=5.0) for item in items])
-    assert text.startswith("the loss does not fall (5 at")
+    texts(text)
     assert text.endswith(" 11.8")
 
 
@@ -199,11 +200,11 @@ def test_less_than_one_tflops_is_too_coarse_for_a_count() -> None:
     assert logged_tflop(run_of([6.0], tflops=1.0)) == 1.0
 
 
-def test_a_loss_that_repeats_print_is_missing() -> None:
+def test_a_loss_that_repeats_print_is_missing(texts: Texts) -> None:
     both = ("lm loss", "mtp_1 loss")
     found = unlike_repeats([trained(6.2, losses=both), trained(6.2), trained(6.3, losses=both)])
     assert [len(texts) for texts in found] == [0, 1, 0]
-    assert "no 'mtp_1 loss'" in found[1][0]
+    texts(found[1][0])
 
 
 def flat_log() -> str:
@@ -211,11 +212,11 @@ def flat_log() -> str:
 
 
 @pytest.mark.parametrize("log", [flat_log(), steady_log(FAST, tflops=0.44 * 1636.8 / 0.9)], ids=["flat", "other work"])
-def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, log: str) -> None:
+def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, log: str, texts: Texts) -> None:
     make_run(cli.install, log=log)
     (run,) = cli("results", "--json").data["runs"]
     assert (run["status"], run["verdict"]) == ("Success", "fail")
-    assert run["verdict_text"].startswith("fast, but not training: ")
+    texts(run["verdict_text"])
     assert run["not_training"]
     assert run["difference"] == pytest.approx(-0.1, abs=1e-3), "its speed is there all the same"
     (group,) = cli("results", "--group", "--json").data["groups"]
@@ -225,7 +226,7 @@ def test_a_fast_run_that_does_not_train_is_no_pass(cli: Cli, log: str) -> None:
     report = cli.install / "report.xml"
     assert cli("report", "--junit", str(report)).status == 0
     assert '<failure message="fast, but not training' in report.read_text()
-    assert "fast, but not training" in cli("results").out
+    assert "NOT TRAINING" in cli("results").out.splitlines()[0]
 
 
 def test_the_same_run_with_a_falling_loss_passes(cli: Cli) -> None:
@@ -234,17 +235,16 @@ def test_the_same_run_with_a_falling_loss_passes(cli: Cli) -> None:
     assert (run["verdict"], run["not_training"]) == ("pass", [])
 
 
-def test_one_run_of_several_that_does_not_train_spoils_the_pass(cli: Cli) -> None:
+def test_one_run_of_several_that_does_not_train_spoils_the_pass(cli: Cli, texts: Texts) -> None:
     for number, log in enumerate((steady_log(FAST), flat_log(), steady_log(FAST), steady_log(FAST))):
         make_run(cli.install, log=log, job_id=str(101 + number))
     (group,) = cli("results", "--group", "--json").data["groups"]
     assert group["verdict"] == "fail"
-    flat = "the loss is 6.958428 for 50 steps in a row, to the last digit"
-    assert group["verdict_text"] == f"fast, but not training: 1 of 4 runs: {flat}"
+    texts(group["verdict_text"])
     assert (len(group["run_ids"]), group["unsuccessful"]) == (3, 1)
 
 
-def test_one_run_of_several_that_meets_nan_spoils_the_pass(cli: Cli) -> None:
+def test_one_run_of_several_that_meets_nan_spoils_the_pass(cli: Cli, texts: Texts) -> None:
     """A crash does not: nobody knows what it would have trained."""
     extra = {True: "", False: "mtp_1 loss: 9.0E+00"}
     nan = "".join(mbridge_line(index, milliseconds=FAST, extra=extra[index == 20]) for index in range(1, 51))
@@ -256,7 +256,7 @@ def test_one_run_of_several_that_meets_nan_spoils_the_pass(cli: Cli) -> None:
     make_run(cli.install, log=nan, job_id="105")
     (group,) = cli("results", "--group", "--json").data["groups"]
     missing = "no 'mtp_1 loss' is printed at iteration 20, as Megatron does for NaN"
-    assert group["verdict_text"] == f"fast, but not training: 1 of 5 runs: {missing}"
+    texts(group["verdict_text"])
     report = cli.install / "report.xml"
     cli("report", "--junit", str(report))
     assert f'<failure message="fast, but not training: 1 of 5 runs: {missing[:3]}' in report.read_text()
@@ -271,11 +271,11 @@ def test_repeats_show_which_run_is_wrong(cli: Cli) -> None:
     assert [run["verdict"] for run in sorted(runs, key=lambda run: run["job_id"])] == ["pass", "pass", "fail", "pass"]
 
 
-def test_a_run_that_does_not_train_is_no_baseline(cli: Cli) -> None:
+def test_a_run_that_does_not_train_is_no_baseline(cli: Cli, texts: Texts) -> None:
     record = make_run(cli.install, log=flat_log())
     done = cli("baseline", "set", record.paths.run_id)
     assert done.status == 2
-    assert "cannot be a baseline: not training: the loss is 6.958428" in done.err
+    texts(done.err)
 
 
 def test_what_was_kept_says_so_without_the_log(cli: Cli) -> None:
@@ -303,27 +303,27 @@ tests:
 
 
 @pytest.mark.parametrize(
-    ("directed", "said"),
+    "directed",
     [
-        ("diverging", "not training: the loss rises from 7 to"),
-        ("unlike", "not training: the loss ends at 2.776, its repeats' at 6.655"),
+        "diverging",
+        "unlike",
     ],
 )
-def test_a_campaign_fails_where_a_run_does_not_train(site, tmp_path, directed, said):
+def test_a_campaign_fails_where_a_run_does_not_train(site, tmp_path, directed, texts: Texts):
     suite = tmp_path / "one.yaml"
     suite.write_text(SUITE)
     instant.direct("1.2", directed)
     done = site("accept", suite, "--json")
     (item,) = done.data["workloads"]
     assert (done.status, item["verdict"], len(item["runs"])) == (1, "fail", 3)
-    assert said in item["text"]
+    texts(item["text"])
 
 
-def test_without_a_reference_it_fails_all_the_same(cli: Cli, tmp_path: Path) -> None:
+def test_without_a_reference_it_fails_all_the_same(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     make_run(cli.install, log=flat_log(), variables=PUBLISHED | {"JOB_TOTAL_GPUS": "1024", "FORCE": "true"})
     (run,) = cli("results", "--json").data["runs"]
     assert (run["verdict"], run["reference"]) == ("fail", None)
-    assert run["verdict_text"].startswith("not training: ")
+    texts(run["verdict_text"])
     asked = [word for form in ("html", "markdown", "junit") for word in (f"--{form}", str(tmp_path / form))]
     assert cli("report", *asked).status == 0
     assert all("not training: " in (tmp_path / form).read_text() for form in ("html", "markdown", "junit"))
@@ -341,9 +341,9 @@ def course(losses: Sequence[float], norms: Sequence[float] | None = None) -> tup
 
 
 @pytest.mark.parametrize("growth", [1.15, 1.3, 2.0])
-def test_a_gradient_norm_that_grows_by_orders_of_magnitude_is_said(growth: float) -> None:
+def test_a_gradient_norm_that_grows_by_orders_of_magnitude_is_said(growth: float, texts: Texts) -> None:
     (text,) = course(falling(), [0.7 * growth**step for step in range(50)])
-    assert text.startswith("the gradient norm grows from ")
+    texts(text)
 
 
 def test_gradient_norms_of_healthy_trainings_are_left_alone() -> None:
@@ -358,22 +358,20 @@ def test_gradient_norms_of_healthy_trainings_are_left_alone() -> None:
 @pytest.mark.parametrize(
     ("at", "value", "named"), [(39, 13.0, True), (39, 3.0, True), (36, 8.0, True), (20, 13.0, False)]
 )
-def test_a_measured_loss_far_from_its_neighbors_is_said(at: int, value: float, named: bool) -> None:
+def test_a_measured_loss_far_from_its_neighbors_is_said(at: int, value: float, named: bool, texts: Texts) -> None:
     losses = falling()
     losses[at] = value
     found = course(losses)
     assert bool(found) is named
     if named:
-        assert f"{value:.4g} at iteration {at + 1}" in found[0]
+        texts(found[0])
 
 
-def test_of_several_far_losses_the_farthest_is_named_whether_it_is_high_or_low() -> None:
+def test_of_several_far_losses_the_farthest_is_named_whether_it_is_high_or_low(texts: Texts) -> None:
     losses = falling(noise=0.0)
     losses[36], losses[40] = 9.0, 1.0
     (text,) = course(losses)
-    assert text == (
-        "the loss jumps in 2 of 10 measured steps (iteration 37, 41): 1 at iteration 41, about 6.295 around it"
-    )
+    texts(text)
 
 
 def test_losses_of_healthy_trainings_are_not_far_from_their_neighbors() -> None:
@@ -392,14 +390,14 @@ def test_a_balancing_loss_below_zero_is_no_training() -> None:
     assert sense(iterations) == ("load_balancing_loss is negative in 30 of 50 records (-0.012 at iteration 21)",)
 
 
-def test_skipped_steps_are_counted_within_records_of_several() -> None:
+def test_skipped_steps_are_counted_within_records_of_several(texts: Texts) -> None:
     records = [Iteration(at, 50, 1.0, loss=9.0 - at / 50, grad_norm=1.0, skipped=8) for at in range(10, 51, 10)]
-    assert "the optimizer skipped 40 of 50 steps" in training_of(records).faults
+    texts("\n".join(training_of(records).faults))
     few = [item._replace(skipped=int(item.index < 25)) for item in records]
     assert training_of(few).faults == (), "2 of 50 are accidents, 2 of 5 would be none"
 
 
-def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: Path) -> None:
+def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     def results(log: str) -> tuple[dict[str, Any], str]:
         (tmp_path / "log-x.out").write_text(log)
         printed = cli("results", str(tmp_path / "log-x.out"), "--runs", COLUMNS="200")
@@ -414,7 +412,7 @@ def test_a_log_that_llmb_did_not_make_is_looked_at_as_well(cli: Cli, tmp_path: P
     skipping = [mbridge_line(n, loss=None, skipped=1) if not 35 <= n <= 44 else lines[n - 1] for n in range(1, 51)]
     odd, screen = results("".join(skipping))
     assert odd["not_training"] == ["the optimizer skipped 40 of 50 steps"]
-    assert "the optimizer skipped 40 of 50 steps" in screen
+    texts(screen, about="- x")
 
 
 def test_a_fall_goes_on_to_the_last_step() -> None:

@@ -18,6 +18,7 @@ from llmb_install.bootstrap import bootstrap
 from llmb_install.parts.image import Image
 from llmb_run.main import main
 from support.other_user import OTHER
+from support.texts import Texts
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give away files: run tests/run as root")
 
@@ -39,15 +40,18 @@ def test_what_anybody_may_write_is_not_trusted(tmp_path: Path, folder_mode: int,
     assert why_not_trusted(tmp_path, "file") == why
 
 
-def test_nor_is_what_belongs_to_another_user_or_is_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_is_what_belongs_to_another_user_or_is_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts
+) -> None:
     (tmp_path / "folder").mkdir()
-    assert why_not_trusted(tmp_path, "folder") == "it is not a regular file"
-    assert why_not_trusted(tmp_path, "none") == "it cannot be opened: No such file or directory"
+    no_file = why_not_trusted(tmp_path, "folder")
+    texts(no_file)
+    texts(why_not_trusted(tmp_path, "none"))
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", 4_000_001, -1)
-        assert why_not_trusted(tmp_path, "folder") == "it belongs to user 4000001"
+        assert why_not_trusted(tmp_path, "folder") not in ("", no_file)
         monkeypatch.setattr(files, "me", lambda: 4_000_001)
-        assert why_not_trusted(tmp_path, "folder") == "it is not a regular file", "root is trusted"
+        assert why_not_trusted(tmp_path, "folder") == no_file, "root is trusted"
 
 
 @pytest.fixture
@@ -60,44 +64,43 @@ def install(tmp_path: Path) -> Path:
 
 
 @as_root
-def test_a_foreign_configuration_decides_nothing(install: Path) -> None:
+def test_a_foreign_configuration_decides_nothing(install: Path, texts: Texts) -> None:
     os.chown(install / "cluster_config.yaml", OTHER, -1)
-    with pytest.raises(ConfigError, match=f"cluster_config.yaml is not read: it belongs to user {OTHER}") as caught:
+    with texts.raises(ConfigError) as caught:
         load_cluster_config(install)
-    assert caught.value.remedy.startswith("only files of root that not everybody can write to are trusted here")
     assert caught.value.code == "not-trusted"
 
 
 @as_root
-@pytest.mark.parametrize(("what", "said"), [(ANSWERS_FILE, "it"), (Path(".llmb"), "the folder")])
-def test_planted_answers_are_refused_before_anything_is_started(install, what, said, capsys):
+@pytest.mark.parametrize("what", [ANSWERS_FILE, Path(".llmb")])
+def test_planted_answers_are_refused_before_anything_is_started(install, what, capsys, texts: Texts):
     os.chown(install / what, OTHER, -1)
-    with pytest.raises(ConfigError, match=f"answers.yaml is not read: {said} belongs to user {OTHER}"):
+    with texts.raises(ConfigError):
         stored_answers(install)
     clone = Path(__file__).resolve().parents[2]
     assert bootstrap(clone, ["update", "--install-path", str(install)]) == 2
-    assert f"{said} belongs to user {OTHER}" in capsys.readouterr().err
+    texts(capsys.readouterr().err)
 
 
 @as_root
-def test_the_administrator_who_owns_the_installation_has_the_say_there(install, monkeypatch):
+def test_the_administrator_who_owns_the_installation_has_the_say_there(install, monkeypatch, texts: Texts):
     monkeypatch.setattr(files, "me", lambda: OTHER + 1)
     for path in (install, install / ".llmb", install / "cluster_config.yaml", install / ANSWERS_FILE):
         os.chown(path, OTHER, -1)
     assert load_cluster_config(install).environment
-    with pytest.raises(ConfigError, match="cluster_type"):
+    with texts.raises(ConfigError):
         stored_answers(install)
     os.chown(install / "cluster_config.yaml", OTHER + 2, -1)
-    with pytest.raises(ConfigError, match="not read"):
+    with texts.raises(ConfigError):
         load_cluster_config(install)
 
 
-def test_what_everybody_can_write_is_refused_and_what_a_group_can_is_not(install: Path) -> None:
+def test_what_everybody_can_write_is_refused_and_what_a_group_can_is_not(install: Path, texts: Texts) -> None:
     config = install / "cluster_config.yaml"
     config.chmod(0o664)
     assert load_cluster_config(install).environment
     config.chmod(0o666)
-    with pytest.raises(ConfigError, match="it is world-writable") as caught:
+    with texts.raises(ConfigError) as caught:
         load_cluster_config(install)
     assert "chmod o-w" in caught.value.remedy
 
@@ -107,34 +110,34 @@ def image(install: Path, folder: Path) -> Image:
 
 
 @as_root
-def test_images_are_not_taken_from_somebodys_home(install: Path, tmp_path: Path) -> None:
+def test_images_are_not_taken_from_somebodys_home(install: Path, tmp_path: Path, texts: Texts) -> None:
     home = tmp_path / "home"
     home.mkdir()
     (home / "a.sqsh").touch()
     (install / "images").symlink_to(home)
     assert not image(install, install / "images").is_complete(), "our own home: there is no receipt"
     os.chown(home, OTHER, -1)
-    with pytest.raises(ConfigError, match=f"a.sqsh.*{home}.*: the folder belongs to user {OTHER}") as caught:
+    with texts.raises(ConfigError) as caught:
         image(install, install / "images").is_complete()
     assert "--image-folder" in caught.value.remedy
     assert not image(install, home).is_complete(), "a folder that the settings name"
 
 
 @as_root
-def test_a_named_image_folder_is_its_groups_where_the_group_may_write(install, tmp_path, monkeypatch):
+def test_a_named_image_folder_is_its_groups_where_the_group_may_write(install, tmp_path, monkeypatch, texts: Texts):
     shared, file = tmp_path / "shared", tmp_path / "shared" / "a.sqsh"
     shared.mkdir()
     file.touch()
     os.chown(shared, 0, 4_000_007)
     os.chown(file, OTHER, -1)
     shared.chmod(0o2775)
-    with pytest.raises(ConfigError, match="it belongs to"):
+    with texts.raises(ConfigError):
         require_trusted(file, install, shared)
     monkeypatch.setattr(files.pwd, "getpwuid", lambda user: SimpleNamespace(pw_name="guest", pw_gid=4_000_001))
     monkeypatch.setattr(files.os, "getgrouplist", lambda name, group: [4_000_007])
     require_trusted(file, install, shared)
     shared.chmod(0o2755)
-    with pytest.raises(ConfigError, match="it belongs to"):
+    with texts.raises(ConfigError):
         require_trusted(file, install, shared)
 
 
@@ -143,11 +146,11 @@ def test_what_is_missing_or_no_file_is_for_the_reader_to_say(install: Path) -> N
     require_trusted(install / ".llmb", install)
 
 
-def test_links_in_a_circle_are_left_to_whoever_reads(tmp_path: Path) -> None:
+def test_links_in_a_circle_are_left_to_whoever_reads(tmp_path: Path, texts: Texts) -> None:
     (tmp_path / "cluster_config.yaml").symlink_to("other")
     (tmp_path / "other").symlink_to("cluster_config.yaml")
     require_trusted(tmp_path / "cluster_config.yaml", tmp_path)
-    with pytest.raises(ConfigError, match=r"cluster_config\.yaml: Too many levels of symbolic links"):
+    with texts.raises(ConfigError):
         load_cluster_config(tmp_path)
 
 
@@ -168,13 +171,12 @@ def test_inside_an_installation_of_ours_it_need_not_be_named(here: Path) -> None
     assert main(["list"]) == 2, "it is read, and wrong"
 
 
-def test_what_everybody_may_write_to_is_not_read(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_everybody_may_write_to_is_not_read(here: Path, capsys: pytest.CaptureFixture[str], texts: Texts) -> None:
     """A cluster_config.yaml in /tmp names the Python that trains, and variables of every job."""
     here.chmod(0o777)
     assert main(["list"]) == 0
     printed = capsys.readouterr().err
-    assert f"{here}/cluster_config.yaml is not read: the folder is world-writable" in printed
-    assert f"export LLMB_INSTALL={here}" in printed
+    texts(printed, about="is not read")
     assert find_install({"LLMB_INSTALL": str(here)}, here) == here, "named, it is meant"
     here.chmod(0o755)
     (here / "cluster_config.yaml").chmod(0o666)
@@ -199,7 +201,9 @@ def test_only_a_plain_file_counts(here: Path, kind: str) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user: run tests/run as root")
 @pytest.mark.parametrize("what", ["folder", "file"])
-def test_another_users_configuration_is_not_read(here: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+def test_another_users_configuration_is_not_read(
+    here: Path, capsys: pytest.CaptureFixture[str], what: str, texts: Texts
+) -> None:
     os.chown(here if what == "folder" else here / "cluster_config.yaml", OTHER, OTHER)
     assert main(["list"]) == 0
-    assert f"belongs to user {OTHER}" in capsys.readouterr().err
+    texts(capsys.readouterr().err, about="is not read")

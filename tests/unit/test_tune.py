@@ -16,6 +16,7 @@ from support import instant
 from support.campaigns import Site
 from support.cli import Cli, Done
 from support.crashes import run_and_crash
+from support.texts import Texts
 
 JOB = ("tune", "-w", "pretrain_llama3.1", "-s", "smoke", "--dtype", "bf16", "--scale", "1")
 TUNE = (*JOB, "--env", "STEP_MS=100", "--only", "--vary", "STEP_MS=120,100,91,97")
@@ -29,7 +30,7 @@ def titles(done: Done) -> dict[str, Any]:
     return {item["title"]: item for item in done.data["arms"]}
 
 
-def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> None:
+def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site, texts: Texts) -> None:
     done = site(*TUNE, "--json")
     data = done.data
     assert (done.status, data["ended"], data["winner"]["changes"]) == (0, "found", {"STEP_MS": "91"}), done.err
@@ -44,12 +45,12 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
 
     again = site(*TUNE)
     assert (again.status, len(instant.accepted())) == (0, len(keys))
-    assert "this campaign is over" in again.err
+    texts(again.err, about="campaign is over")
     assert data["winner"]["command"] in again.out
     assert data["next"].startswith("next: llmb-run baseline set ")
 
     assert data["baseline"] is None
-    assert "baseline set: " in site(*TUNE, "--set-baseline").out
+    texts(site(*TUNE, "--set-baseline").out, mask=r"[\d.]+ GPU-hours|[0-9a-f]{12}")
     assert site(*shlex.split(data["winner"]["command"])[1:]).status == 0
     later = site("results", "--last", "1", "--json").data["runs"][0]
     assert (later["reference"]["kind"], later["reference"]["source"][:36]) == (
@@ -61,18 +62,15 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site) -> No
     assert len(made.data["baselines"][0]["runs"]) == 6
 
 
-def test_the_plan_is_shown_before_anything_starts(site: Site) -> None:
+def test_the_plan_is_shown_before_anything_starts(site: Site, texts: Texts) -> None:
     done = site(*TUNE, "--dry-run", "--json")
     space = done.data["space"]
     assert (done.status, instant.accepted(), space["candidates"], space["trials"]) == (0, [], 3, 10)
     assert not (site.install / "campaigns").exists()
     text = site(*TUNE, "--dry-run", "--budget", "3").out
-    assert "settings: STEP_MS 120/100/91/97" in text
-    assert "candidates: 3, all that can run of 4 combinations" in text
-    assert "10 trials of 20 steps, then 12 to 48 whole runs; GPU-hours are known after the base's first run" in text
-    assert "budget 3 GPU-hours" in text
+    texts(text)
     text = site(*JOB, "--only", "--vary", "mbs=1;rm,2", "--dry-run").out
-    assert "for example mbs=1;rm: MBS=1;rm is not a positive whole number" in text
+    texts(text)
 
 
 def test_a_single_value_fixes_a_setting(site: Site) -> None:
@@ -85,7 +83,7 @@ def test_a_single_value_fixes_a_setting(site: Site) -> None:
     assert all("--set mbs=2" in command for command in others)
 
 
-def test_a_large_space_is_sampled_evenly_and_the_same_each_time(site: Site) -> None:
+def test_a_large_space_is_sampled_evenly_and_the_same_each_time(site: Site, texts: Texts) -> None:
     values = ",".join(str(ms) for ms in range(101, 251))
     words = (*JOB, "--env", "STEP_MS=100", "--only", "--vary", f"STEP_MS={values}", "--dry-run", "--json")
     space = site(*words).data["space"]
@@ -93,10 +91,10 @@ def test_a_large_space_is_sampled_evenly_and_the_same_each_time(site: Site) -> N
     tried = [int(command.rpartition("STEP_MS=")[2]) for command in space["first"][1:]]
     assert tried != sorted(tried), "they are drawn"
     assert site(*words).data["space"] == space
-    assert "candidates: 60, an even sample of 150 combinations: 60 were looked at" in site(*words[:-1]).out
+    texts(site(*words[:-1]).out, about="candidates")
 
 
-def test_out_of_memory_and_failures_are_outcomes(site: Site) -> None:
+def test_out_of_memory_and_failures_are_outcomes(site: Site, texts: Texts) -> None:
     instant.direct("3.1", "FAILED", MEMORY)
     instant.direct("2.1", "FAILED", "ValueError: no")
     instant.direct("2.2", "FAILED", "ValueError: no")
@@ -104,11 +102,11 @@ def test_out_of_memory_and_failures_are_outcomes(site: Site) -> None:
     assert (done.status, done.data["winner"]["changes"]) == (0, {"STEP_MS": "97"}), done.err
     assert (titles(done)["STEP_MS=91"]["what"], titles(done)["STEP_MS=91"]["runs"]) == ("out of memory", 1)
     assert (titles(done)["STEP_MS=120"]["what"][:14], titles(done)["STEP_MS=120"]["runs"]) == ("crashed twice:", 2)
-    assert "ValueError: no" in titles(done)["STEP_MS=120"]["what"]
+    texts(titles(done)["STEP_MS=120"]["what"])
     (crashed,) = done.data["crashed"]
     assert (crashed["title"], crashed["ratio"]) == ("STEP_MS=120", None)
     out = site(*TUNE).out
-    assert f"STEP_MS=120 crashed before it had a step time and is out: llmb-run why {crashed['run_id']}" in out
+    texts(out, mask=r"[\d.]+ GPU-hours")
 
 
 @pytest.mark.parametrize("attempt", ["1", "2", "3001", "3004"])
@@ -135,12 +133,12 @@ def test_who_led_and_crashed_twice_is_named(site: Site) -> None:
     assert re.search(rf"STEP_MS=91 led with -[89]\.\d% a step and crashed twice: llmb-run why {crashed['run_id']}", out)
 
 
-def test_who_does_other_work_wins_nothing(site: Site) -> None:
+def test_who_does_other_work_wins_nothing(site: Site, texts: Texts) -> None:
     for number in range(1, 4):
         instant.direct(f"3.{number}", "unlike")
     done = site(*TUNE, "--json")
     assert done.data["winner"]["changes"] == {"STEP_MS": "97"}, done.err
-    assert titles(done)["STEP_MS=91"]["what"].startswith("other work than the base: its loss is ")
+    texts(titles(done)["STEP_MS=91"]["what"])
 
 
 def test_a_run_that_a_node_ended_is_tried_again(site: Site) -> None:
@@ -161,13 +159,13 @@ def test_runs_that_somebody_cancelled_say_nothing(site: Site) -> None:
     assert {trial["configuration"] for trial in done.data["trials"][:5]} == {"base"}
 
 
-def test_where_nothing_is_faster_the_base_stays(site: Site) -> None:
+def test_where_nothing_is_faster_the_base_stays(site: Site, texts: Texts) -> None:
     done = site(*(word.replace("91,97", "104,109") for word in TUNE), "--json")
     assert (done.status, done.data["ended"], done.data["winner"]["title"]) == (0, "nothing faster", "base")
     assert done.data["conclusion"].startswith("keep the base: nothing tried is faster; the best")
     assert [trial["full"] for trial in done.data["trials"]].count(True) == 0, "there is nothing to prove"
     again = site(*(word.replace("91,97", "104,109") for word in TUNE), "--set-baseline")
-    assert "no baseline set: nothing proved faster" in again.err
+    texts(again.err, about="baseline")
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,6 @@ def test_a_base_that_fails_more_often_than_it_runs_ends_the_tuning(
     runs = [trial for trial in done.data["trials"] if trial["configuration"] == "base"]
     assert (done.status, done.data["ended"], len(runs)) == (1, "base failed", max(failing))
     what = "out of memory" if how == MEMORY else "ValueError: no"
-    assert "the base itself does not run: " in done.data["conclusion"]
     assert what in done.data["conclusion"]
     assert done.data["next"] == f"next: llmb-run why {runs[-1]['run_id']}"
 
@@ -206,22 +203,22 @@ def test_where_all_others_are_out_of_memory_the_base_stays(site: Site) -> None:
     assert done.data["conclusion"].startswith("keep the base: nothing else tried runs here")
 
 
-def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     monkeypatch.setattr(conduct, "held", lambda record: (record.started, 1.0))
     least = site(*TUNE, "--budget", "3", "--json")
     assert (least.status, least.data["ended"], least.data["spent_hours"]) == (0, "budget", 1)
-    assert "the same command with a larger --budget continues" in least.data["next"]
+    texts(least.data["next"])
     assert site(*TUNE, "--budget", "3").status == 0
     assert len(instant.accepted()) == 1, "it was over"
     # 6 trials of one candidate and the base, and the proof: there is no room for another candidate.
     one = site(*TUNE, "--budget", "19", "--json")
-    assert "the budget of 19 has room for 1 of 3" in one.err
+    texts(one.err, about="has room")
     assert (one.data["ended"], one.data["tried"], one.data["spent_hours"]) == ("budget", 1, 6)
-    assert "the budget had room for 1 of 3 candidates" in one.data["conclusion"]
+    texts(one.data["conclusion"], mask=r"[\d.]+ GPU-hours")
     large = site(*TUNE, "--budget", "60", "--json")
     assert (large.data["ended"], large.data["winner"]["changes"]) == ("found", {"STEP_MS": "91"})
     assert large.data["spent_hours"] <= 60
-    assert "this campaign is over" in site(*TUNE, "--budget", "90").err
+    texts(site(*TUNE, "--budget", "90").err, about="campaign is over")
 
 
 @pytest.mark.parametrize("at", [3, 45, 150])
@@ -233,35 +230,35 @@ def test_killed_at_any_step_and_run_again(site: Site, at: int) -> None:
     assert len(set(keys)) == len(keys) == len(done.data["trials"]), "nothing was run twice"
 
 
-def test_changed_surroundings_are_refused(site: Site) -> None:
+def test_changed_surroundings_are_refused(site: Site, texts: Texts) -> None:
     (instant.folder() / "full").touch()
     assert site(*TUNE).status == 3
     (instant.folder() / "full").unlink()
     done = site(*TUNE, GBS="8")
     assert (done.status, instant.accepted()) == (2, [])
-    assert "base: gbs: 4 -> 8" in done.err
+    texts(done.err.partition("error: ")[2])
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        (("--only",), "--only: nothing to vary"),
-        (("--vary", "mbs"), "--vary 'mbs' is not NAME=VALUE,VALUE"),
-        (("--vary", "mbd=1,2"), "'mbd' cannot be varied (did you mean 'mbs'?)"),
-        (("--only", "--vary", "mbs=3"), "nothing to choose from: none of 1 combination can be run"),
-        (("--only", "--vary", "mbs=1"), "no value differs from the base's own"),
-        (("--budget", "nan"), "'nan' is not a finite number"),
-        (("--budget", "-1"), "--budget"),
-        (("--trial-steps", "50"), "--trial-steps 50: a trial is shorter than a whole run of 50 steps"),
-        (("--max-steps", "20"), "it ends after step 20"),
-        (("--profile",), "profiled, traced or saved"),
-        (("--scale", "1,2"), "--scale 1,2"),
+        ("--only",),
+        ("--vary", "mbs"),
+        ("--vary", "mbd=1,2"),
+        ("--only", "--vary", "mbs=3"),
+        ("--only", "--vary", "mbs=1"),
+        ("--budget", "nan"),
+        ("--budget", "-1"),
+        ("--trial-steps", "50"),
+        ("--max-steps", "20"),
+        ("--profile",),
+        ("--scale", "1,2"),
     ],
 )
-def test_what_cannot_be_tuned_is_said_before_anything_starts(site: Site, words: tuple[str, ...], message: str) -> None:
+def test_what_cannot_be_tuned_is_said_before_anything_starts(site: Site, words: tuple[str, ...], texts: Texts) -> None:
     done = site(*JOB, *words)
     assert (done.status, instant.accepted()) == (2, []), done.out
-    assert message in done.err
+    texts(done.err)
     assert not list(site.install.rglob("campaign.json"))
 
 
@@ -296,7 +293,7 @@ def test_settings_without_a_column_are_in_the_space_where_the_model_and_the_gpus
     assert not {"model.moe_token_dispatcher_type", "ep", "cuda_graph"} & {*dense["values"]}
 
 
-def test_a_tuning_of_an_earlier_release_is_shown_or_begun_anew(site: Site) -> None:
+def test_a_tuning_of_an_earlier_release_is_shown_or_begun_anew(site: Site, texts: Texts) -> None:
     """It searched by predictions: what it kept of each configuration is a point, and what its answer says a bound."""
     assert site(*TUNE).status == 0
     (folder,) = (site.install / "campaigns").glob("tune-*/1")
@@ -309,7 +306,8 @@ def test_a_tuning_of_an_earlier_release_is_shown_or_begun_anew(site: Site) -> No
     earlier = {**found, "schema": 1, "bound": 0.11, "risk": 0.01, "within": 0.02, "conclusion": "as it was said then"}
     (folder / "result.json").write_text(json.dumps(earlier))
     shown = site(*TUNE)
-    assert (shown.status, "as it was said then" in shown.out) == (0, True)
+    assert shown.status == 0
+    texts(shown.out)
     assert site(*TUNE, "--json").data["bound"] == 0.11
 
     (folder / "result.json").unlink()

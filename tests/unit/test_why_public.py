@@ -9,6 +9,7 @@ import pytest
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.lines import parse
 from llmb_common.causes.table import signature_of
+from support.texts import Texts
 
 CASES = Path(__file__).resolve().parents[1] / "data" / "why"
 
@@ -80,13 +81,13 @@ def test_a_job_that_never_began_a_step_does_not_need_more_time() -> None:
     assert cause.peer == "10.9.226.174"
 
 
-def test_a_time_limit_before_the_first_step_is_not_answered_with_more_time(tmp_path: Path) -> None:
+def test_a_time_limit_before_the_first_step_is_not_answered_with_more_time(tmp_path: Path, texts: Texts) -> None:
     log = tmp_path / "log.out"
     log.write_text("slurmstepd: error: *** JOB 4544 ON gpu-1 CANCELLED AT 2026-04-21T17:01:43 DUE TO TIME LIMIT ***\n")
     cause = diagnose_logs([log]).cause
     assert cause is not None
     assert (cause.kind, cause.step) == ("time-limit", None)
-    assert "first step" in cause.what
+    texts(cause.what)
     assert "TIME_LIMIT" not in cause.remedy
 
 

@@ -27,6 +27,7 @@ from llmb_install.answers.checks import check
 from llmb_install.commands.doctor import doctor
 from llmb_run.starting.command_line import check_job_variable
 from support.golden import GOLDEN
+from support.texts import Texts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {load_recipe(ROOT / name).workload: load_recipe(ROOT / name) for name in ("grok1",)}
@@ -66,18 +67,22 @@ def answers(**changes: str) -> dict[str, object]:
 @pytest.mark.parametrize("name", NO_NAMES)
 def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
     for key in ("account", "gpu_partition", "cpu_partition"):
-        with pytest.raises(ConfigError, match=rf"cluster_config.yaml:1: slurm.{key}"):
+        with pytest.raises(ConfigError) as in_file:
             config(tmp_path, f"slurm: {{{key}: {quoted(name)}}}")
-        with pytest.raises(RequestError, match=f"{key} is .*, which is not a valid name in Slurm"):
+        assert f"slurm.{key}" in in_file.value.message
+        with pytest.raises(RequestError) as answered:
             check(answers(**{key: name}), RECIPES)
+        assert key in answered.value.message
     for variable in ("SBATCH_ACCOUNT", "SBATCH_PARTITION"):
         if name == name.strip():
-            with pytest.raises(RequestError, match=variable):
+            with pytest.raises(RequestError) as requested:
                 read_request({variable: name})
+            assert requested.value.field == variable
     for flag in ("account", "gpu_partition"):
         asked = argparse.Namespace(**{"account": None, "gpu_partition": None, "verbose": False, flag: name})
-        with pytest.raises(RequestError, match=f"--{flag.replace('_', '-')} .* is not a valid name in Slurm"):
+        with pytest.raises(RequestError) as given:
             doctor(asked, ROOT, tmp_path / "none")
+        assert f"--{flag.replace('_', '-')}" in given.value.message
 
 
 @pytest.mark.parametrize(
@@ -87,7 +92,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
 )
 @pytest.mark.parametrize("value", ["/a\\nTASK\\ntouch evil", "/a\\r", "\\x7f/a", "/a\\n"])
 def test_every_text_of_the_sites_file_is_one_line(tmp_path: Path, key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match="contains a line break or a control character") as caught:
+    with pytest.raises(ConfigError) as caught:
         config(tmp_path, key.format(f'"{value}"'))
     name = re.findall(r"[a-z_]{2,}", key)
     assert ".".join(name[: 2 if name[0] in ("slurm", "engine") else 1]) in caught.value.message
@@ -104,10 +109,12 @@ def test_lines_hold_any_other_text() -> None:
     "name", ["A;touch x", "A B", "1A", "", "Ü", "A-B", "A\n", "A=B", "BASHOPTS", "UID", "IFS", "_"]
 )
 def test_a_variable_that_would_break_the_script_is_refused_everywhere(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match="environment: "):
+    with pytest.raises(ConfigError) as in_file:
         config(tmp_path, f"environment: {{{quoted(name)}: x}}")
-    with pytest.raises(RequestError, match="--env: "):
+    assert "environment" in in_file.value.message
+    with pytest.raises(RequestError) as given:
         check_job_variable(name, "x", "--env")
+    assert given.value.message.startswith("--env")
 
 
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "http_proxy", "no_proxy", "MyVar", "PATH2", "OMP_NUM_THREADS", "X"])
@@ -116,7 +123,7 @@ def test_ordinary_variables_are_taken(tmp_path: Path, name: str) -> None:
     check_job_variable(name, "x", "--env")
 
 
-def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
+def test_no_variable_of_the_job_scripts_can_be_set_from_outside(texts: Texts) -> None:
     """Every variable that the scripts assign, except those a job may bring along."""
     text = (GOLDEN / "scripts" / "reference.sbatch").read_text()
     for path in sorted(GOLDEN.glob("scripts/switches/*.txt")):  # their heads, and their differences from the reference
@@ -128,8 +135,8 @@ def test_no_variable_of_the_job_scripts_can_be_set_from_outside() -> None:
     names = assigned - (exported - {"MASTER_ADDR"}) - {"PYTHONPATH", "LC_ALL"}  # the last one for a single command
     assert {"log", "step", "prefix", "master", "LLMB_RUN_DIR", "LLMB_EXPERIMENT", "MASTER_ADDR"} <= names
     assert [name for name in sorted(names) if not job_variable_problem(name, "x")] == []
-    assert job_variable_problem("LLMB_RESUME", "1") == "LLMB_RESUME is set by the job script"
-    assert job_variable_problem("SECONDS", "1").startswith("SECONDS is reserved by bash")
+    texts(job_variable_problem("LLMB_RESUME", "1"))
+    texts(job_variable_problem("SECONDS", "1"))
 
 
 BASH = """BASHOPTS BASH_VERSINFO EUID PPID SHELLOPTS UID IFS SECONDS GROUPS DIRSTACK BASHPID BASH_ENV BASH_REMATCH
@@ -138,7 +145,7 @@ FUNCNAME LINENO OPTIND PIPESTATUS RANDOM _"""
 
 @pytest.mark.parametrize("name", BASH.split())
 def test_variables_that_bash_keeps_itself_cannot_be_set(name: str) -> None:
-    assert job_variable_problem(name, "1") == f"{name} is reserved by bash, which runs the job script"
+    assert job_variable_problem(name, "1").startswith(f"{name} ")
 
 
 def test_names_of_experiments_and_nodes() -> None:
@@ -149,8 +156,8 @@ def test_names_of_experiments_and_nodes() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\nb", "\x00", "\udc80"])
-def test_a_value_of_several_lines_is_refused(value: str) -> None:
-    with pytest.raises(LLMBError, match=r"--env: A (contains|is not)"):
+def test_a_value_of_several_lines_is_refused(value: str, texts: Texts) -> None:
+    with texts.raises(LLMBError):
         check_job_variable("A", value, "--env")
 
 
@@ -164,17 +171,18 @@ def test_what_each_runtime_can_mount() -> None:
 
 
 @pytest.mark.parametrize("mount", ["data", "/a:b", "/a:/b:ro:x", "/a:/b:$(x)", "/a:/b:", ":/a", "/a:/b:ro nosuid"])
-def test_text_that_is_not_a_mount_is_refused_everywhere(tmp_path: Path, mount: str) -> None:
-    with pytest.raises(ConfigError, match="is not a mount"):
+def test_text_that_is_not_a_mount_is_refused_everywhere(tmp_path: Path, mount: str, texts: Texts) -> None:
+    with pytest.raises(ConfigError) as in_file:
         config(tmp_path, f"mounts: [{quoted(mount)}]")
-    with pytest.raises(RequestError, match="is not a mount"):
+    assert "mounts" in in_file.value.message
+    with texts.raises(RequestError):
         read_request({"RUN_CONF_MOUNTS": f"/x,{mount}"})
 
 
-def test_mounts_in_all_their_forms(tmp_path: Path) -> None:
+def test_mounts_in_all_their_forms(tmp_path: Path, texts: Texts) -> None:
     mounts = ("/a", "/a:/b c", "/a:/b:ro", "/a:/b:ro+nosuid", "/a:/b:x-create=dir")
     assert read_request({"RUN_CONF_MOUNTS": ", ".join(mounts)}).mounts == mounts
-    with pytest.raises(ConfigError, match="is not a mount"):
+    with texts.raises(ConfigError):
         config(tmp_path, "mounts: ['/a,b:/c']")
 
 
@@ -187,8 +195,8 @@ def test_gres_types(text: str, kind: str | None) -> None:
 
 
 @pytest.mark.parametrize("text", ["a:b:8", "-x:8", "gpu::8", "a;b:8", "8:gpu", "0", "gpu:a$b:8"])
-def test_what_is_no_gres(text: str) -> None:
-    with pytest.raises(RequestError, match="does not contain a number of GPUs"):
+def test_what_is_no_gres(text: str, texts: Texts) -> None:
+    with texts.raises(RequestError):
         read_request({"SBATCH_GPUS_PER_NODE": text})
 
 

@@ -16,6 +16,7 @@ from llmb_install.options import COMMANDS
 from llmb_run.app import VerbCommand, app
 from support.cli import Cli
 from support.runs import make_run, steady_log
+from support.texts import Texts
 
 NOT_UTF8 = os.fsdecode(b"x\xff")
 GOOD = {"vary": "tp=1,2", "workload": "grok1", "file": "tasks.yaml", "suite": "smoke", "hosts": "n1"}
@@ -100,85 +101,84 @@ NEEDED = {"add": ["x"], "adopt": ["x"], "remove": ["x"], "bundle": ["--to", "x"]
 @pytest.mark.parametrize(
     "words", [("results", "--format", "csv"), ("report", "--html", "-"), ("report", "--junit", "-")]
 )
-def test_one_output_at_a_time(cli: Cli, words: Words) -> None:
+def test_one_output_at_a_time(cli: Cli, words: Words, texts: Texts) -> None:
     message = cli(*words, "--json").envelope["error"]["message"]
-    assert message == f"--json and {words[1]} {words[2]} cannot be combined"
+    texts(message)
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
+    "words",
     [
-        (("--exclude", "n[1-"), "--exclude: 'n[1-' is not a host list"),
-        (("--nodelist", "n1 n[2"), "--nodelist: 'n1 n[2' is not a host list"),
-        (("--scale", "all,8"), "--scale all,8: all includes the others"),
+        ("--exclude", "n[1-"),
+        ("--nodelist", "n1 n[2"),
+        ("--scale", "all,8"),
     ],
 )
-def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: Words, message: str) -> None:
+def test_what_slurm_would_refuse_and_what_would_have_no_effect(cli: Cli, words: Words, texts: Texts) -> None:
     done = cli("submit", "-w", "grok1", *words, GPU_TYPE="h100", DRY_RUN="true")
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"error: {message}")
+    texts(done.err)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message", "remedy"),
+    "arguments",
     [
-        (["cancel"], "name the runs to cancel, or give --all", "llmb-run jobs --live shows them"),
-        (["results", "--window", "9-1"], "--window 9-1 is not a range", "give the first and the last iteration"),
-        (["jobs", "--scale", "many"], "--scale many is not a number of GPUs", "for example --scale 128"),
-        (["jobs", "--state", "runing"], "--state runing is unknown (did you mean 'RUNNING'?)", "one of "),
-        (["jobs", "--since", "soon"], "--since soon is not a time span", "a number and s, m, h, d or w"),
-        (["list", "--gpu-type", "h1000"], "--gpu-type h1000 is unknown (did you mean 'h100'?)", "one of "),
-        (["wait", "--timeout", "90"], "--timeout 90 is not a time span", "a number and s, m, h, d or w"),
-        (["show"], "no run has been recorded yet", "llmb-run single starts one"),
-        (["baseline", "remove", "123"], "no baseline 123", "llmb-run baseline list shows the keys"),
-        (["single", "-w", "grok1", "--scale", "128,256"], "--scale 128,256: this is about one job", "llmb-run submit"),
-        (["single", "-w", "grok1", "--env", "A"], "--env 'A' is not NAME=VALUE", "--env NCCL_DEBUG=INFO"),
-        (["single", "-w", "grok1", "--env", "HF_TOKEN=a"], "--env: HF_TOKEN looks like a secret", "export HF_TOKEN"),
-        (["single", "-w", "grok1", "--env", "PATH=a"], "--env: PATH cannot be set for a job", "export it before"),
-        (["single", "-w", "grok1", "--env", "LLMB_X=a"], "--env: LLMB_X cannot be set for a job", "export it before"),
-        (["single", "-w", "grok1", "--env", "A=b\nc"], "--env 'A=b\\nc' contains a line break", "on one line"),
-        (["single", "-w", "grok1", "--set", "tp"], "--set 'tp' is not COLUMN=VALUE", "--set tp=4"),
-        (["single", "-w", "grok1", "--set", "tpp=1"], "--set: no column 'tpp' (did you mean 'tp'?)", "one of tp, pp"),
-        (["single", "-w", "grok1", "--set", "MAX_STEPS=5"], "--set: no column 'MAX_STEPS'", "--env MAX_STEPS=5"),
-        (["single", "-w", "grok1", "--slurm-arg", "a;b"], "--slurm-arg 'a;b' contains a semicolon", "one option at"),
-        (["submit", "-w", "grok1", "--nodelist", " "], "--nodelist is empty", "give it a value"),
-        (["submit", "-w", "grok1", "--nodelist", "a;b"], "--nodelist 'a;b' is not a valid value", "--nodelist n1,n2"),
-        (["single", "-w", "grok2"], "no workload 'grok2'", "llmb-run list shows their sizes"),
+        ["cancel"],
+        ["results", "--window", "9-1"],
+        ["jobs", "--scale", "many"],
+        ["jobs", "--state", "runing"],
+        ["jobs", "--since", "soon"],
+        ["list", "--gpu-type", "h1000"],
+        ["wait", "--timeout", "90"],
+        ["show"],
+        ["baseline", "remove", "123"],
+        ["single", "-w", "grok1", "--scale", "128,256"],
+        ["single", "-w", "grok1", "--env", "A"],
+        ["single", "-w", "grok1", "--env", "HF_TOKEN=a"],
+        ["single", "-w", "grok1", "--env", "PATH=a"],
+        ["single", "-w", "grok1", "--env", "LLMB_X=a"],
+        ["single", "-w", "grok1", "--env", "A=b\nc"],
+        ["single", "-w", "grok1", "--set", "tp"],
+        ["single", "-w", "grok1", "--set", "tpp=1"],
+        ["single", "-w", "grok1", "--set", "MAX_STEPS=5"],
+        ["single", "-w", "grok1", "--slurm-arg", "a;b"],
+        ["submit", "-w", "grok1", "--nodelist", " "],
+        ["submit", "-w", "grok1", "--nodelist", "a;b"],
+        ["single", "-w", "grok2"],
     ],
 )
-def test_a_refusal_says_what_to_do(cli: Cli, arguments: list[str], message: str, remedy: str) -> None:
+def test_a_refusal_says_what_to_do(cli: Cli, arguments: list[str], texts: Texts) -> None:
     done = cli(*arguments)
     assert (done.status, done.out) == (2, "")
-    assert done.err.startswith(f"error: {message}")
-    assert remedy in done.err.partition("\n  -> ")[2]
+    texts(done.err)
 
 
 @pytest.mark.parametrize("words", [("jobs",), ("list",), ("single", "-w", "grok1", "--dry-run"), ("exclude", "list")])
 @pytest.mark.parametrize(
-    ("install", "message"),
-    [("~nosuch/x", "LLMB_INSTALL=~nosuch/x: there is no"), (NOT_UTF8, "LLMB_INSTALL 'x\\udcff' is not UTF-8")],
+    "install",
+    ["~nosuch/x", NOT_UTF8],
 )
-def test_an_installation_that_cannot_be(cli: Cli, words: Words, install: str, message: str) -> None:
+def test_an_installation_that_cannot_be(cli: Cli, words: Words, install: str, texts: Texts) -> None:
     done = cli(*words, LLMB_INSTALL=install)
     assert (done.status, done.out) == (2, "")
-    assert message in done.err
+    texts(done.err)
 
 
-def test_a_home_that_is_not_there_is_told_by_the_installer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_home_that_is_not_there_is_told_by_the_installer(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     for flags in (["--install-path", "~nosuch"], []):
         monkeypatch.setenv("LLMB_INSTALL", "~nosuch/x")
-        with pytest.raises(RequestError, match=r"(--install-path |LLMB_INSTALL=)~nosuch.*: there is no such home"):
+        with texts.raises(RequestError):
             arguments.install_path(arguments.parse(["verify", *flags], by_click.read), Path("/clone"))
 
 
-def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_search_says_where(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
     assert "searching" not in cli("results", tmp_path).err
     monkeypatch.setattr(measuring, "SILENT_SECONDS", -1.0)
     said = cli("results", tmp_path)
     assert said.err.count(f"searching {tmp_path} for runs") == 1
-    assert "no run and no log" in said.err
+    texts(said.err)
 
 
 ANYTHING = {
