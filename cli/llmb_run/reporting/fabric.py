@@ -74,7 +74,7 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
     """Lines on the first findings of a measurement but for those that its answer names, then what to do about them."""
     shown = verdict.findings[:_MOST_FINDINGS]
-    said = [f"{finding.level}: {finding.what}" for finding in shown if finding.what not in verdict.answer]
+    said = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
     said += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
     return tuple(said)
 
