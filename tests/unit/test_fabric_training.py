@@ -74,6 +74,12 @@ def test_a_slower_node_explains_the_runs_that_it_was_in() -> None:
     assert said.level == "warn"
 
 
+def test_each_of_two_slow_nodes_is_found() -> None:
+    other = [(1.25, f"n9 n{number}") for number in range(2, 7)]
+    heard = witnesses(["n1", "n9"], runs(*other, *WITH_N1, *WITHOUT))
+    assert [(heard[node].says, heard[node].together) for node in ("n1", "n9")] == [("slower", ())] * 2
+
+
 def test_runs_that_are_not_slower_are_said() -> None:
     equal = [(1.0, f"n1 n{number}") for number in range(2, 8)]
     said = finding(runs(*equal, *WITHOUT, *WITHOUT))
