@@ -23,11 +23,10 @@ from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.structs import from_plain
-from llmb_common.health.ask import DAYS, Health
+from llmb_common.health.ask import DAYS, Health, exclude_unfit
 from llmb_common.health.verdicts import Fabric
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.workspace import Workspace
-from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_run.acceptance.health import HEALTH, after_runs, fabric_of, slow_nodes
 from llmb_run.acceptance.outcome import (
     STATUS,
@@ -271,8 +270,8 @@ def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
     Raises:
         RecordError: the list cannot be read or written
     """
+    exclude_unfit(workspace.require_install(), slow)
     for node, why in slow.items():
-        exclude_nodes(workspace.require_install(), node, f"health: {why}", days=DAYS)
         notice(f"{node} is excluded for {DAYS:g} days: {why}")
 
 
