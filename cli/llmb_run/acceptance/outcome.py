@@ -182,7 +182,9 @@ def conclusion(
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _whole(workloads, main)
     if slow_nodes and ends != "under way":
-        ends, why = "not accepted", f"slow in the fabric and in training: {compress(sorted(slow_nodes))}; {why}"
+        named = compress(sorted(slow_nodes))
+        ends = "not accepted"
+        why = f"slow in the fabric and in training, and excluded now (--again judges the rest): {named}; {why}"
     indication = any(item["indication"] for item in main)
     accepted = None if ends == "under way" else ends == "accepted"
     if evening and ends == "accepted":

@@ -56,7 +56,7 @@ def _words(witness: Witness) -> str:
     slower = f"{percent(witness.share)} slower than {others} without"
     if witness.together:
         return f"{runs} with it and {compress(witness.together)} are {slower}, which of them it is they do not tell"
-    return f"and {runs} with it are {slower} it"
+    return f"{runs} with it are {slower} it"
 
 
 def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
