@@ -23,7 +23,7 @@ def fabric_text(fabric: Fabric) -> str:
     verdict = fabric.verdict
     of_all = [item for item in verdict.findings if not item.hosts or item.level == "note"]
     lines = [verdict.answer]
-    lines += [f"{item.level}: {item.what}" for item in of_all if item.what not in verdict.answer]
+    lines += [f"{item.level}: {item.said}" for item in of_all if item.said not in verdict.answer]
     lines += [verdict.coarseness] if verdict.coarseness else []
     measured = table(list(MEASURED), measured_rows(fabric), list(MEASURED[2:]))
     parts = ["".join(f"{line}\n" for line in lines), measured, _sizes(fabric.measurement)]

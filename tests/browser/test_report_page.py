@@ -371,7 +371,7 @@ def test_a_fabric_is_drawn_with_what_is_slow_marked(
     fabrics = [fabric_part(Fabric(*measure(fleet, source))) for fleet in fleets]
     (group,) = fabrics[1].groups
     broken = msgspec.structs.replace(group, kind="no figure", busbw_gbps=None, why="a rank hung")
-    fabrics[1] = msgspec.structs.replace(fabrics[1], groups=(group, broken))
+    fabrics[1] = msgspec.structs.replace(fabrics[1], groups=(group, broken), listed=2)
     file = tmp_path / "report.html"
     file.write_text(html_page(msgspec.structs.replace(report, fabrics=tuple(fabrics))), encoding="utf-8")
     with shown(browser, file, theme, width=width) as page:
@@ -379,6 +379,8 @@ def test_a_fabric_is_drawn_with_what_is_slow_marked(
         assert len(page.locator("#fabric-groups-0 .mark-symbol path").all()) >= len(fabrics[0].groups)
         page.locator("#fabric summary").first.click()
         rows = page.locator("#fabric details").first.locator("tbody tr")
+        assert len(rows.all()) == fabrics[0].listed
+        assert fabrics[0].left_out in page.locator("#fabric details").first.inner_text()
         slow = [line.get_attribute("class") == "slow" for line in rows.all()]
         assert (slow[:4], sum(slow)) == ([True, True, True, False], 3)
         assert (hidden(page), overlaps(page), pale(page)) == ([], [], [])

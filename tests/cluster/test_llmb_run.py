@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
+from llmb_common.executors.slurm.query import nodes_now, partition_of, unknown_nodes
 from support.cli import Cli, Done
+from support.other_user import as_ordinary_user
 from support.run_site import RunSite
 from support.slurm_cluster import SlurmCluster
 
@@ -97,6 +100,22 @@ def test_jobs_keep_away_from_excluded_nodes(cli: Cli) -> None:
     cli("exclude", "add", "gpu4", "--reason", "slow links, too")
     nowhere = cli("single", *SMOKE)
     assert (nowhere.status, "llmb-run exclude list" in nowhere.err) == (3, True), nowhere.err
+
+
+def test_nodes_of_a_hidden_partition_are_known(slurm: SlurmCluster) -> None:
+    """An ordinary user's ``sinfo`` leaves them out, root's does not."""
+
+    def asked() -> None:
+        os.environ.update(slurm.env)
+        assert unknown_nodes(["grace1", "gone-0", "gpu1"]) == ["gone-0"]
+        assert nodes_now("grace1,gone-0", None) == {"grace1": "", "gone-0": "Slurm knows no such node"}
+        assert partition_of(["grace1"], "batch") == "gb200"
+
+    slurm.run(["scontrol", "update", "PartitionName=gb200", "Hidden=YES"])
+    try:
+        as_ordinary_user(asked)
+    finally:
+        slurm.run(["scontrol", "update", "PartitionName=gb200", "Hidden=NO"])
 
 
 def test_retry_without_the_node_that_failed(cli: Cli, slurm: SlurmCluster) -> None:

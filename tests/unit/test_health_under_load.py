@@ -37,6 +37,11 @@ LOG = [
     "n1:1:1 [0] NCCL INFO Using network IB",
     "n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 8[0] [send] via NET/IB/0/GDRDMA",
 ]
+IN_USE = {
+    "error": "DistNetworkError: ... code: -98, name: EADDRINUSE, message: address already in use",
+    "step": 2,
+}
+"""What a rank says whose port another program has."""
 
 
 class Bench:
@@ -50,6 +55,8 @@ class Bench:
         self.slow_nodes: dict[str, float] = {}
         self.slow_rails: dict[str, tuple[int, float]] = {}
         """Nodes of which one adapter is slow, with its number and what it gives by itself."""
+        self.adapters: dict[str, str] = {}
+        """What the names of a node's adapters begin with, where they are others than on most nodes."""
         self.hangs: dict[str, dict[str, Any]] = {}
         """Nodes whose rank 2 hangs, and what is said of that."""
         self.silent: dict[str, int] = {}
@@ -98,12 +105,14 @@ class Bench:
             load = [{"time": 1.0, "gpus": [{"index": 0, "power_w": 650.0}]}]
             return {"alone": alone, "load": load}
         (group,) = [group for group in order["groups"] if node in group]
-        if order["port"] + order["groups"].index(group) in self.taken:
-            error = "DistNetworkError: ... code: -98, name: EADDRINUSE, message: address already in use"
-            return {"ranks": {str(index): {"error": error, "step": 2} for index in range(self.spec["gpus"])}}
+        number, rails = order["groups"].index(group), bool(order.get("rails"))
+        if not rails and order["port"] + number in self.taken:
+            return {"ranks": {str(index): IN_USE for index in range(self.spec["gpus"])}}
         stuck = [other for other in group if len(group) > 1 and (other in self.hangs or self._is_silent(other, order))]
-        if order.get("rails"):
-            return {"ranks": {str(rail): self._rail(group, rail, order["bytes"][0]) for rail in range(8)}}
+        if rails:
+            given = {str(rail): self._rail(node, group, rail, order["bytes"][0]) for rail in range(8)}
+            ports = {str(rail): order["port"] + 8 * number + rail for rail in range(8)}
+            return {"ranks": given | {rail: IN_USE for rail, port in ports.items() if port in self.taken}}
         if not stuck:
             value = {"seconds": [self._seconds(group, size) for size in order["bytes"]], "log": LOG}
             return {"ranks": {str(index): {"value": value, "step": 9} for index in range(self.spec["gpus"])}}
@@ -115,11 +124,13 @@ class Bench:
             ranks["2"] = {**waits, **self.hangs[node]}
         return {"ranks": ranks}
 
-    def _rail(self, group: Sequence[str], rail: int, size: int) -> dict[str, Any]:
+    def _rail(self, node: str, group: Sequence[str], rail: int, size: int) -> dict[str, Any]:
         rates = [self.slow_rails.get(node, (0, 48.0)) for node in group]
         rate = min([48.0, *(rate for number, rate in rates if number == rail)])
+        name = self.adapters.get(node, "mlx5_")
+        using = " ".join(f"[{at}]{name}{at}:1/IB" for at in range(8))
         log = [
-            "n1:1:1 [0] NCCL INFO NET/IB : Using [0]mlx5_9:1/IB [1]mlx5_1:1/IB [2]mlx5_2:1/IB [3]mlx5_3:1/IB",
+            f"n1:1:1 [0] NCCL INFO NET/IB : Using {using}",
             f"n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/{rail}/GDRDMA",
         ]
         seconds = size * bus_factor("all_reduce", len(group)) / 1e9 / rate
@@ -252,11 +263,14 @@ def test_a_slow_node_is_warned_of_and_kept_in_use(bench: Bench, tmp_path: Path) 
 def test_of_a_slow_node_the_rail_is_named(bench: Bench, tmp_path: Path, texts: Texts) -> None:
     bench.slow_nodes["n5"] = 44.0
     bench.slow_rails["n5"] = (3, 40.0)
+    bench.adapters["n5"] = "roce"
     found = measured(bench, tmp_path)
     assert found.fabric is not None
     (finding,) = found.fabric.verdict.findings
     assert (finding.kind, finding.hosts, finding.rails) == ("slow-node", ("n5",), (3,))
     texts(finding.what)
+    measured_by_rail = [rail.adapters for rail in found.fabric.measurement.rails if rail.rail == 3]
+    assert measured_by_rail == [("roce3", "mlx5_3")], "each node numbers its adapters itself"
     (order,) = [order for order in bench.orders if order.get("rails")]
     assert len(order["groups"]) == 1
     assert "n5" in order["groups"][0]
@@ -264,6 +278,20 @@ def test_of_a_slow_node_the_rail_is_named(bench: Bench, tmp_path: Path, texts: T
     taken = [(order["port"], len(order["groups"]) * (8 if order.get("rails") else 1)) for order in bench.orders[1:]]
     ends = [first + count for first, count in taken]
     assert ends[:-1] == [first for first, _ in taken[1:]], "each rail has a port of its own"
+
+
+def test_rails_of_which_a_port_is_taken_are_measured_again_on_others(bench: Bench, tmp_path: Path) -> None:
+    bench.slow_nodes["n5"] = 44.0
+    bench.slow_rails["n5"] = (3, 40.0)
+    measured(bench, tmp_path)
+    (order,) = [order for order in bench.orders if order.get("rails")]
+    bench.orders.clear()
+    bench.taken = {order["port"] + 3}
+    found = measured(bench, tmp_path)
+    assert found.fabric is not None
+    assert len([order for order in bench.orders if order.get("rails")]) == 2
+    assert [finding.rails for finding in found.fabric.verdict.findings] == [(3,)]
+    assert [rail.error for rail in found.fabric.measurement.rails] == [""] * 8
 
 
 def test_what_the_site_expects_makes_it_a_failure(bench: Bench, tmp_path: Path) -> None:
@@ -683,3 +711,39 @@ def test_ranks_are_ended_when_a_line_comes_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
     os.close(reading)
     os.close(writing)
+
+
+def test_what_a_killed_measurement_has_left_is_removed_and_nothing_else(
+    at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(at_node.tempfile, "tempdir", str(tmp_path))
+    left, young, ours, link = (tmp_path / f"llmb-health-{name}" for name in ("left", "young", "ours", "link"))
+    for folder in (left, young, ours, tmp_path / "another"):
+        folder.mkdir()
+        (folder / "0.log").write_text("NCCL INFO")
+    link.symlink_to("another")
+    (tmp_path / "llmb-health-file").write_text("x")
+    works = os.open(ours, os.O_RDONLY)
+    at_node.fcntl.flock(works, at_node.fcntl.LOCK_SH)
+    for folder in (left, ours, tmp_path / "another"):
+        os.utime(folder, (1.0, 1.0))
+    with at_node._folder() as own:
+        there = {entry.name for entry in tmp_path.iterdir()}
+        assert (own.is_dir(), left.name in there) == (True, False)
+        assert {young.name, ours.name, link.name, "another", "llmb-health-file"} <= there
+        os.utime(own, (1.0, 1.0))
+        at_node._remove_left_behind(tmp_path)
+        assert own.exists(), "this measurement goes on"
+    os.close(works)
+    with at_node._folder():
+        assert not ours.exists(), "its process is gone"
+    assert not own.exists()
+
+
+def test_what_another_user_has_left_stays(at_node: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    left = tmp_path / "llmb-health-left"
+    left.mkdir()
+    os.utime(left, (1.0, 1.0))
+    monkeypatch.setattr(at_node.os, "geteuid", lambda: os.getuid() + 1)
+    at_node._remove_left_behind(tmp_path)
+    assert left.exists()

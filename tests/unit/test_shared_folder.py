@@ -91,7 +91,7 @@ def test_only_the_nodes_that_the_job_may_get_are_asked_for(machine: Machine, fak
     machine.doubts("/tmp/llmb", partition="gpu", additional=(("nodelist", "n[1-2]"),))
     machine.doubts("/tmp/llmb", partition=None, additional=())
     assert fake.calls("sinfo") == [
-        ["--noheader", "--partition=gpu", "--nodes=n[1-2]", "--format=%n|%o"],
+        ["--noheader", "--partition=gpu", "--all", "--nodes=n[1-2]", "--format=%n|%o"],
         ["--noheader", "--format=%n|%o"],
     ]
 

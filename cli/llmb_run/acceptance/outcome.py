@@ -4,7 +4,7 @@ Performance is the reference's step time over the measured one: 0.97 means 3 % l
 
 ================ = =====================================================================================
 accepted         0 the speed of every workload was judged, and all pass
-not accepted     1 a workload fails
+not accepted     1 a workload fails, or a node that both the fabric and training runs show to be slow
 open             4 nothing fails, but some workload needs further runs, of which the campaign may start none
 not judged       4 nothing is wrong, but there is no reference for some workload whose speed was to be judged
 ================ = =====================================================================================
@@ -14,7 +14,7 @@ A workload of which the suite says ``reference: none`` only has to run; a campai
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, TypeAlias
 
@@ -25,6 +25,7 @@ from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.sequential import OPEN, Rerun
 from llmb_run import columns
+from llmb_run.acceptance.health import slow_nodes
 from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
@@ -43,8 +44,8 @@ def outcome(
     """What a campaign has shown as JSON values.
 
     ``accepted`` is True, False, or None while workloads have no answer yet. ``frozen``: what it began with;
-    ``standings``: where each workload stands. ``fabrics``: what was measured between its nodes before it began, which
-    decides nothing here.
+    ``standings``: where each workload stands. ``fabrics``: what was measured between its nodes before it began,
+    ``after_runs``.
     """
     workloads = [_workload(item) for item in standings]
     reruns: list[dict[str, Any]] = []
@@ -57,7 +58,7 @@ def outcome(
         "suite_sha256": frozen.suite_sha256,
         "llmb": frozen.llmb,
         "began": frozen.began,
-        **conclusion(workloads, evening=frozen.evening),
+        **conclusion(workloads, evening=frozen.evening, slow_nodes=slow_nodes(fabrics, standings)),
         "fabric": [_fabric(item.verdict) for item in fabrics],
         "workloads": workloads,
         "reruns": reruns,
@@ -66,7 +67,7 @@ def outcome(
 
 def _fabric(verdict: FabricVerdict) -> dict[str, Any]:
     """The fabric's verdict as JSON values."""
-    findings = [item.what for item in verdict.findings]
+    findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
 
@@ -170,14 +171,20 @@ def _what_decides(item: WorkloadProgress) -> str:
     return said
 
 
-def conclusion(workloads: Sequence[dict[str, Any]], *, evening: bool = False) -> dict[str, Any]:
+def conclusion(
+    workloads: Sequence[dict[str, Any]], *, evening: bool = False, slow_nodes: Collection[str] = ()
+) -> dict[str, Any]:
     """How a campaign ends as a whole: ``outcome``, whether it is ``accepted`` (None: under way), and ``why``.
 
     Also ``indication``: some references were measured with other software, and an acceptance is no more than that; and
-    ``evening``: it is of the day of its runs, and says nothing of others.
+    ``evening``: it is of the day of its runs, and says nothing of others. ``slow_nodes`` have slowed down its runs.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _whole(workloads, main)
+    if slow_nodes and ends != "under way":
+        named = compress(sorted(slow_nodes))
+        ends = "not accepted"
+        why = f"slow in the fabric and in training, and excluded now (--again judges the rest): {named}; {why}"
     indication = any(item["indication"] for item in main)
     accepted = None if ends == "under way" else ends == "accepted"
     if evening and ends == "accepted":

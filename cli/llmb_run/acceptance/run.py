@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -23,11 +23,11 @@ from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.base.structs import from_plain
-from llmb_common.health.ask import Health
+from llmb_common.health.ask import DAYS, Health, exclude_unfit
 from llmb_common.health.verdicts import Fabric
 from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.workspace import Workspace
-from llmb_run.acceptance.health import HEALTH, fabric_of
+from llmb_run.acceptance.health import HEALTH, after_runs, fabric_of, slow_nodes
 from llmb_run.acceptance.outcome import (
     STATUS,
     as_text,
@@ -57,6 +57,7 @@ from llmb_run.results.run_columns import as_dict, reference_as_dict
 from llmb_run.starting.requests import say_warnings
 from llmb_run.starting.submitting import require_health, say_doubts
 from llmb_run.terminal import next_command, table
+from llmb_run.under_load import look_at_fabric
 
 
 def planned(item: SuiteWorkload) -> dict[str, Any]:
@@ -219,7 +220,8 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         ended = partial(attempt_of, trained_counts=frozen.trained_counts)
         runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
-        fabrics = fabric_of(campaign.folder)
+        fabrics = after_runs(fabric_of(campaign.folder), standings)
+        _keep_out(slow_nodes(fabrics, standings), workspace)
         result = outcome(frozen, standings, fabrics)
         return result | write_pack(campaign, frozen, result, standings, fabrics, workspace)
 
@@ -248,8 +250,9 @@ def _look_at_nodes(
     """
     looked: list[Health] = []
     why = ""
+    under_load = partial(look_at_fabric, workspace=workspace) if fabric else None
     try:
-        looked = require_health([item.plan for item in workloads], workspace, fabric=fabric)
+        looked = require_health([item.plan for item in workloads], workspace, under_load)
     except LLMBError as error:
         if error.code != "no-nodes":
             raise
@@ -259,6 +262,17 @@ def _look_at_nodes(
     fabrics = [found.fabric for found in looked if found.fabric is not None]
     plain = {"nodes": msgspec.to_builtins(nodes), "fabric": msgspec.to_builtins(fabrics)}
     write_json(campaign.folder / HEALTH, {"schema": 1, **plain, "why": why})
+
+
+def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
+    """Put nodes that the fabric and training show to be slow on the list of excluded ones, each with what was found.
+
+    Raises:
+        RecordError: the list cannot be read or written
+    """
+    exclude_unfit(workspace.require_install(), slow)
+    for node, why in slow.items():
+        notice(f"{node} is excluded for {DAYS:g} days: {why}")
 
 
 def _is_of(result: dict[str, Any], suite: Suite) -> bool:

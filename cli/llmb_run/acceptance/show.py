@@ -29,7 +29,7 @@ from llmb_common.planning.job_plan import plan_as_dict
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.references import published_references
 from llmb_common.runs.timing.job_events import read_events
-from llmb_run.acceptance.health import HEALTH, fabric_of
+from llmb_run.acceptance.health import HEALTH, after_runs, fabric_of
 from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
 from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
@@ -112,7 +112,7 @@ class _Shown:
         self.workloads = self._workloads()
         standings = self._standings()
         fabrics = fabric_of(files.campaign)
-        self.found = outcome(self.frozen, standings, fabrics)
+        self.found = outcome(self.frozen, standings, after_runs(fabrics, standings))
         self.said = self._compare()
         self._check_runs(standings)
         for fabric in fabrics:

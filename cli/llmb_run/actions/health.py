@@ -17,7 +17,6 @@ from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.executors.base import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
-from llmb_common.health.fabric import look_under_load
 from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.nodes.facts import plain_look
 from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
@@ -32,6 +31,7 @@ from llmb_run.selecting import seconds_of
 from llmb_run.starting.requests import job_spec, plan_job
 from llmb_run.starting.submitting import counted_by
 from llmb_run.terminal import next_command, table
+from llmb_run.under_load import look_at_fabric
 
 _MOST_LINES = 40
 
@@ -65,7 +65,7 @@ def health(
     if left:
         notice(f"not asked: {counted_by(left)}")
     if fabric:
-        found = look_under_load(executor, needs, asked, install, wait=patience, sizes=sizes)
+        found = look_at_fabric(executor, needs, asked, workspace=workspace, wait=patience, sizes=sizes)
     else:
         found = look(executor, needs, asked, wait=patience)
     if exclude_failed:

@@ -17,7 +17,7 @@ from llmb_run.fabric_text import MEASURED, measured_rows
 
 MOST_DRAWN = 400
 """Groups that a page draws, the slowest."""
-MOST_LISTED = 30
+_MOST_LISTED = 30
 """Groups that are listed by name."""
 _MOST_FINDINGS = 30
 
@@ -49,6 +49,10 @@ class FabricPart(msgspec.Struct, frozen=True, kw_only=True):
     """The slowest first; those without a figure before them."""
     count: int
     """How many groups there are."""
+    listed: int
+    """How many of them are listed by name, the first ones."""
+    left_out: str
+    """What that list leaves out, and the command that has it; empty: nothing."""
     limit: float | None
     """In GB/s: below it, a group of the commonest size is slow; None where nothing is judged."""
 
@@ -67,6 +71,8 @@ def fabric_part(fabric: Fabric) -> FabricPart:
         rows=tuple(tuple(row) for row in measured_rows(fabric)),
         groups=tuple(_group(group) for group in groups[:MOST_DRAWN]),
         count=len(groups),
+        listed=min(len(groups), _MOST_LISTED),
+        left_out=_left_out(len(groups)),
         limit=limits[0] if limits else None,
     )
 
@@ -74,7 +80,7 @@ def fabric_part(fabric: Fabric) -> FabricPart:
 def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
     """Lines on the first findings of a measurement but for those that its answer names, then what to do about them."""
     shown = verdict.findings[:_MOST_FINDINGS]
-    said = [f"{finding.level}: {finding.what}" for finding in shown if finding.what not in verdict.answer]
+    said = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
     said += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
     return tuple(said)
 
@@ -100,11 +106,11 @@ def _kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judge
     return "slow" if group.slow else "usual"
 
 
-def left_out(part: FabricPart, shown: int) -> str:
-    """What a list or a drawing of ``shown`` groups of nodes leaves out, and the command that has it; empty: nothing."""
-    if part.count <= shown:
+def _left_out(count: int) -> str:
+    """What the list of ``count`` groups of nodes leaves out, and the command that has it; empty: nothing."""
+    if count <= _MOST_LISTED:
         return ""
-    return f"{shown:,} of {part.count:,} groups, the slowest. The others: llmb-run health --fabric --json"
+    return f"{_MOST_LISTED:,} of {count:,} groups, the slowest. The others: llmb-run health --fabric --json"
 
 
 def read_fabrics(file: Path) -> tuple[Fabric, ...]:

@@ -34,7 +34,7 @@ from llmb_run import columns
 from llmb_run.columns import Column, Form, View, at
 from llmb_run.reporting.answer import Answer
 from llmb_run.reporting.charts_library import charts_library
-from llmb_run.reporting.fabric import MOST_LISTED, FabricGroup, FabricPart, left_out
+from llmb_run.reporting.fabric import FabricGroup, FabricPart
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import Report
 from llmb_run.results.groups import GROUP
@@ -139,12 +139,12 @@ def _fabric(part: FabricPart) -> Iterator[str]:
     yield from (f"* {_escaped(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
     yield ""
     yield from _table(part.heads, part.rows)
-    listed = part.groups[:MOST_LISTED]
+    listed = part.groups[: part.listed]
     if listed:
         yield from _section(
             "Groups of nodes by bus bandwidth",
             *columns.cells(_GROUP_OF_NODES, Form.MARKDOWN, listed),
-            left_out(part, len(listed)),
+            part.left_out,
         )
 
 

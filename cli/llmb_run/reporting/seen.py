@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from llmb_common.base.files import user_name
@@ -14,14 +14,10 @@ from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.configuration import title_of
 from llmb_common.results.history import Observed, history_facts
-from llmb_common.results.steps import StepTime
 from llmb_common.runs.record import RunRecord
 
 _AT_ONCE = 500
 """Runs whose records are held at the same time."""
-
-_ENDLESS = 10**9
-"""Steps of a run of which it is known that none stalls."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -54,12 +50,6 @@ class SeenRun:
     def run_id(self) -> str:
         """The run's id; empty for a log that LLMB did not write."""
         return self.run.run_id
-
-    @property
-    def steady(self) -> StepTime | None:
-        """The run's step time without stalls: what is slow in each step; None: it has none to compare."""
-        good = self.run.good
-        return replace(good, stalls=(), steps=_ENDLESS) if good else None
 
     @property
     def observed(self) -> Observed | None:

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,10 +17,9 @@ from llmb_common.base.errors import CheckFailed, LLMBError, RequestError, Schedu
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
-from llmb_common.executors.base import executor_for
+from llmb_common.executors.base import Executor, executor_for
 from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
-from llmb_common.health.fabric import look_under_load
-from llmb_common.nodes.needs import needs_of
+from llmb_common.nodes.needs import Needs, needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook_lines import in_short
 from llmb_common.planning.scheduler import SchedulerPart
@@ -410,11 +409,15 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
     return results
 
 
-def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bool = False) -> list[Health]:
+def require_health(
+    plans: Sequence[JobPlan],
+    workspace: Workspace,
+    under_load: Callable[[Executor, Needs, list[str]], Health] | None = None,
+) -> list[Health]:
     """Look at the nodes that jobs may get, before these are submitted, and exclude those that fail; what was found.
 
-    Puts nodes that fail on the list of excluded ones, and says so in notices. ``fabric``: the nodes are also looked at
-    under load. One result for each set of nodes that ``plans`` ask for.
+    Puts nodes that fail on the list of excluded ones, and says so in notices. ``under_load`` looks at them instead of
+    ``look``, and measures their fabric, too. One result for each set of nodes that ``plans`` ask for.
 
     Raises:
         CheckFailed: a node that a job asks for fails, or none is left; or the fabric as a whole fails
@@ -429,7 +432,7 @@ def require_health(plans: Sequence[JobPlan], workspace: Workspace, *, fabric: bo
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
         asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition, avoided)
-        found = look_under_load(executor, needs, asked, workspace.install) if fabric else look(executor, needs, asked)
+        found = (under_load or look)(executor, needs, asked)
         looked.append(found)
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
         if found.fabric is not None:

@@ -280,5 +280,14 @@ def keep_out(install: Path, found: Health, days: float) -> None:
             remedy="no node is at fault: correct that; none was excluded",
             code="unhealthy-nodes",
         )
-    for verdict in found.failed:
-        exclude_nodes(install, verdict.node, f"health: {verdict.reason}", days=days)
+    exclude_unfit(install, {verdict.node: verdict.reason for verdict in found.failed}, days)
+
+
+def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
+    """Put nodes on the installation's list of excluded ones, each with what it fails of, for so many ``days``.
+
+    Raises:
+        RecordError: the list cannot be read or written
+    """
+    for node, why in unfit.items():
+        exclude_nodes(install, node, f"health: {why}", days=days)

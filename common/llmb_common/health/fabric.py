@@ -95,7 +95,7 @@ def with_fabric(
     verdict = judge(course.measurement, known, expected)
     facts = [_at_work(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes]
     told: dict[str, list[Remark]] = {node: [] for node in nodes}
-    for node, remark in _remarks(course.measurement, verdict):
+    for node, remark in fabric_remarks(course.measurement, verdict):
         told.setdefault(node, []).append(remark)
     for node, remark in remarks(Fleet(needs, tuple(facts), together=len(nodes)), at_work=True):
         told[node].append(remark)
@@ -200,7 +200,7 @@ def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]
             )
 
 
-def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
+def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
     """Yields (node, remark) for what is said of single nodes. Only who is the cause fails: a path has two ends."""
     for node, why in measured.missing.items():
         yield node, Remark("answer", "fail", why)
@@ -210,7 +210,7 @@ def _remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tu
             continue
         for node in finding.hosts:
             fails = finding.level == "fail" and node in excludable
-            yield node, Remark(finding.kind, "fail" if fails else "warn", finding.what, finding.remedy)
+            yield node, Remark(finding.kind, "fail" if fails else "warn", finding.said, finding.remedy)
 
 
 def _at_work(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:

@@ -23,14 +23,12 @@ from llmb_common.base.errors import LLMBError, RecordError, SchedulerError
 from llmb_common.base.files import write_json
 from llmb_common.base.hostlist import compress, expand, expand_known
 from llmb_common.executors.base import executor_for
-from llmb_common.health.ask import DAYS, Health, look_at
+from llmb_common.health.ask import Health, exclude_unfit, look_at
 from llmb_common.health.fabric import with_fabric
 from llmb_common.nodes.needs import needs_of
-from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.runs.timing.job_events import read_events
 from llmb_common.submission.bad_nodes import BadNode, require_enough
-from llmb_common.submission.excluded_nodes import exclude_nodes
 
 TRAIN, WITHOUT, END = 0, 10, 11
 MOST_RESTARTS = 2
@@ -132,7 +130,10 @@ def main(words: Sequence[str]) -> int:
         _say(f"check before training: {error.message}")
     for node, why in decision.unfit.items():
         _say(f"error: check before training: on node {node}: {why}")
-        _keep_out(record.plan, node, why)
+    try:
+        exclude_unfit(Path(record.plan.install), decision.unfit)
+    except (LLMBError, OSError) as error:
+        _say(f"check before training: they could not be excluded: {error}")
     level = "error: " if decision.status == END else ""
     _say(f"{level}check before training: {decision.why} ({found.seconds:.0f} s)")
     print(compress(decision.unfit))
@@ -149,14 +150,6 @@ def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
         "unfit": decision.unfit,
         "why": decision.why,
     }
-
-
-def _keep_out(plan: JobPlan, node: str, why: str) -> None:
-    """Put the node on the list of excluded ones for later jobs, as ``--health`` does; a failure is only logged."""
-    try:
-        exclude_nodes(Path(plan.install), node, f"health: {why}", days=DAYS)
-    except (LLMBError, OSError) as error:
-        _say(f"{node} could not be excluded: {error}")
 
 
 def _say(text: str) -> None:

@@ -86,6 +86,15 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
     ]
 
 
+def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
+    """The verdicts, each judged anew without those of its remarks that are ``taken`` back."""
+    kept = []
+    for item in verdicts:
+        gone = [_shown(remark) for remark in taken.get(item.node, ())]
+        kept.append(_judged(item.node, [remark for remark in item.remarks if remark not in gone]) if gone else item)
+    return kept
+
+
 def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
     """The verdict over a node: ``silent`` where it said nothing, else by what was found."""
     if node not in said:
@@ -97,7 +106,7 @@ def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Re
 
 def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
     """The verdict on a node by the worst of what was found, which is made printable and sorted, the worst first."""
-    shown = [msgspec.structs.replace(remark, text=printable(remark.text)[:300]) for remark in found]
+    shown = [_shown(remark) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))
     levels = {remark.level for remark in shown}
     status: Status = "ok"
@@ -106,3 +115,8 @@ def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
     elif "warn" in levels:
         status = "warn"
     return NodeVerdict(node, status, tuple(shown))
+
+
+def _shown(remark: Remark) -> Remark:
+    """The remark as people read it: printable, and at most 300 characters of it."""
+    return msgspec.structs.replace(remark, text=printable(remark.text)[:300])

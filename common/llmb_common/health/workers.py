@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 from msgspec.structs import replace
 
@@ -43,6 +43,12 @@ _NOT_ALONE = ("T", "t", "D", "Z")
 
 _PORT_TAKEN = "address already in use"
 """What a rendezvous says whose port another program has."""
+
+
+Groups: TypeAlias = Sequence[Sequence[str]]
+"""Disjoint groups of nodes."""
+Measured: TypeAlias = list[list[GroupMeasurement]]
+"""The measurements of each of some groups."""
 
 
 def ranks_of(needs: Needs) -> int:
@@ -84,9 +90,7 @@ class Workers:
         """
         return self._order({"work": "alone"}, self.nodes, ALONE_SECONDS)
 
-    def reduce(
-        self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
-    ) -> list[list[GroupMeasurement]]:
+    def reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """All-reduces in disjoint groups at the same time: for each group one measurement a size, in their order.
 
         Groups whose port another program has are measured once more. Silent nodes are lost.
@@ -94,18 +98,25 @@ class Workers:
         Raises:
             SchedulerError: the program has ended on all nodes
         """
-        measured = self._reduced(groups, sizes, seconds)
-        # Another program has the port: that says nothing of the nodes.
-        again = [at for at, of_group in enumerate(measured) if _PORT_TAKEN in of_group[0].error.lower()]
-        again = [at for at in again if self.lost.keys().isdisjoint(groups[at])]
+        return self._on_free_ports(groups, lambda some: self._reduced(some, sizes, seconds))
+
+    def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
+        """What ``measure`` gives for the groups; those of which it finds a port taken are measured once more.
+
+        That another program has the port says nothing of the nodes.
+        """
+        measured = measure(groups)
+        again = [
+            at
+            for at, of_group in enumerate(measured)
+            if any(_PORT_TAKEN in item.error.lower() for item in of_group) and self.lost.keys().isdisjoint(groups[at])
+        ]
         if again:
-            for at, of_group in zip(again, self._reduced([groups[at] for at in again], sizes, seconds), strict=True):
+            for at, of_group in zip(again, measure([groups[at] for at in again]), strict=True):
                 measured[at] = of_group
         return measured
 
-    def _reduced(
-        self, groups: Sequence[Sequence[str]], sizes: Sequence[int], seconds: float
-    ) -> list[list[GroupMeasurement]]:
+    def _reduced(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """What an all-reduce in each of the groups at once gave, at each size; adds what NCCL said to ``logs``."""
         members = list(chain.from_iterable(groups))
         what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
@@ -115,28 +126,26 @@ class Workers:
             self.logs.setdefault(node, []).extend(_logged(said))
         return [_measured(group, range(count), sizes, answers) for group in groups]
 
-    def rails(self, groups: Sequence[Sequence[str]], size: int, seconds: float) -> list[GroupMeasurement]:
+    def rails(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
         """All-reduces among GPU i of each node of a group, for all i and all of the disjoint groups at once.
 
-        One measurement for each group and rail, in their order. Silent nodes are lost.
+        One measurement for each group and rail, in their order. Groups of which another program has a port are measured
+        once more. Silent nodes are lost.
 
         Raises:
             SchedulerError: the program has ended on all nodes
         """
+        measured = self._on_free_ports(groups, lambda some: self._by_rail(some, size, seconds))
+        return list(chain.from_iterable(measured))
+
+    def _by_rail(self, groups: Groups, size: int, seconds: float) -> Measured:
+        """What an all-reduce gave among GPU i of each node of a group: for each group a measurement of each i."""
         members = list(chain.from_iterable(groups))
         count = ranks_of(self._needs)
         what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
         port = self._next_ports(len(groups) * count)
         answers = self._order({**what, "port": port, "seconds": seconds}, members, seconds)
-        found: list[GroupMeasurement] = []
-        for group in groups:
-            for rail in range(count):
-                (measured,) = _measured(group, [rail], [size], answers)
-                # By node: each numbers its adapters itself.
-                used = [used_adapters_of(_logged(answers.get(node, {}), rail)) for node in group]
-                adapters = tuple(dict.fromkeys(chain.from_iterable(used)))
-                found.append(replace(measured, rail=rail, adapters=adapters))
-        return found
+        return [[_of_rail(group, rail, size, answers) for rail in range(count)] for group in groups]
 
     def _next_ports(self, count: int) -> int:
         """The first of ``count`` ports in a row, which are taken from then on; those of long ago are free again."""
@@ -253,6 +262,15 @@ def _measured(
     first = culprits[0] if culprits else next(at for at, of_rank in enumerate(times) if not of_rank)
     error = f"{group[first // count]} rank {first}: {_problem(results[first])}"[:300]
     return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
+
+
+def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, Mapping[str, Any]]) -> GroupMeasurement:
+    """What came of a group in which only the GPU ``rail`` of each node took part, with the adapters that NCCL used."""
+    (measured,) = _measured(group, [rail], [size], answers)
+    # By node: each numbers its adapters itself.
+    used = [used_adapters_of(_logged(answers.get(node, {}), rail)) for node in group]
+    adapters = tuple(dict.fromkeys(chain.from_iterable(used)))
+    return replace(measured, rail=rail, adapters=adapters)
 
 
 def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:

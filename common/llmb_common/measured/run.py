@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -419,6 +419,17 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
         found = reasons(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
         run.__dict__["why"] = found.get(run.run_id)
+
+
+def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], StepTime]]:
+    """Yields (configuration with its software, hosts, step time) of each run that has a step time to compare.
+
+    Hosts are empty where the run did not record them.
+    """
+    for run in runs:
+        if run.good is not None:
+            hosts = tuple(run.good.nodes.split(",")) if run.good.nodes else ()
+            yield run.configuration + run.image, hosts, run.good
 
 
 def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:

@@ -7,6 +7,7 @@ work ends them, and the answer says of each how far it was. The end of the input
 
 from __future__ import annotations
 
+import fcntl
 import json
 import mmap
 import os
@@ -15,6 +16,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -85,24 +87,58 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
     first = group.index(node) * spec["gpus"]
     calls: dict[str, Call] = {}
     steps = []
-    folder = tempfile.mkdtemp(prefix="llmb-health-")  # here, because a rank that is ended leaves everything behind
-    for index in range(spec["gpus"]):
-        step = _Step()
-        log = Path(folder) / f"{index}.log"
-        if order.get("rails"):
-            rank, port = group.index(node), order["port"] + number * spec["gpus"] + index
-        else:
-            rank, port = first + index, order["port"] + number
-        member = _Member(spec, order, group, port, rank, index, step, log)
-        calls[str(index)] = (partial(together, member), float(order["seconds"]))
-        steps.append(step)
-    try:
+    with _folder() as folder:  # here, because a rank that is ended leaves everything behind
+        for index in range(spec["gpus"]):
+            step = _Step()
+            log = folder / f"{index}.log"
+            if order.get("rails"):
+                rank, port = group.index(node), order["port"] + number * spec["gpus"] + index
+            else:
+                rank, port = first + index, order["port"] + number
+            member = _Member(spec, order, group, port, rank, index, step, log)
+            calls[str(index)] = (partial(together, member), float(order["seconds"]))
+            steps.append(step)
         found = call_all(calls, ORDERS)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     for index, step in enumerate(steps):
         found[str(index)]["step"] = step.reached
     return found
+
+
+_FOLDER = "llmb-health-"
+_YOUNG_SECONDS = 60.0
+"""A younger folder may be one that somebody makes just now."""
+
+
+@contextmanager
+def _folder() -> Iterator[Path]:
+    """A new folder among the node's temporary files, which is removed at the end of the block.
+
+    It is locked as long as any process of this measurement lives. Those that killed ones have left are removed first.
+    """
+    _remove_left_behind(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # where the file system has no locks, nobody removes anything there
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_left_behind(parent: Path) -> None:
+    """Remove from ``parent`` this user's folders of measurements whose processes have all ended; nothing else."""
+    for left in parent.glob(f"{_FOLDER}*"):
+        with suppress(OSError):  # it is no folder, or somebody works there
+            lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                status = os.fstat(lock)
+                if status.st_uid == os.geteuid() and time.time() - status.st_mtime > _YOUNG_SECONDS:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(left, ignore_errors=True)
+            finally:
+                os.close(lock)
 
 
 class _Step:

@@ -4,7 +4,6 @@
 const LEVELS = { ok: "pass", fail: "fail", warn: "open", "not judged": "open" };
 const LEVEL_SIGNS = { ok: "\u2713", fail: "\u2717", warn: SLOW, "not judged": "\u2013" };
 const KINDS = { slow: [SERIES[1], "triangle-down"], usual: [SERIES[0], "circle"], "not judged": [SERIES[6], "circle"] };
-const MOST_LISTED = 30;
 
 function showFabrics() {
   if (!report.fabrics.length) return null;
@@ -31,19 +30,14 @@ function showFabric(section, part, number) {
   section.append(element("div", { class: "scroll" }, measured));
   sortedTable(measured, part.heads.map((head, place) => column(head, place ? "number" : "head", (row) => row[place])), part.rows);
   if (!part.groups.length) return;
-  section.append(element("details", {}, element("summary", {}, "The slowest groups"), leftOut(part), element("div", { class: "scroll" }, listed)));
+  section.append(element("details", {}, element("summary", {}, "The slowest groups"), part.left_out ? element("p", { class: "quiet" }, part.left_out) : "", element("div", { class: "scroll" }, listed)));
   sortedTable(listed, [
     column("nodes", "head", (group) => group.nodes),
     column("speed", "short", (group) => group.kind, (group) => (group.kind === "slow" ? element("span", { class: "mark fail" }, `${SLOW} slow`) : group.kind)),
     column("bus bandwidth\nGB/s", "number", (group) => group.busbw_gbps, (group) => fixed(group.busbw_gbps, 1)),
     column("against the median\n%", "number", (group) => group.share, (group) => signed(group.share)),
     column("why", "long", (group) => group.why),
-  ], part.groups.slice(0, MOST_LISTED), { decorate: (line, group) => line.classList.toggle("slow", ["slow", "no figure"].includes(group.kind)) });
-}
-
-function leftOut({ count, groups }) {
-  const shown = Math.min(groups.length, MOST_LISTED);
-  return shown < count ? element("p", { class: "quiet" }, `${shown} of ${count} groups. The others: llmb-run health --fabric --json`) : "";
+  ], part.groups.slice(0, part.listed), { decorate: (line, group) => line.classList.toggle("slow", ["slow", "no figure"].includes(group.kind)) });
 }
 
 function drawGroups(place, { groups, count, limit }) {

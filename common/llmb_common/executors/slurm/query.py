@@ -204,7 +204,7 @@ def unfit_nodes(nodes: str) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    options = "--Node", f"--nodes={nodes}", "--states=down,drain,fail,no_respond"
+    options = ["--Node", *_only(None, nodes), "--states=down,drain,fail,no_respond"]
     rows = _sinfo("%N", *options, remedy="name the nodes with --exclude HOSTS")
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
@@ -215,7 +215,7 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    known = {name for (name,) in _sinfo("%N", "--Node", f"--nodes={compress(names)}")}
+    known = {name for (name,) in _sinfo("%N", "--Node", *_only(None, compress(names)))}
     return [name for name in names if name not in known]
 
 
@@ -253,14 +253,15 @@ def _why_not_now(state: str, reason: str) -> str:
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
-    """Return a partition that has all the ``nodes``, the ``preferred`` one if it does.
+    """Return a partition that has all the ``nodes``, the ``preferred`` one if it does; a hidden one comes last.
 
     Raises:
         RequestError: code ``no-nodes``: there is none
         SchedulerError: the scheduler does not say
     """
     having: dict[str, set[str]] = {}
-    for node, partition in _sinfo("%N|%R", "--Node", f"--nodes={compress(nodes)}"):
+    listed = f"--nodes={compress(nodes)}"
+    for node, partition in [*_sinfo("%N|%R", "--Node", listed), *_sinfo("%N|%R", "--Node", "--all", listed)]:
         having.setdefault(partition, set()).add(node)
     fitting = [name for name, found in having.items() if found >= set(nodes)]
     if not fitting:
@@ -335,12 +336,15 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
 
 
 def _only(partition: str | None, nodes: str | None = None) -> list[str]:
-    """Return the options of sinfo that choose a partition and a host list of nodes; of None there is none."""
+    """Return the options of sinfo that choose a partition and a host list of nodes; of None there is none.
+
+    Nodes that are named are found in hidden partitions, too.
+    """
     options = []
     if partition:
         options.append(f"--partition={partition}")
     if nodes:
-        options.append(f"--nodes={nodes}")
+        options += ["--all", f"--nodes={nodes}"]
     return options
 
 

@@ -9,13 +9,9 @@ from typing import NamedTuple
 
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
-from llmb_common.nodes.fabric.spread import Usual, usual
+from llmb_common.nodes.fabric.spread import DEVIATIONS, Usual, usual
 from llmb_common.nodes.fabric.verdict import FabricFinding, Level, Measure, new_finding
 from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text, slower
-
-DEVIATIONS = 5.0
-"""Robust deviations below the median from which a GPU, or a node by itself, is slow: nobody asks again, and there may
-be 4,096 of them. Chosen by simulation (docs/fabric.md)."""
 
 
 class Value(NamedTuple):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.nodes.fabric.alone import alone_findings, measure
 from llmb_common.nodes.fabric.expectation import Expectation
@@ -42,8 +44,7 @@ def judge(
         *_but_for_missing(group_findings(groups, domains, expected), measurement),
         *_below_expectation(measures),
     ]
-    findings = with_rails(findings, measurement, expected)
-    findings.sort(key=lambda finding: _ORDER.index(finding.level))  # stable
+    findings = _worst_first(with_rails(findings, measurement, expected))
     level = _level(findings, groups)
     return FabricVerdict(
         level=level,
@@ -54,6 +55,18 @@ def judge(
         groups=tuple(groups),
         topology=domains,
     )
+
+
+def with_findings(verdict: FabricVerdict, findings: Sequence[FabricFinding]) -> FabricVerdict:
+    """The verdict with other ``findings``, of which at least one warns or fails, and with the answer that they give."""
+    ordered = _worst_first(findings)
+    level: Answer = "fail" if ordered[0].level == "fail" else "warn"
+    return msgspec.structs.replace(verdict, level=level, answer=_of_worst(level, ordered), findings=tuple(ordered))
+
+
+def _worst_first(findings: Sequence[FabricFinding]) -> list[FabricFinding]:
+    """The findings, those that fail first and notes last, else in their order."""
+    return sorted(findings, key=lambda finding: _ORDER.index(finding.level))  # stable
 
 
 def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
@@ -154,7 +167,12 @@ def _answer(
         kinds = [finding.what for finding in findings if finding.kind == "two-kinds"]
         said = kinds[0] if kinds else "no node is slower than the others"
         return f"ok: {said}{_gave(of_groups, whole)}"
-    worst = [finding.what for finding in findings if finding.level == level]
+    return _of_worst(level, findings)
+
+
+def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
+    """The answer where the worst findings are of ``level``: the first two of them in words."""
+    worst = [finding.said for finding in findings if finding.level == level]
     return f"{level}: {first_few(worst, 2, '; ')}"
 
 

@@ -11,7 +11,7 @@ from llmb_common.base.printable import printable
 from llmb_common.nodes.fabric.alone import is_a_kind, two_kinds
 from llmb_common.nodes.fabric.blame import Blame, Witnesses, blame
 from llmb_common.nodes.fabric.expectation import Expectation
-from llmb_common.nodes.fabric.speeds import DEVIATIONS
+from llmb_common.nodes.fabric.spread import DEVIATIONS
 from llmb_common.nodes.fabric.verdict import FabricFinding, GroupSpeed, Level, new_finding
 from llmb_common.nodes.fabric.words import figure, nodes_text, slower
 

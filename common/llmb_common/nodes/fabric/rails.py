@@ -11,10 +11,9 @@ from itertools import chain
 import msgspec
 
 from llmb_common.base.printable import counted, printable
-from llmb_common.nodes.fabric.alone import DEVIATIONS
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement
-from llmb_common.nodes.fabric.spread import usual
+from llmb_common.nodes.fabric.spread import DEVIATIONS, usual
 from llmb_common.nodes.fabric.verdict import FabricFinding, FabricVerdict, new_finding
 from llmb_common.nodes.fabric.words import figure, nodes_text
 
@@ -61,18 +60,16 @@ def with_rails(
     """
     slow = _slow_rails(measured, expected)
     rails = [_rails_of(finding, slow) for finding in findings]
-    sharing: dict[int, list[FabricFinding]] = {}
-    for finding, own in zip(findings, rails, strict=True):
-        for number in own:
-            if finding.kind in _OF_ONE and finding.level == "warn":
-                sharing.setdefault(number, []).append(finding)
-    shared = {number: found for number, found in sharing.items() if len(found) >= SHARED}
-    said: list[FabricFinding] = []
-    for finding, own in zip(findings, rails, strict=True):
-        if not any(finding in found for found in shared.values()):
-            said.append(_with_rails(finding, own))
-    for number, found in shared.items():
-        hosts = dict.fromkeys(chain.from_iterable(finding.hosts for finding in found))
+    sharing: dict[int, list[int]] = {}
+    for at, finding in enumerate(findings):
+        if finding.kind in _OF_ONE and finding.level == "warn":
+            for number in rails[at]:
+                sharing.setdefault(number, []).append(at)
+    shared = {number: places for number, places in sharing.items() if len(places) >= SHARED}
+    together = set(chain.from_iterable(shared.values()))
+    said = [_with_rails(finding, rails[at]) for at, finding in enumerate(findings) if at not in together]
+    for number, places in shared.items():
+        hosts = dict.fromkeys(chain.from_iterable(findings[at].hosts for at in places))
         said.append(_rail(number, list(hosts), slow))
     everywhere = _common(list(slow.values())) if len(slow) > 1 else {}
     told = {*shared, *chain.from_iterable(rails)}

@@ -14,17 +14,13 @@ from llmb_common.nodes.fabric.blame import spans
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import SMALL
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement
-from llmb_common.nodes.fabric.spread import RATIO_FROM, SPREAD_FROM, Usual, usual
+from llmb_common.nodes.fabric.spread import DEVIATIONS, RATIO_FROM, SPREAD_FROM, Usual, usual
 from llmb_common.nodes.fabric.verdict import GroupSpeed, Measure
-
-DEVIATIONS = 5.0
-"""Robust deviations below the median from which a node is named, by the mean of the groups that it was asked in, and a
-path. Chosen by simulation (docs/fabric.md)."""
 
 ASKED_FROM = 0.75
 SLOW_AGAIN = 0.6
-"""Of the way to that limit: from where on nodes of a group are asked again, which costs seconds; and from where on they
-are slow again, then, with each partner. Healthy ones seldom are in all of three figures."""
+"""Of the way to the limit of ``DEVIATIONS``: from where on nodes of a group are asked again, which costs seconds; and
+from where on they are slow again, then, with each partner. Healthy ones seldom are in all of three figures."""
 
 
 class _Kind(NamedTuple):

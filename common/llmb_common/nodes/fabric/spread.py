@@ -12,6 +12,11 @@ from llmb_common.base.statistics import robust_deviation
 FLOOR = 0.005
 """Of the median: healthy fleets may scatter by less, as 66 B200 nodes did (0.07 %), and less is worth nobody's day."""
 
+DEVIATIONS = 5.0
+"""Robust deviations below the median from which a GPU, a node by itself or a rail is slow, which nobody asks again and
+of which there may be 4,096; and from which a node that was asked in several groups is named by their mean, and a path.
+Chosen by simulation (docs/fabric.md)."""
+
 RATIO_FROM, SPREAD_FROM = 3, 6
 """Values that make a median which one of them cannot move much, and a spread that says something."""
 

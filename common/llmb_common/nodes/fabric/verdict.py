@@ -31,7 +31,14 @@ class FabricFinding(msgspec.Struct, frozen=True, kw_only=True):
     """How far below the median, in robust deviations; None where no spread is known."""
     rails: tuple[int, ...] = ()
     """GPUs of a node whose way to the network is slow, where only some are."""
+    training: str = ""
+    """What training runs say of the node; empty: they were not asked."""
     remedy: str = ""
+
+    @property
+    def said(self) -> str:
+        """The finding as people read it: what was measured, and then what training runs say of it."""
+        return f"{self.what}; {self.training}" if self.training else self.what
 
 
 def new_finding(
@@ -119,3 +126,8 @@ class FabricVerdict(msgspec.Struct, frozen=True, kw_only=True):
         """The nodes that are each a cause by themselves and fail: what a list of nodes to avoid may get from here."""
         causes = [finding for finding in self.findings if finding.level == "fail" and finding.kind in NAMED]
         return list(dict.fromkeys(chain.from_iterable(finding.hosts for finding in causes)))
+
+    @property
+    def suspects(self) -> list[FabricFinding]:
+        """Findings on single nodes, each a cause by itself, that are only warned of: training runs may show more."""
+        return [finding for finding in self.findings if finding.level == "warn" and finding.kind in NAMED]

@@ -1,0 +1,52 @@
+"""Nodes under load, and what the runs on record say of those that the measurement of their fabric warns of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from llmb_common.executors.base import Executor
+from llmb_common.health.ask import Health
+from llmb_common.health.fabric import look_under_load
+from llmb_common.health.training import with_training
+from llmb_common.measured.measure import measure
+from llmb_common.measured.run import MeasuredRun, timed
+from llmb_common.nodes.needs import Needs
+from llmb_common.planning.workspace import Workspace
+from llmb_common.results.slow_nodes import node_runs
+from llmb_common.runs.index.runs import RunFilter
+from llmb_common.runs.index.search import find_runs
+from llmb_common.submission.excluded_nodes import REMEMBERED_DAYS, used_again
+
+
+def look_at_fabric(
+    executor: Executor,
+    needs: Needs,
+    nodes: Sequence[str],
+    *,
+    workspace: Workspace,
+    wait: int = 60,
+    sizes: bool = False,
+) -> Health:
+    """What ``look_under_load`` finds of the nodes, with what recent runs say of those that are only warned of.
+
+    Recent are those of a week, as where a run speaks against a node. Runs are read only where there is such a node.
+
+    Raises:
+        RecordError: a list of the installation cannot be read
+        LLMBError: the nodes cannot be measured
+    """
+    install = workspace.require_install()
+    found = look_under_load(executor, needs, nodes, install, wait=wait, sizes=sizes)
+    if found.fabric is None or not found.fabric.verdict.suspects:
+        return found
+    rows = find_runs(install, RunFilter(since=time.time() - REMEMBERED_DAYS * 86400, live=False))
+    mended = used_again(install)
+    runs = [run for run in measure(rows, workspace) if _still_says(run, mended)]
+    return with_training(found, node_runs(timed(runs)))
+
+
+def _still_says(run: MeasuredRun, mended: dict[str, float]) -> bool:
+    """Whether no node of a run was put back since, as it may have been mended; ``mended``: when, as Unix time."""
+    nodes = run.good.nodes.split(",") if run.good else []
+    return all(run.created >= mended.get(node, 0.0) for node in nodes)

@@ -1,0 +1,82 @@
+"""Training as a second witness: a node that the fabric only warns of fails where training runs are slower with it, too.
+
+What a slow node costs a job depends on the job, so nobody fails a node for its all-reduce alone. Runs that were not
+slower are said as well, and so is that nothing is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from llmb_common.base.hostlist import compress
+from llmb_common.base.printable import counted
+from llmb_common.health.ask import Health
+from llmb_common.health.fabric import fabric_remarks
+from llmb_common.health.verdicts import with_remarks, without_remarks
+from llmb_common.nodes.fabric.judging import with_findings
+from llmb_common.nodes.fabric.verdict import FabricFinding, FabricVerdict
+from llmb_common.nodes.fabric.words import percent
+from llmb_common.nodes.findings import Remark
+from llmb_common.results.slow_nodes import NodeRun, Witness, witnesses
+
+
+def after_training(verdict: FabricVerdict, runs: Sequence[NodeRun]) -> FabricVerdict:
+    """The verdict on a fabric, with what training ``runs`` say of each node that it names and only warns of.
+
+    Such a node fails where they are slower with it, and no other node explains that. Unchanged without such a node.
+    """
+    suspects = verdict.suspects
+    if not suspects:
+        return verdict
+    heard = witnesses({finding.hosts[0] for finding in suspects}, runs)
+    findings = [
+        _with_witness(finding, heard[finding.hosts[0]]) if finding in suspects else finding
+        for finding in verdict.findings
+    ]
+    return with_findings(verdict, findings)
+
+
+def _with_witness(finding: FabricFinding, witness: Witness) -> FabricFinding:
+    """The finding on a node with what training runs say of it: a failure where these alone are slower with it, too."""
+    confirmed = witness.says == "slower" and not witness.together
+    return msgspec.structs.replace(finding, level="fail" if confirmed else finding.level, training=_words(witness))
+
+
+def _words(witness: Witness) -> str:
+    """What runs say of a node, as the end of a sentence about it."""
+    if witness.says == "nothing":
+        return "what that costs a training job is not known here"
+    runs = counted(witness.with_it, "training run")
+    others = counted(witness.without, "run")
+    if witness.says == "not slower":
+        return f"{runs} with it were not slower than {others} without it by more than {percent(witness.share)}"
+    slower = f"{percent(witness.share)} slower than {others} without"
+    if witness.together:
+        return f"{runs} with it and {compress(witness.together)} are {slower}, which of them it is they do not tell"
+    return f"{runs} with it are {slower} it"
+
+
+def with_training(found: Health, runs: Sequence[NodeRun]) -> Health:
+    """What nodes were found to be, with what training ``runs`` say of those that the fabric names.
+
+    Unchanged where no fabric was measured, or nobody is only warned of.
+    """
+    if found.fabric is None or not found.fabric.verdict.suspects:
+        return found
+    measured, before = found.fabric.measurement, found.fabric.verdict
+    verdict = after_training(before, runs)
+    old = _by_node(fabric_remarks(measured, before))
+    new = _by_node(fabric_remarks(measured, verdict))
+    verdicts = with_remarks(without_remarks(found.verdicts, old), new)
+    return replace(found, verdicts=verdicts, fabric=msgspec.structs.replace(found.fabric, verdict=verdict))
+
+
+def _by_node(remarks: Iterable[tuple[str, Remark]]) -> dict[str, list[Remark]]:
+    """The remarks on each node."""
+    found: dict[str, list[Remark]] = {}
+    for node, remark in remarks:
+        found.setdefault(node, []).append(remark)
+    return found

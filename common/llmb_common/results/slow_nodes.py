@@ -1,0 +1,215 @@
+"""Which node slows down the runs that it takes part in, by repeats of the same configurations with it and without it.
+
+``NodeRuns.slowest`` names the node that stands out among all of them. ``witnesses`` says what runs tell of a few nodes
+that something else has named already: that they are slow there, too, that they are not, or nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+from llmb_common.results.comparison import Change, compare_times
+from llmb_common.results.level import ERROR_RATE
+from llmb_common.results.steps import StepTime
+
+_WORTH = 1.02
+"""A smaller ratio of step times is nobody's slow node."""
+
+_CLEAR = 1.05
+"""Where runs surely differ by less than this ratio, the node costs them nothing that an acceptance would notice."""
+
+_ALARM = 0.01
+"""How often, about, some healthy node is called slow."""
+
+_ENDLESS = 10**9
+"""Steps of a run of which it is known that none stalls."""
+
+
+def steady(time: StepTime) -> StepTime:
+    """The step time without stalls: what is slow in each step, as a slow node is."""
+    return replace(time, stalls=(), steps=_ENDLESS)
+
+
+class NodeRun(NamedTuple):
+    """A run that has repeats, with its steady step time as a share of their mean. ``group``: its configuration."""
+
+    group: str
+    hosts: frozenset[str]
+    time: StepTime
+
+
+class Witness(NamedTuple):
+    """What runs say of a node: its runs are ``slower`` than those without it, they are ``not slower``, or nothing.
+
+    ``share``: how much slower they are in the mean; where they are ``not slower``, how much they may be at most.
+    ``together``: nodes that were in just the same runs, where these are slower, so that it may be any of them.
+    """
+
+    says: Literal["slower", "not slower", "nothing"]
+    with_it: int = 0
+    without: int = 0
+    """Runs of the same configurations."""
+    share: float = 0.0
+    together: tuple[str, ...] = ()
+
+
+class _Total(NamedTuple):
+    """The number of some runs, and the sum of their step times."""
+
+    runs: int
+    seconds: float
+
+
+def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[NodeRun]:
+    """Those of ``runs`` that have repeats; each is given as its configuration, its hosts and its step time."""
+    groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
+    for group, hosts, time in runs:
+        groups.setdefault(group, []).append((frozenset(hosts), steady(time)))
+    found = []
+    for group, repeats in groups.items():
+        mean = statistics.fmean(time.seconds for _, time in repeats)
+        if len(repeats) > 1 and mean:
+            for hosts, time in repeats:
+                relative = replace(time, seconds=time.seconds / mean, error=time.error / mean)
+                found.append(NodeRun(group, hosts, relative))
+    return found
+
+
+def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witness]:
+    """What ``runs`` say of each of a few ``nodes`` that are suspected for another reason.
+
+    A node is not blamed for runs that a slower node explains, nor for what it has in common with the runs of another.
+    """
+    found: dict[str, Witness] = {}
+    left = NodeRuns(runs)
+    while worst := left.slowest(len(nodes)):
+        hosts, slower = worst
+        for node in hosts:
+            if node in nodes:
+                together = tuple(host for host in hosts if host != node)
+                found.setdefault(node, Witness("slower", *left.counts(node), slower, together))
+        left = left.without(hosts[0])
+    for node in nodes:
+        if node not in found:
+            found[node] = _not_slow(node, left)
+    return found
+
+
+def _not_slow(node: str, runs: NodeRuns) -> Witness:
+    """What runs say of a node that is not known to slow them down."""
+    change = runs.change(node)
+    if change is None or change.low > 1 or change.high > _CLEAR:
+        return Witness("nothing")
+    return Witness("not slower", *runs.counts(node), max(change.high - 1, 0.0))
+
+
+class NodeRuns:
+    """Repeated runs of the same configurations, to find the node on which they are slower than on the others.
+
+    Only a node's own repeats are looked at, with those of the same configurations elsewhere, and only of configurations
+    that ran both with and without it.
+    """
+
+    def __init__(self, every: Sequence[NodeRun]) -> None:
+        self.every = every
+        self.on_host: dict[str, list[NodeRun]] = {}
+        groups: dict[str, list[NodeRun]] = {}
+        for repeat in every:
+            groups.setdefault(repeat.group, []).append(repeat)
+            for host in repeat.hosts:
+                self.on_host.setdefault(host, []).append(repeat)
+        self._totals = {group: _total(repeats) for group, repeats in groups.items()}
+
+    def without(self, host: str) -> NodeRuns:
+        """The runs that did not have this node."""
+        return NodeRuns([repeat for repeat in self.every if host not in repeat.hosts])
+
+    def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:
+        """The nodes that are surely slow, and by which fraction (0.1: a tenth slower); None where no node stands
+        out.
+
+        The nodes are one node with all those that were in exactly the same repeats, between which nothing can tell.
+        ``looked_at``: how many nodes are tested in all; the more, the surer it has to be, as each may be slow by
+        chance.
+        """
+        sure = {host: self._sureness(host) for host in self.on_host}
+        worst = max(sure, key=lambda host: sure[host], default="")
+        if not sure:
+            return None
+        # Each node that is looked at is another chance of a slow one by accident (Bonferroni).
+        needed = NormalDist().inv_cdf(1 - _ALARM / looked_at) / NormalDist().inv_cdf(1 - ERROR_RATE)
+        if sure[worst] <= needed:
+            return None
+        where = self.on_host[worst]
+        hosts = tuple(sorted(host for host, repeats in self.on_host.items() if repeats == where))
+        return hosts, self._ratio(worst) - 1
+
+    def counts(self, host: str) -> tuple[int, int]:
+        """How many repeats the node was in, and how many of the same configurations ran without it."""
+        with_it = self._inside(host)
+        return len(with_it), len(self._outside(host, with_it))
+
+    def change(self, host: str) -> Change | None:
+        """The step time of the repeats with the node against that of those without it; None where there are not both.
+
+        A ratio above 1: they are slower with it.
+        """
+        with_it = self._inside(host)
+        if not with_it:
+            return None
+        inside = [repeat.time for repeat in with_it]
+        outside = [repeat.time for repeat in self._outside(host, with_it)]
+        if {item.day for item in inside} <= {item.day for item in outside}:
+            # What a day does, it does to runs with and without the node.
+            inside = [replace(item, day="") for item in inside]
+            outside = [replace(item, day="") for item in outside]
+        # Ranks have an interval of one width only, which many nodes cannot make stricter.
+        return compare_times(outside, inside, ranks=False)
+
+    def _ratio(self, host: str) -> float:
+        """The mean step time of the repeats with the node over that of those without it.
+
+        Only of configurations that have both. 0 where no configuration has both; 1.1 is a tenth slower with it.
+        """
+        inside = self._inside(host)
+        if not inside:
+            return 0.0
+        mine = _total(inside)
+        groups = {repeat.group for repeat in inside}
+        runs = sum(self._totals[group].runs for group in groups) - mine.runs
+        seconds = math.fsum(self._totals[group].seconds for group in groups) - mine.seconds
+        return (mine.seconds / mine.runs) / (seconds / runs)
+
+    def _inside(self, host: str) -> list[NodeRun]:
+        """The repeats on the node ``host`` whose configuration also ran without it."""
+        on_it = self.on_host.get(host, [])
+        counts = Counter(repeat.group for repeat in on_it)
+        both = {group for group, count in counts.items() if count < self._totals[group].runs}
+        return [repeat for repeat in on_it if repeat.group in both]
+
+    def _outside(self, host: str, with_it: Sequence[NodeRun]) -> list[NodeRun]:
+        """The repeats of the same configurations as those ``with_it`` that ran without the node."""
+        groups = {repeat.group for repeat in with_it}
+        return [repeat for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
+
+    def _sureness(self, host: str) -> float:
+        """How sure it is that the node is slow: how far beyond 1 its ratio is, in half widths of the interval.
+
+        0 where the node is not slower, or by too little to matter.
+        """
+        if self._ratio(host) < _WORTH:
+            return 0.0
+        change = self.change(host)
+        assert change is not None  # else there is no ratio either
+        return math.log(change.ratio) / math.log(change.high / change.ratio)
+
+
+def _total(repeats: Sequence[NodeRun]) -> _Total:
+    """Number and summed step times of repeats."""
+    return _Total(len(repeats), math.fsum(repeat.time.seconds for repeat in repeats))
