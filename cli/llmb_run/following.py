@@ -15,9 +15,9 @@ from llmb_common.results.configuration import apart
 from llmb_common.results.steps import window_of
 from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
-from llmb_common.runs.timing.iterations import Progress
 from llmb_common.runs.timing.job_events import read_events
 from llmb_common.runs.timing.log_files import RunFiles
+from llmb_common.runs.timing.progress import Progress
 from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.submission.observe import Observation, observe
 from llmb_run.columns import run_as_json

@@ -7,8 +7,8 @@ from unittest.mock import patch
 
 import pytest
 
-from llmb_common.runs.timing import iterations
-from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing import progress as timing_progress
+from llmb_common.runs.timing.progress import Progress
 from llmb_common.runs.timing.records import Iteration, last_iterations
 from llmb_run.actions import logs
 from llmb_run.actions.logs import follow, last_lines, lines_of, rank_of
@@ -185,6 +185,18 @@ def test_progress_in_a_huge_log_reads_its_end_only(tmp_path: Path) -> None:
     assert progress.step == 1
 
 
+def test_progress_finds_the_last_step_before_many_traces(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(mbridge_log(range(1, 4)) + nccl_lines(5000))
+    progress = Progress(path, 50)
+    progress.look()
+    assert progress.step == 3
+    with path.open("a") as stream:
+        stream.write(mbridge_log([4]) + nccl_lines(5000))
+    progress.look()
+    assert progress.step == 4
+
+
 def test_progress_takes_a_bounded_piece_however_much_a_log_has_gained(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text(mbridge_log([1]))
@@ -195,15 +207,15 @@ def test_progress_takes_a_bounded_piece_however_much_a_log_has_gained(tmp_path: 
         pieces.append(len(text))
         return last_iterations(text, most)
 
-    with patch.object(iterations, "last_iterations", last):
+    with patch.object(timing_progress, "last_iterations", last):
         progress.look()
         with path.open("a") as stream:
             stream.write(mbridge_log([2]) + nccl_lines(5000) + mbridge_log([3]))
         progress.look()
         progress.look()
     assert progress.step == 3
-    assert path.stat().st_size > 2 * iterations._PIECE
-    assert pieces[1] <= iterations._PIECE
+    assert path.stat().st_size > 2 * timing_progress._PIECE
+    assert pieces[1] <= timing_progress._PIECE
     assert pieces[2] == 0, "what was read once is not read again"
 
 

@@ -20,7 +20,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_common.results.configuration import apart
 from llmb_common.runs.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
-from llmb_common.runs.timing.iterations import Progress
+from llmb_common.runs.timing.progress import Progress
 from llmb_common.submission.observe import Observation, end_runs, wait
 from llmb_run import options
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of

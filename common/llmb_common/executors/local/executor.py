@@ -44,8 +44,8 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.site.machine import gpu_names
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
-from llmb_common.runs.timing.iterations import Progress
 from llmb_common.runs.timing.job_events import read_events
+from llmb_common.runs.timing.progress import Progress
 
 RUN_VARIABLE = "LLMB_RUN_DIR"
 """In the environment of every process of a run: the run's folder."""

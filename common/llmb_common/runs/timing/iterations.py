@@ -30,8 +30,6 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, overload
 
-from llmb_common.base.files import open_plain
-from llmb_common.base.statistics import median
 from llmb_common.runs.timing.layouts import RecordReader
 from llmb_common.runs.timing.log_files import find_markers, find_pieces, open_log
 from llmb_common.runs.timing.records import (
@@ -43,7 +41,6 @@ from llmb_common.runs.timing.records import (
     STEP_TIME_BEGINS,
     Iteration,
     LogFormat,
-    last_iterations,
 )
 
 _LATE = 2
@@ -384,52 +381,3 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
                 break
         filled.append((offset, record._replace(tflops=tflops)))
     return filled
-
-
-_PIECE = 256 * 1024
-"""Bytes read at one look: enough for many steps, however much the log has gained."""
-_RECENT = 10
-
-
-@dataclass
-class Progress:
-    """The progress of one run; ``look`` brings it up to date. Times in seconds."""
-
-    log: Path
-    steps: int
-    """Those of the plan; where a run that goes on from a checkpoint is beyond them, those of its log."""
-    step: int = 0
-    step_seconds: float | None = None
-    tflops: float | None = None
-    _offset: int = 0
-    _recent: list[float] = field(default_factory=list)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """The seconds that the remaining steps will take, by the median of the latest ten.
-
-        None before the first one.
-        """
-        return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
-
-    def look(self) -> None:
-        """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes
-        nothing."""
-        try:
-            size = self.log.stat().st_size
-            begin = self._offset if size >= self._offset else 0  # the log was replaced
-            begin = max(begin, size - _PIECE)
-            with open_plain(self.log) as stream:
-                stream.seek(begin)
-                text = stream.read(size - begin)
-        except OSError:
-            return
-        complete = text.rfind(b"\n") + 1
-        self._offset = begin + complete
-        for iteration in last_iterations(text[:complete], _RECENT):
-            self.step, self.step_seconds = iteration.step, iteration.seconds
-            if iteration.step > self.steps:
-                self.steps = iteration.steps
-            self._recent = [*self._recent, iteration.seconds][-_RECENT:]
-            if iteration.tflops is not None:
-                self.tflops = iteration.tflops
