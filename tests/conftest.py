@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,6 +73,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(_ENVIRONMENT.undo)
     _ENVIRONMENT.setenv("HOME", empty_home)
     _ENVIRONMENT.setenv("LC_ALL", "C.UTF-8")
+    _ENVIRONMENT.setenv("TZ", "UTC")  # runs are counted by the days of who reads them
+    time.tzset()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -148,6 +148,10 @@ def test_a_line_is_broken_between_words_and_loses_none(text: str, width: int, en
         assert len(line) <= width or re.search(rf"[^{ends}]{{{width - 2},}}", line), "what has no place to break"
 
 
+def test_a_row_of_commas_is_broken_too() -> None:
+    assert wrapped("aaaaa,,,,", 8, "  ", " ,") == ["aaaaa,,,", "  ,"]
+
+
 def test_a_command_and_a_path_stay_whole(narrow: Terminal) -> None:
     path = "/" + "x" * 60
     for line in (

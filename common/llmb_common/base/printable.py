@@ -88,7 +88,7 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
     if len(text) <= width:
         return [text]
     lines = [""]
-    for word in re.findall(rf"[^{ends}]*[{ends}]+|[^{ends}]+", text):
+    for word in re.findall(rf"[^{ends}]*[{ends}] *|[^{ends}]+", text):
         fits = len(lines[-1]) + len(word.rstrip()) <= width
         if fits or not lines[-1].strip() or len(indent) + len(word.rstrip()) > width:
             lines[-1] += word
