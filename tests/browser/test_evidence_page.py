@@ -70,7 +70,7 @@ def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, the
             summary.click()
         text = section.inner_text()
         assert "contract <b>4711</b>" in text
-        assert "97.7% intervals of the performance" in text
+        assert "97.7 % intervals of the performance" in text
         assert page.locator("#run-table tbody tr").count() > 0
         for chart in ("steps", "loss"):
             assert page.locator(f"#{chart} svg path").count() > 3, chart

@@ -150,7 +150,7 @@ def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
     assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
     assert page.locator("#word").inner_text() == "FAIL"
     sentence = page.locator("#sentence").inner_text()
-    assert all(text in sentence for text in ("1 of 7 configurations", "5 are open", "70b", "18.5%"))
+    assert all(text in sentence for text in ("1 of 7 configurations", "5 are open", "70b", "18.5 %"))
     assert not re.search(r"[()]", sentence)
     assert cells(page, "#run-table", "verdict")[0].split() == ["✗", "fail", "indication"]
     assert headings[1] == f"Steps: {FAIL}"

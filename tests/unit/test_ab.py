@@ -194,7 +194,7 @@ def test_six_per_cent_less_time_is_a_gain(site: Site) -> None:
     assert found["high_percent"] < -4
     assert [sorted(block["order"]) for block in done.data["blocks"]] == [list("AABB")] * 3
     text = site(*BASE, "--change", "STEP_MS=94")
-    assert re.search(r"B takes [56]\.[0-9] % less time than A \(95% interval: -", text.out)
+    assert re.search(r"B takes [56]\.[0-9] % less time than A \(95 % interval: -", text.out)
     assert "the same work" in text.out
     assert "this campaign is over; --again begins a new one" in text.err
     assert len(instant.accepted()) == 12
@@ -221,7 +221,7 @@ def test_a_comparison_that_ended_under_release_0_2_is_still_over(site: Site) -> 
 def test_equals_are_told_to_be_equal(site: Site) -> None:
     done = site(*BASE)
     assert done.status == 0, done.err
-    assert "no difference larger than 1 % (95% interval: " in done.out
+    assert "no difference larger than 1 % (95 % interval: " in done.out
     assert "without --change both sides are the same" in done.err
     assert [signed(percent) for percent in (-0.04, 0.04, -0.06)] == ["+0.0", "+0.0", "-0.1"]
 
@@ -331,7 +331,7 @@ def test_a_run_whose_nodes_were_unfit_says_nothing_of_its_configuration(cli: Cli
 def test_what_a_budget_leaves_open_is_said(site: Site) -> None:
     done = site(*BASE, "--change", "STEP_MS=100.04", "--pairs", "6", "--resolution", "0.01%")
     assert done.status == 4
-    assert re.search(r"open: no difference larger than [.0-9]+ % \(95% interval: -", done.out)
+    assert re.search(r"open: no difference larger than [.0-9]+ % \(95 % interval: -", done.out)
     assert "6 pairs were the limit (--pairs)" in done.out
     more = site(*BASE, "--change", "STEP_MS=100.04", "--pairs", "8", "--resolution", "5%")
     assert more.status == 0, "the same comparison goes on"

@@ -133,22 +133,22 @@ def checked(cli: Cli, performance: float, runs: int, image: str = "") -> dict[st
         (
             1.00,
             1,
-            "open, equal ± 7.3% (limit 5.0% slower; stated scatter)"
+            "open, equal ± 7.3 % (limit 5.0 % slower; stated scatter)"
             ": about 2 more runs, on 2 further days, would decide",
         ),
         (
             1.03,
             3,
-            "pass, 2.9% faster ± 5.4% (limit 5.0% slower; stated scatter"
+            "pass, 2.9 % faster ± 5.4 % (limit 5.0 % slower; stated scatter"
             "; stalls rarer than 1 step in 40 would not show)",
         ),
         (
             0.93,
             1,
-            "open, 7.5% slower ± 7.9% "
-            "(limit 5.0% slower; stated scatter): about 9 more runs, on 9 further days, would decide",
+            "open, 7.5 % slower ± 7.9 % "
+            "(limit 5.0 % slower; stated scatter): about 9 more runs, on 9 further days, would decide",
         ),
-        (0.88, 6, "fail, 13.6% slower ± 6.2% (limit 5.0% slower; stated scatter)"),
+        (0.88, 6, "fail, 13.6 % slower ± 6.2 % (limit 5.0 % slower; stated scatter)"),
     ],
 )
 def test_runs_are_held_against_the_row_of_their_own_container(cli, performance, runs, text):
@@ -165,13 +165,13 @@ def test_runs_are_held_against_the_row_of_their_own_container(cli, performance, 
         (
             "26.06",
             "Megatron-Bridge, nemo:26.06",
-            "open, 0.8% slower ± 5.6% "
-            "(limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
+            "open, 0.8 % slower ± 5.6 % "
+            "(limit 5.0 % slower; stated scatter): about 2 more runs, on 2 further days, would decide",
         ),
         (
             "26.10",
             "Megatron-Bridge, nemo:26.08",
-            "indication: pass, equal ± 5.6% (limit 7.9% slower; stated scatter"
+            "indication: pass, equal ± 5.6 % (limit 7.9 % slower; stated scatter"
             "; stalls rarer than 1 step in 40 would not show)",
         ),
     ],
@@ -183,7 +183,7 @@ def test_a_container_without_a_row_of_its_own_gets_an_indication(cli, container,
 
 def test_a_row_whose_tflops_bridge_counts_otherwise_says_so(cli: Cli) -> None:
     make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS)
-    odd = "corrected here: Megatron-Bridge 0.6.2 counts +19.8% TFLOP/s at the printed tokens/s"
+    odd = "corrected here: Megatron-Bridge 0.6.2 counts +19.8 % TFLOP/s at the printed tokens/s"
     assert (
         f"published result of performance-summary-archive.md:234, {odd}"
         in cli("results", "--notes", COLUMNS="1000").out
@@ -199,9 +199,9 @@ def test_show_names_the_function_and_what_the_verdict_is_held_against(cli: Cli) 
     run = make_run(cli.install, "mbridge", log=steady_log(4267, tflops=None), variables=GPT_OSS).paths.run_id
     shown = " ".join(cli("show", run).out.split())
     assert "gpt_oss_120b_pretrain_64gpu_gb300_bf16_config of Megatron-Bridge 0.6.0" in shown
-    assert "indication: pass, equal ± 7.3% (limit 7.9% slower; stated scatter; stalls rarer than " in shown
+    assert "indication: pass, equal ± 7.3 % (limit 7.9 % slower; stated scatter; stalls rarer than " in shown
     assert "reference 4.267 s (NVIDIA Megatron-Bridge performance summary, 2026-08-11; Megatron-Bridge, " in shown
-    assert "counts +19.8% TFLOP/s" in shown
+    assert "counts +19.8 % TFLOP/s" in shown
 
 
 # Many kinds of jobs side by side

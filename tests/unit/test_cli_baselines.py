@@ -35,13 +35,13 @@ def test_a_baseline_comes_before_what_was_published(cli: Cli) -> None:
     good = [run_of(cli, milliseconds, 101 + n) for n, milliseconds in enumerate((5000, 5010, 4990))]
     later = run_of(cli, 5741.47, 110)
     assert (
-        verdict_of(cli, later)["verdict_text"] == "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
+        verdict_of(cli, later)["verdict_text"] == "indication: pass, equal ± 7.3 % (limit 8.4 % slower; stated scatter"
         "; stalls rarer than 1 step in 13 would not show)"
     )
     assert cli("baseline", "set", *good).status == 0
     judged = verdict_of(cli, later)
     assert judged["verdict"] == "fail"
-    assert str(judged["verdict_text"]).startswith("fail, 14.8% slower ±")
+    assert str(judged["verdict_text"]).startswith("fail, 14.8 % slower ±")
     reference = judged["reference"]
     assert isinstance(reference, dict)
     assert (reference["kind"], reference["same_software"], reference["software"]) == ("baseline", True, "nemo:26.02.01")

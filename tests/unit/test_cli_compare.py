@@ -102,10 +102,10 @@ def test_two_runs_are_compared(cli: Cli) -> None:
     done = cli("compare", first.paths.run_id, second.paths.run_id)
     assert done.status == 0
     assert (
-        "\nB's steps take 20.0% more time than A's (97.7% interval: +9.9% to +31.0%); with fewer than 3 runs"
+        "\nB's steps take 20.0 % more time than A's (97.7 % interval: +9.9 % to +31.0 %); with fewer than 3 runs"
         in done.out
     )
-    assert "loss: at most 0.00% apart, at iteration" in done.out
+    assert "loss: at most 0.00 % apart, at iteration" in done.out
     assert "the same work" in done.out
     assert ["env", "NCCL_ALGO", "-", "Ring"] in [line.split() for line in done.out.splitlines()]
     data = cli("compare", first.paths.run_id, second.paths.run_id, "--json").data
@@ -128,7 +128,7 @@ def test_the_times_beside_a_ratio_are_those_that_it_is_of(cli: Cli) -> None:
         [row[0] for row in times], 1e-3
     )
     assert data["first"]["steady_step_seconds"] == pytest.approx(5.0)
-    assert "steady steps alone, of B against A: +2.0%" in done.out
+    assert "steady steps alone, of B against A: +2.0 %" in done.out
 
 
 def test_repeats_form_one_side(cli: Cli) -> None:
@@ -143,7 +143,7 @@ def test_repeats_form_one_side(cli: Cli) -> None:
     assert together["ratio_high"] - together["ratio_low"] < alone["ratio_high"] - alone["ratio_low"]
     assert "these runs do not show a difference" in cli("compare", ids[0], ids[3]).out
     out = cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
-    assert re.search(r"more time than A's \(97\.7% interval: \+[.0-9]+% to \+[.0-9]+%\)\n", out)
+    assert re.search(r"more time than A's \(97\.7 % interval: \+[.0-9]+ % to \+[.0-9]+ %\)\n", out)
 
 
 def test_sides_that_lie_apart_are_different_or_say_what_would_tell(cli: Cli) -> None:
@@ -198,7 +198,7 @@ def test_another_loss_is_another_job(cli: Cli) -> None:
 def test_equal_runs_have_nothing_that_differs(cli: Cli) -> None:
     first, second = (make_run(cli.install, log=steady_log(5000), job_id=str(number)) for number in (101, 102))
     done = cli("compare", first.paths.run_id, second.paths.run_id)
-    assert "step time of B against A +0.0% (97.7% interval: -" in done.out
+    assert "step time of B against A +0.0 % (97.7 % interval: -" in done.out
     assert done.out.endswith("no recorded difference\n")
 
 

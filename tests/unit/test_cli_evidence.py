@@ -61,7 +61,7 @@ def test_show_says_all_of_it(cli: Cli, tmp_path: Path) -> None:
     assert f"image      /images/nemo.sqsh, sha256:{'ab' * 32}, of nvcr.io#nvidia/nemo:26.02.01\\x1b[31m\\nrun\n" in out
     assert "ran on     2 nodes, 8 x NVIDIA H100 80GB HBM3, 641 W each under load, Intel(R) Xeon" in out
     assert "findings   problem: NCCL sends through TCP sockets between nodes: n2\n" in out
-    assert "           note: 8 GPUs at their power limit, the longest for 40% of the time\n" in out
+    assert "           note: 8 GPUs at their power limit, the longest for 40 % of the time\n" in out
     assert cli("show", "--json").data["evidence"]["network"] == "Socket"
 
 

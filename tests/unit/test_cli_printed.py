@@ -107,7 +107,7 @@ def test_a_result_as_json(cli: Cli) -> None:
         **{"difference": 0.0, "difference_low": -0.0684, "difference_high": 0.0734, "step_seconds_std": 0.003},
     }
     assert {name: run[name] for name in figures} == pytest.approx(figures, rel=1e-3, abs=1e-4)
-    verdict = "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
+    verdict = "indication: pass, equal ± 7.3 % (limit 8.4 % slower; stated scatter"
     assert run["verdict_text"] == f"{verdict}; stalls rarer than 1 step in 13 would not show)"
     published = {"step_seconds": 5.74147, "tokens_per_second": 91316, "source": "llama3.1-mbridge.md:86"}  # corrected
     assert published.items() <= run["published"].items()
@@ -121,7 +121,7 @@ def test_groups_as_a_table_and_as_json(cli: Cli) -> None:
     make_run(cli.install, log=cut_log(5900), state="FAILED")
     header, line = cli("results", "--group").out.splitlines()
     assert cells(header) == [
-        *("configuration", "software", "runs", "step s", "± % (97.7%)", "spread %", "reference s", "verdict")
+        *("configuration", "software", "runs", "step s", "± % (97.7 %)", "spread %", "reference s", "verdict")
     ]
     assert cells(line)[:2] == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
     assert cells(line)[2:7] == ["3 (1 failed)", "5.733", "5.6", "1.0", "5.74147"]
@@ -235,7 +235,7 @@ def test_a_run_shown_in_full(cli: Cli) -> None:
     assert lines[lines.index(f"plan       {said['plan']}") + 2].strip() == "50 steps, time limit 02:00:00"
     assert (said["folder"], said["log"]) == (str(record.paths.folder), str(record.paths.log))
     assert said["history"].endswith("  SUBMITTING")
-    assert said["result"].startswith("5.742 s a step, 91,316 tokens/s, MFU 36.75%; indication: pass")
+    assert said["result"].startswith("5.742 s a step, 91,316 tokens/s, MFU 36.75 %; indication: pass")
 
 
 def test_a_script_that_is_none_is_an_error(cli: Cli) -> None:

@@ -42,15 +42,15 @@ CLOSE = "stated scatter): too close to the limit to tell"
 @pytest.mark.parametrize(
     ("ratio", "kind", "text"),
     [
-        (0.90, "pass", f"10.0% faster ± 6.6% (limit 5.0% slower; {PASSED}"),
-        (0.97, "pass", f"3.0% faster ± 7.1% (limit 5.0% slower; {PASSED}"),
+        (0.90, "pass", f"10.0 % faster ± 6.6 % (limit 5.0 % slower; {PASSED}"),
+        (0.97, "pass", f"3.0 % faster ± 7.1 % (limit 5.0 % slower; {PASSED}"),
         (
             *(1.00, "open"),
-            "equal ± 7.3% (limit 5.0% slower; stated scatter): about 2 more runs, on 2 further days, would decide",
+            "equal ± 7.3 % (limit 5.0 % slower; stated scatter): about 2 more runs, on 2 further days, would decide",
         ),
-        (1.04, "open", f"4.0% slower ± 7.6% (limit 5.0% slower; {CLOSE}"),
-        (1.05, "open", f"5.0% slower ± 7.7% (limit 5.0% slower; {CLOSE}"),
-        (1.13, "fail", "13.0% slower ± 8.3% (limit 5.0% slower; stated scatter)"),
+        (1.04, "open", f"4.0 % slower ± 7.6 % (limit 5.0 % slower; {CLOSE}"),
+        (1.05, "open", f"5.0 % slower ± 7.7 % (limit 5.0 % slower; {CLOSE}"),
+        (1.13, "fail", "13.0 % slower ± 8.3 % (limit 5.0 % slower; stated scatter)"),
     ],
 )
 def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: float, kind: str, text: str) -> None:
@@ -61,16 +61,16 @@ def test_a_run_is_compared_with_the_published_step_time(tmp_path: Path, ratio: f
     assert verdict.difference == pytest.approx(ratio - 1, abs=1e-6)
 
 
-MORE = "limit 8.4% slower; stated scatter): about {0} more runs, on {0} further days, would decide"
+MORE = "limit 8.4 % slower; stated scatter): about {0} more runs, on {0} further days, would decide"
 
 
 @pytest.mark.parametrize(
     ("ratio", "text"),
     [
-        (1.00, f"pass, equal ± 7.3% (limit 8.4% slower; {PASSED}"),
-        (1.06, f"open, 6.0% slower ± 7.7% ({MORE.format(9)}"),
-        (1.13, f"open, 13.0% slower ± 8.3% ({MORE.format(2)}"),
-        (1.17, "fail, 17.0% slower ± 8.5% (limit 8.4% slower; stated scatter)"),
+        (1.00, f"pass, equal ± 7.3 % (limit 8.4 % slower; {PASSED}"),
+        (1.06, f"open, 6.0 % slower ± 7.7 % ({MORE.format(9)}"),
+        (1.13, f"open, 13.0 % slower ± 8.3 % ({MORE.format(2)}"),
+        (1.17, "fail, 17.0 % slower ± 8.5 % (limit 8.4 % slower; stated scatter)"),
     ],
 )
 def test_on_other_software_a_verdict_is_an_indication(tmp_path: Path, ratio: float, text: str) -> None:
@@ -84,15 +84,15 @@ def test_one_fast_last_step_does_not_make_a_slow_run_a_good_one(tmp_path: Path) 
     log = steady_log(20000, 49) + mbridge_line(50, milliseconds=14660.0)
     verdict = judged(make_run(tmp_path, log=log.replace("/      49", "/      50"), variables=variables))
     assert verdict.kind == "fail"
-    assert any("14.66 s (+0.0%)" in text for text in verdict.remarks)
+    assert any("14.66 s (+0.0 %)" in text for text in verdict.remarks)
 
 
 def test_a_stall_costs_what_it_costs(tmp_path: Path) -> None:
     slow = mbridge_line(39, milliseconds=4 * 5741.47)
     log = steady_log(5741.47).replace(mbridge_line(39, milliseconds=5741.47), slow)
     verdict = judged(make_run(tmp_path, log=log))
-    assert verdict.text.startswith("indication: open, 7.5% slower ± ")
-    assert "; steady steps pass (equal), stalls cost 7.5%" in verdict.text, "three steps more in forty"
+    assert verdict.text.startswith("indication: open, 7.5 % slower ± ")
+    assert "; steady steps pass (equal), stalls cost 7.5 %" in verdict.text, "three steps more in forty"
     assert any("1 of 10 measured steps is an outlier (iteration 39" in text for text in verdict.remarks)
 
 
@@ -119,8 +119,8 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
         "reference 5.74147 s (NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04; Megatron-Bridge,"
         " nemo:25.09.00), measured with other software - published result of"
     ) in said
-    assert "step time of dense models changes by -7% to +3%, so the limit is wider" in said
-    assert "± is the 97.7% interval of the difference" in said
+    assert "step time of dense models changes by -7 % to +3 %, so the limit is wider" in said
+    assert "± is the 97.7 % interval of the difference" in said
     (run,) = cli("results", "--json").data["runs"]
     assert run["indication"] is True
     assert run["reference"] == {

@@ -54,7 +54,7 @@ def test_a_slow_run_is_told_what_the_fastest_has_otherwise(site: Site) -> None:
     told = {item["name"]: item["test"] for item in found["gap"]["differences"]}
     assert told["env NCCL_DEBUG"] == f"llmb-run ab --base {slower_alone} --unset NCCL_DEBUG"
     text = site("why", "--slow", slow).out
-    assert f"{fast}: this run takes 11.1% longer" in text
+    assert f"{fast}: this run takes 11.1 % longer" in text
     assert f"{command} mbs=2" in text
     assert "no faster run of the same work is recorded here" in site("why", "--slow", fast).out
 
@@ -172,7 +172,7 @@ def test_published_rows_that_differ_in_one_thing_say_what_it_is_worth() -> None:
     found = worth_of(one, other, llama)
     assert found is not None
     assert (found.pairs, found.median) == (5, pytest.approx(9.43 / 12.32 - 1, abs=1e-4))
-    assert str(found) == "-24.0% to -22.6% in 5 pairs of published rows"
+    assert str(found) == "-24.0 % to -22.6 % in 5 pairs of published rows"
     assert worth_of(one, msgspec.structs.replace(one, tp=2), llama) is None, "nobody published that"
     assert worth_of(one, one, llama) is None
 
@@ -193,7 +193,7 @@ def test_another_release_is_worth_what_its_rows_say_or_what_releases_usually_are
     usual, backwards = worth_of(before, own, functions), worth_of(own, before, functions)
     assert usual is not None
     assert backwards is not None
-    assert str(usual).startswith("-27.0% to +2.8% in 110 pairs of published rows of consecutive releases")
+    assert str(usual).startswith("-27.0 % to +2.8 % in 110 pairs of published rows of consecutive releases")
     assert backwards.high == pytest.approx(1 / 0.73 - 1)
 
 

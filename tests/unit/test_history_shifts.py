@@ -60,7 +60,7 @@ def test_a_change_is_dated_sized_and_explained(record: RunRecord) -> None:
     assert found.since == START + 13 * DAY
     assert found.changed == (Changed("driver", "580.82", "580.95"),)
     assert found.stands
-    size = f"{100 * (found.ratio - 1):.1f} ± {50 * (found.high - found.low):.1f}%"
+    size = f"{100 * (found.ratio - 1):.1f} ± {50 * (found.high - found.low):.1f} %"
     assert shift_text(found) == f"slower by {size} since 12 November 2026: driver 580.82 to 580.95"
 
 
@@ -193,6 +193,6 @@ def test_a_sentence_names_three_facts_and_shortens_their_values() -> None:
     changed = tuple(Changed(name, "x" * 50, "y") for name in "abcde")
     text = shift_text(Shift("r", START, 0.95, 0.94, 0.96, START - DAY, START + DAY, stands=False, changed=changed))
     assert text == (
-        "faster by 5.0 ± 1.0% since 30 October 2026 (between 29 October 2026 and 31 October 2026):"
+        "faster by 5.0 ± 1.0 % since 30 October 2026 (between 29 October 2026 and 31 October 2026):"
         f" a {'x' * 37}... to y, b {'x' * 37}... to y, c {'x' * 37}... to y and 2 more"
     )

@@ -150,7 +150,7 @@ def test_what_is_known_to_need_more_is_warned_of() -> None:
     assert made.memory is not None
     assert made.memory.peak + made.memory.reserve < made.memory.limit
     (said,) = [note for note in made.warnings if "may not fit" in note]
-    assert "(jobs of this kind, experts, bf16, CUDA graphs, are not validated, and needed up to 13% more)" in said
+    assert "(jobs of this kind, experts, bf16, CUDA graphs, are not validated, and needed up to 13 % more)" in said
 
 
 def test_preflight_says_who_is_refused() -> None:

@@ -375,7 +375,7 @@ def test_the_answer_is_pass_fail_or_open_in_one_sentence(groups: list[dict[str, 
 def test_the_figure_is_the_one_that_the_difference_is_of() -> None:
     found = answer_to(group("fail", difference=0.2, stall_share=0.17))
     assert (found.figure, found.reference) == ("12.00 s a step", "10.00 s, here")
-    assert "20.0%" in found.text
+    assert "20.0 %" in found.text
     assert any("10.20 s" in line for line in found.also), "what its steady steps take"
 
 
@@ -385,7 +385,7 @@ def test_the_worst_configuration_decides() -> None:
         group("fail", difference=0.3, title="grok1 314b nemo2 bf16 on 512 h100"),
         group("open", difference=0.5),
     )
-    assert "grok1 314b nemo2 bf16 on 512 H100 is 30.0% slower" in found.text
+    assert "grok1 314b nemo2 bf16 on 512 H100 is 30.0 % slower" in found.text
     assert found.text.startswith("2 of 3 configurations fail, 1 is open: ")
 
 
@@ -405,9 +405,9 @@ def test_what_to_do_follows_from_the_verdict() -> None:
 @pytest.mark.parametrize(
     ("findings", "reason"),
     [
-        (("clocks held down: n7.a.b GPU 3 (too hot (hardware), 40% of the time)",), "GPU 3 is too hot"),
+        (("clocks held down: n7.a.b GPU 3 (too hot (hardware), 40 % of the time)",), "GPU 3 is too hot"),
         (("power limit below the default: n7.a.b GPU 1 (500 W of 700 W)",), "GPU 1, 500 W of 700 W"),
-        ((), "12.0% slower"),
+        ((), "12.0 % slower"),
     ],
 )
 def test_a_slow_node_outranks_all_else(findings: tuple[str, ...], reason: str) -> None:
@@ -447,7 +447,7 @@ def test_the_winner_of_a_sweep_that_nothing_is_compared_with_is_the_answer(tmp_p
     answer = swept(tmp_path, 12_000, 6_000).answer
     assert answer.word == "FASTEST"
     assert "tp 4" in answer.text
-    assert "100.0%" in answer.text
+    assert "100.0 %" in answer.text
     assert answer.command.endswith("--set tp=4")
     assert answer.figure.endswith("tokens/s a GPU")
 
@@ -464,8 +464,8 @@ def test_the_answers_of_campaigns_and_tunings_are_their_own() -> None:
         answer = of_campaign({**campaign, "outcome": outcome})
         assert answer.word == word
         assert answer.text == "NOT ACCEPTED: 1 of 2 fail, at 10 %."
-        assert "90.0%" in answer.figure
-        assert "95.0%" in answer.reference
+        assert "90.0 %" in answer.figure
+        assert "95.0 %" in answer.reference
     tuning = {"conclusion": "mbs=4 wins", "winner": {"command": "llmb-run single"}, "found": True}
     assert of_tuning(tuning) == Answer(
         word="FASTEST", text="Mbs=4 wins.", todo="Train with it:", command="llmb-run single"

@@ -315,7 +315,7 @@ def test_results_over_scales(cli: Cli) -> None:
     (line,) = cli("results", "--scaling", "--json").data["scaling"]
     assert [round(point["efficiency"], 4) for point in line["points"]] == [1.0, 0.976]
     text = cli("results", "--scaling").out.splitlines()
-    assert " ".join(text[0].split()).endswith("efficiency % interval % (97.7%) published % published tokens/s")
+    assert " ".join(text[0].split()).endswith("efficiency % interval % (97.7 %) published % published tokens/s")
     assert text[1].split()[-3:] == ["100.0", "100.0", "85459"], "the smallest scale is what the others are held against"
     efficiency, low, _, high, *published = text[2].split()[-6:]
     assert [efficiency, *published] == ["97.6", "99.8", "170500"]

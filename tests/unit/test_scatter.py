@@ -224,8 +224,8 @@ def test_repeats_that_share_a_day_say_so() -> None:
 def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
     quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
     (text,) = remarks([judged(9.8), judged(10.0), judged(10.2)], quiet)
-    assert "scatter by 2.0%" in text
-    assert "this site's past runs (0.2%)" in text
+    assert "scatter by 2.0 %" in text
+    assert "this site's past runs (0.2 %)" in text
     (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)])
     assert "scatter by 10." in text
     assert "this site" not in text
@@ -234,14 +234,15 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
 def test_slow_runs_are_counted_and_their_common_node_named() -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
-    assert unlike(runs).startswith("2 of 7 runs are 10.0% slower than the rest; all of them had gpu7, and no other run")
+    told = "2 of 7 runs are 10.0 % slower than the rest; all of them had gpu7, and no other run"
+    assert unlike(runs).startswith(told)
 
 
 def test_how_often_chance_would_name_a_node_is_said() -> None:
     # 21 ways to choose two of seven runs: one node that two runs had is in both slow ones in 4.8 % of the cases.
     nodes = ["a,1", "b,2", "c,3", "d,4", "e,5", "bad,6", "bad,7"]
     runs = [judged(10.0 if "bad" not in had else 11.0, had) for had in nodes]
-    assert unlike(runs).endswith("all of them had bad, and no other run did (chance alone does this in 5% of cases)")
+    assert unlike(runs).endswith("all of them had bad, and no other run did (chance alone does this in 5 % of cases)")
     many = [judged(10.0, f"n{at}") for at in range(12)] + [
         judged(11.0, "bad,x"),
         judged(11.0, "bad,y"),
@@ -252,7 +253,7 @@ def test_how_often_chance_would_name_a_node_is_said() -> None:
 
 def test_a_single_fast_run_is_the_odd_one() -> None:
     runs = [judged(10.0, "a,b"), judged(10.01, "a,b"), judged(10.0, "a,b"), judged(9.0, "c,d")]
-    assert unlike(runs).startswith("1 of 4 runs is 10.0% faster than the rest; it had c, d, and no other run")
+    assert unlike(runs).startswith("1 of 4 runs is 10.0 % faster than the rest; it had c, d, and no other run")
 
 
 @pytest.mark.parametrize(
@@ -293,7 +294,7 @@ def test_a_slow_node_is_named_once_it_was_in_enough_runs() -> None:
     named = [text for text in texts if "with n0 are" in text]
     assert len(named) >= 18
     assert "runs with n0 are" in named[0]
-    assert "at most 1%" in named[0]
+    assert "at most 1 %" in named[0]
 
 
 def test_healthy_nodes_are_named_in_one_case_of_a_hundred() -> None:

@@ -197,7 +197,7 @@ def test_the_largest_spike_is_named_whether_it_is_fast_or_slow() -> None:
     (text,) = said(steps(i36=20.0, i38=2.5))
     assert text == (
         "2 of 10 measured steps are outliers (iterations 36, 38; as little as 0.25 times the usual):"
-        " the steady step time leaves them out, the mean (+2.5%) does not"
+        " the steady step time leaves them out, the mean (+2.5 %) does not"
     )
 
 
@@ -253,7 +253,7 @@ def test_how_slow_the_first_steps_of_a_window_may_be(first: float, second: float
 
 def test_the_first_step_is_compared_with_the_later_ones() -> None:
     found = said(steps(i35=10.45, i36=10.45, i37=10.45, i38=9.5, i39=9.5, i40=9.5, i41=9.5, i42=9.5, i43=9.5, i44=9.5))
-    assert "warm-up reaches into the window: its first step takes 10% longer than later ones" in found
+    assert "warm-up reaches into the window: its first step takes 10 % longer than later ones" in found
 
 
 def test_a_window_of_six_steps_is_too_short_to_see_warm_up() -> None:
@@ -270,8 +270,8 @@ def test_drift_below_two_per_cent_is_not_worth_a_word() -> None:
         return said(steps(**first, **last), window=Window(24, 37))
 
     assert drifting(0.019) == ()
-    assert drifting(0.021) == ("steps get slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbors?)",)
-    assert drifting(-0.03)[0].startswith("steps get faster: -3.0% from iteration 11 to 50")
+    assert drifting(0.021) == ("steps get slower: +2.1 % from iteration 11 to 50 (clocks, temperature, neighbors?)",)
+    assert drifting(-0.03)[0].startswith("steps get faster: -3.0 % from iteration 11 to 50")
 
 
 def test_skipped_steps_are_counted_and_named() -> None:
@@ -296,7 +296,7 @@ def test_drift_is_larger_than_four_standard_errors(noise: float, named: bool) ->
     assert (4 * error < 0.3) is named
     assert 5 * error > 0.3
     found = said(timed([*[10.0] * 10, *steady]), window=Window(24, 36))
-    assert any(text.startswith("steps get slower: +3.0%") for text in found) is named
+    assert any(text.startswith("steps get slower: +3.0 %") for text in found) is named
 
 
 @pytest.mark.parametrize(("count", "named"), [(12, True), (11, False)])

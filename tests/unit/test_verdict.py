@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.base.printable import signed_percent
 from llmb_common.base.statistics import summarize
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.loading import load_recipe
@@ -164,13 +165,13 @@ def test_stalls_are_said_with_what_they_cost(plan: JobPlan) -> None:
     stalling = replace(took(5.0), stalls=(9.0,) * 20, steps=100)
     verdict = judge_result(plan, LLAMA, timed([5.0] * 50), [own(5.0)], MeasuredSteps(stalling, ("odd",)))
     assert verdict.kind == "open", "another day may have none"
-    assert verdict.text.startswith("open, 180.0% slower ± ")
-    assert "; steady steps alone are open (equal), stalls cost 180.0%; all its stalls fell on one day" in (verdict.text)
+    assert verdict.text.startswith("open, 180.0 % slower ± ")
+    assert "; steady steps alone are open (equal), stalls cost 180.0 %; all its stalls fell on one day" in verdict.text
     assert verdict.text.endswith("further days, would decide")
     three = judge_runs(plan, [stalling] * 3, own(5.0))
-    assert three.text.endswith("; steady steps pass (equal), stalls cost 180.0%")
+    assert three.text.endswith("; steady steps pass (equal), stalls cost 180.0 %")
     slow = judge_runs(plan, [replace(stalling, seconds=6.0)], own(5.0))
-    assert slow.text.endswith("; steady steps fail too (20.0% slower), stalls cost 180.0%")
+    assert slow.text.endswith("; steady steps fail too (20.0 % slower), stalls cost 180.0 %")
 
 
 def test_a_verdict_over_runs_follows_the_error_of_its_reference_and_the_rate_that_is_asked_for(plan: JobPlan) -> None:
@@ -186,7 +187,7 @@ def test_other_software_widens_the_limit_by_what_releases_differ(plan: JobPlan) 
     other = judge_runs(plan, [took(5.0)], own(5.0, same=False))
     assert other.decision == decide([took(5.0)], 5.0, tolerance=1.05 * 1.032 - 1)
     assert other.text.startswith(
-        "indication: pass, equal ± 7.3% (limit 8.4% slower; stated scatter"
+        "indication: pass, equal ± 7.3 % (limit 8.4 % slower; stated scatter"
         "; stalls rarer than 1 step in 133 would not show)"
     )
 
@@ -201,12 +202,12 @@ def test_a_clock_boost_that_this_run_had_not_is_said_of_a_published_one(tmp_path
     assert any("clock boost (ENABLE_VBOOST=true), this run did not" in remark for remark in verdict.remarks) is said
     apart = 2.0 / verdict.reference.seconds - 1
     assert verdict.remarks[-1].startswith("its last step")
-    assert f" 2 s ({apart:+.1%})" in verdict.remarks[-1]
+    assert f" 2 s ({signed_percent(apart)})" in verdict.remarks[-1]
 
 
 def test_no_difference_has_no_minus(plan: JobPlan) -> None:
     assert judge_runs(plan, [took(4.998)], own(5.0)).text.startswith("open, equal ")
-    assert judge_runs(plan, [took(4.99)], own(5.0)).text.startswith("open, 0.2% faster ")
+    assert judge_runs(plan, [took(4.99)], own(5.0)).text.startswith("open, 0.2 % faster ")
 
 
 @pytest.mark.parametrize(

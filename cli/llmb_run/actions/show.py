@@ -7,7 +7,7 @@ import time
 from llmb_common.base.errors import RecordError
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted, printable
+from llmb_common.base.printable import counted, percent, printable
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import read_text
 from llmb_common.measured.measure import measure_run
@@ -151,7 +151,7 @@ def _steady(measured: MeasuredRun) -> str:
     stalls = time.mean / time.seconds - 1
     if abs(stalls) < _STALLS_SHOWN:
         return ""
-    return f"of this, stalls are {stalls:.1%}: steady steps take {seconds_of(time.seconds)} s"
+    return f"of this, stalls are {percent(stalls)}: steady steps take {seconds_of(time.seconds)} s"
 
 
 def _memory(measured: MeasuredRun) -> str:

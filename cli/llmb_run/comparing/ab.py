@@ -14,7 +14,7 @@ import msgspec
 from llmb_common.base.errors import RequestError
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
@@ -156,7 +156,7 @@ def _answer(result: Mapping[str, Any]) -> str:
     if found is None:
         return f"no answer: {result['why'] or 'too few runs have ended'}"
     bounds = f"{signed(found['low_percent'])} to {signed(found['high_percent'])}"
-    interval = f"({CONFIDENCE:.0%} interval: {bounds} %)"
+    interval = f"({percent(CONFIDENCE, 0)} interval: {bounds} %)"
     match result["answer"]:
         case "no difference":
             return f"no difference larger than {resolution:g} % {interval}"
@@ -181,7 +181,7 @@ def _work(result: Mapping[str, Any]) -> list[str]:
             f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same training"
         ]
     if loss := result["loss"]:
-        apart = f"loss: at most {loss['relative_difference']:.2%} apart, at iteration {loss['iteration']}"
+        apart = f"loss: at most {percent(loss['relative_difference'], 2)} apart, at iteration {loss['iteration']}"
         if result["equal_work"]:
             return [f"{apart}: the same work"]
         return [f"{apart}: not the same work, so this is no gain"]

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.printable import counted, first_few, wrapped
+from llmb_common.base.printable import counted, first_few, signed_percent, wrapped
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.runs.timing.tables import shorten
 from llmb_common.submission.excluded_nodes import exclusions
@@ -39,7 +39,7 @@ def _difference(line: Line) -> str:
     Empty where nothing was compared.
     """
     share = line.difference
-    return "" if share is None else f"{columns.formatted(share, '+.1%')} %"
+    return "" if share is None else signed_percent(share)
 
 
 def _reference(line: Line) -> str:
@@ -149,7 +149,7 @@ class Summary:
         if len(self.lines) == 1:
             (line,) = self.lines
             share = line.difference
-            against = "" if share is None else f", {relative_speed(share).replace('%', ' %')} the reference"
+            against = "" if share is None else f", {relative_speed(share)} the reference"
             said.append(f"{line.word}{'*' * line.indication}{against}")
         else:
             order = [word.upper() for word in WORST_FIRST]

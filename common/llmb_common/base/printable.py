@@ -117,6 +117,16 @@ def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> st
     return between.join(map(str, items[:most])) + more
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share in per cent, with the sign after a space, as in all texts: 0.039 is ``3.9 %``; never ``-0.0 %``."""
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """A change in per cent, with its sign: 0.019 is ``+1.9 %``; never ``-0.0 %``."""
+    return f"{round(100 * share, digits) + 0.0:+.{digits}f} %"
+
+
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
