@@ -81,7 +81,7 @@ def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: 
     with shown(browser, evidence, width=width) as page:
         assert page.locator("#word").inner_text() == "FAIL"
         assert page.locator("#sentence").inner_text().startswith("NOT ACCEPTED: workloads: ")
-        assert re.search(r"\d+\.\d% .*\n?.*\d+\.\d% required", page.locator("#figure").inner_text())
+        assert re.search(r"\d+\.\d % .*\n?.*\d+\.\d % required", page.locator("#figure").inner_text())
         for summary in page.locator("summary").all():
             summary.evaluate("(one) => { one.parentElement.open = true; }")
         assert hidden(page) == []
