@@ -385,7 +385,7 @@ def test_what_side_a_sets_may_be_left_out_of_side_b(site: Site) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((), "side A is one job"),
+        ((), "no job is given"),
         (("--base", "x", "-w", "y"), "side A is one job"),
         (("-w", "pretrain_llama3.1", "--change", "mbs=1,2"), "mbs has several values"),
         (("-w", "pretrain_llama3.1", "--change", "mbss=1"), "cannot be varied"),

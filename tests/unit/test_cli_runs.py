@@ -99,7 +99,7 @@ def test_a_detached_job_is_watched_waited_for_and_ended(here: Cli) -> None:
     assert ended.out.split()[:2] == [run, "CANCELLED"]
     assert here("cancel", run).out.rstrip().endswith("had already ended")
     assert here("wait", run).status == 1
-    assert "no run is live" in here("watch").err
+    assert "no run waits or runs" in here("watch").err
 
 
 def test_retry_takes_the_same_plan(here: Cli) -> None:

@@ -223,13 +223,12 @@ def compare(first: str, second: str) -> Result:
     }
     say_remarks([*one.runs, *other.runs])
     heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
-    text = table(heads, [one.row("A"), other.row("B")], heads[2:])
     without = [side for side in (one, other) if not side.times]
     said = _change(change, one.times, other.times) + _stalls(one, other)
     status = 0 if change else 1
     if without and all(side.live for side in without):
         said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text += f"\n{said}\n{_work(loss, unequal)}\n"
+    text = f"{said}\n{_work(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
     text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
 
