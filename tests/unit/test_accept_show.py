@@ -71,7 +71,7 @@ def test_a_pack_that_agrees_with_its_logs_is_shown_with_what_was_demanded(site: 
     assert "run 4 (" in done.out, "which replaced run 2"
     limit = "3 runs, up to 4 more; more than 95 % of the performance of 0.1 s (a contract; as stated): a step below 0.1"
     assert limit in done.out
-    assert "judged again from the logs, and the same: ACCEPTED" in done.out
+    assert "judged again from the logs, with the same result: ACCEPTED" in done.out
     data = site("accept", "show", pack, "--json").data
     assert (data["outcome"], data["problems"]) == ("accepted", [])
     assert [item["limit_seconds"] for item in data["demanded"]] == [pytest.approx(0.1 / 0.95, rel=0.01)] * 2
@@ -80,7 +80,7 @@ def test_a_pack_that_agrees_with_its_logs_is_shown_with_what_was_demanded(site: 
 def test_a_campaigns_own_folder_is_shown_too(site: Site, original: Path) -> None:
     done = site("accept", "show", original.parent)
     assert done.status == 0, done.err
-    assert "judged again from the logs, and the same: ACCEPTED" in done.out
+    assert "judged again from the logs, with the same result: ACCEPTED" in done.out
     result = original.parent / "result.json"
     kept = result.read_bytes()
     packs.edit_json(original.parent, "result.json", lambda value: value.update(indication=True))

@@ -67,7 +67,7 @@ def test_show_says_all_of_it(cli: Cli, tmp_path: Path) -> None:
 
 def test_a_run_without_evidence_says_so(cli: Cli, tmp_path: Path) -> None:
     make_run(tmp_path)
-    assert "ran on     the nodes left no account of themselves\n" in cli("show").out
+    assert "ran on     the nodes recorded nothing\n" in cli("show").out
 
 
 @pytest.mark.parametrize("image", [None, {}, {"path": 5}, {"path": "/x", "receipt": "{"}, {"receipt": "[]"}, "text"])

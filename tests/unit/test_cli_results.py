@@ -119,7 +119,7 @@ def test_the_result_names_what_it_was_compared_with(cli: Cli) -> None:
         "reference 5.74147 s (NVIDIA DGX Cloud Benchmarking, llama3.1 25.10, 2025-12-04; Megatron-Bridge,"
         " nemo:25.09.00), measured with other software - published result of"
     ) in said
-    assert "step time of dense models changes by -7 % to +3 %, so the limit is wider" in said
+    assert "step time of dense models changes by -7 % to +3 %, so its limit is wider" in said
     assert "± is the 97.7 % interval of the difference" in said
     (run,) = cli("results", "--json").data["runs"]
     assert run["indication"] is True

@@ -455,7 +455,7 @@ def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: P
     nodes = {name: part("system", memlock=8 << 20)(facts) for name, facts in fleet().items()}
     nodes["n2"] = gpu(rows_failed="Yes")(nodes["n2"])
     found = Health(judge(list(nodes), nodes, needs()), nodes)
-    with pytest.raises(CheckFailed, match="all nodes fail alike: a process may lock 8 MB"):
+    with pytest.raises(CheckFailed, match="all nodes fail alike: a process may lock only 8 MB"):
         keep_out(tmp_path, found, days=1)
     assert exclusions(tmp_path) == []
     nodes["n3"] = fleet()["n3"]

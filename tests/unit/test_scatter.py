@@ -224,17 +224,17 @@ def test_repeats_that_share_a_day_say_so() -> None:
 def test_runs_that_the_record_does_not_know_so_wild_say_so() -> None:
     quiet = Scatter(0.0, 15.0, 0.002, 15.0, learned=True)
     (text,) = remarks([judged(9.8), judged(10.0), judged(10.2)], quiet)
-    assert "scatter by 2.0 %" in text
+    assert "differ by 2.0 %" in text
     assert "this site's past runs (0.2 %)" in text
     (text,) = remarks([judged(9.0), judged(10.0), judged(11.0)])
-    assert "scatter by 10." in text
+    assert "differ by 10." in text
     assert "this site" not in text
 
 
 def test_slow_runs_are_counted_and_their_common_node_named() -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
-    told = "2 of 7 runs are 10.0 % slower than the rest; all of them had gpu7, and no other run"
+    told = "2 of 7 runs are 10.0 % slower than the rest; all of them ran on gpu7, and no other run"
     assert unlike(runs).startswith(told)
 
 
@@ -242,18 +242,20 @@ def test_how_often_chance_would_name_a_node_is_said() -> None:
     # 21 ways to choose two of seven runs: one node that two runs had is in both slow ones in 4.8 % of the cases.
     nodes = ["a,1", "b,2", "c,3", "d,4", "e,5", "bad,6", "bad,7"]
     runs = [judged(10.0 if "bad" not in had else 11.0, had) for had in nodes]
-    assert unlike(runs).endswith("all of them had bad, and no other run did (chance alone does this in 5 % of cases)")
+    assert unlike(runs).endswith(
+        "all of them ran on bad, and no other run did (chance alone would do this in 5 % of cases)"
+    )
     many = [judged(10.0, f"n{at}") for at in range(12)] + [
         judged(11.0, "bad,x"),
         judged(11.0, "bad,y"),
         judged(11.0, "z,bad"),
     ]
-    assert unlike(many).endswith("all of them had bad, and no other run did"), "1 of 455"
+    assert unlike(many).endswith("all of them ran on bad, and no other run did"), "1 of 455"
 
 
 def test_a_single_fast_run_is_the_odd_one() -> None:
     runs = [judged(10.0, "a,b"), judged(10.01, "a,b"), judged(10.0, "a,b"), judged(9.0, "c,d")]
-    assert unlike(runs).startswith("1 of 4 runs is 10.0 % faster than the rest; it had c, d, and no other run")
+    assert unlike(runs).startswith("1 of 4 runs is 10.0 % faster than the rest; it ran on c, d, and no other run")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ class _Shown:
         if not self.said:
             lines.append("the campaign is still under way: no answer yet")
         elif not self.problems:
-            lines.append(f"judged again from the logs, and the same: {self.said}")
+            lines.append(f"judged again from the logs, with the same result: {self.said}")
         return "".join(f"{line}\n" for line in lines)
 
     def _standings(self) -> list[WorkloadProgress]:

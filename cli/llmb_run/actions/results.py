@@ -298,7 +298,8 @@ def _stalls(one: _Side, other: _Side) -> str:
         return ""
     if max(abs(one.seconds / one.steady - 1), abs(other.seconds / other.steady - 1)) < _STALLS_SHOWN:
         return ""
-    return f"\nthat is with stalls; steady steps alone, of B against A: {signed_percent(other.steady / one.steady - 1)}"
+    apart = other.steady / one.steady - 1
+    return f"\nstalls are included; without them, a step of B against one of A is {signed_percent(apart)}"
 
 
 def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
@@ -312,7 +313,7 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     if unequal:
         said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
     if loss is None:
-        return f"{said}loss: not compared, no iteration printed by both\n"
+        return f"{said}loss: not compared, because no iteration is in both logs\n"
     equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
     return f"{said}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
@@ -338,8 +339,8 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
     if change.high >= _WIDEST * change.ratio:
         interval = "(too few runs for an interval)"
     if not change.is_real:
-        shown = "open: these runs do not show a difference: "
-        shown += f"step time of B against A {signed_percent(change.ratio - 1)} {interval}"
+        shown = "open: these runs show no clear difference: "
+        shown += f"B's step time against A's is {signed_percent(change.ratio - 1)} {interval}"
         if fewest > 1 and _lie_apart(first, second):
             longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
             shown += (
@@ -348,7 +349,9 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
             )
         return shown
     more = "more" if change.ratio > 1 else "less"
-    few = f"; with fewer than {_TELLING} runs on a side, one bad run cannot be told apart" if fewest < _TELLING else ""
+    few = (
+        f"; with fewer than {_TELLING} runs on a side, a single bad run would go unnoticed" if fewest < _TELLING else ""
+    )
     return f"B's steps take {percent(abs(change.ratio - 1))} {more} time than A's {interval}{few}"
 
 

@@ -88,7 +88,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         ],
         "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
         "image": [image_line(made)],
-        "ran on": measured.account.lines() or ["the nodes left no account of themselves"],
+        "ran on": measured.account.lines() or ["the nodes recorded nothing"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
         "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
@@ -151,7 +151,7 @@ def _steady(measured: MeasuredRun) -> str:
     stalls = time.mean / time.seconds - 1
     if abs(stalls) < _STALLS_SHOWN:
         return ""
-    return f"of this, stalls are {percent(stalls)}: steady steps take {seconds_of(time.seconds)} s"
+    return f"stalls are {percent(stalls)} of it: a steady step takes {seconds_of(time.seconds)} s"
 
 
 def _memory(measured: MeasuredRun) -> str:

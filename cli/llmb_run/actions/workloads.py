@@ -58,7 +58,7 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
         notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
     remarks = []
     if wanted == gpus.CPU and not gpu_type:
-        remarks.append("listed is what runs without GPUs; llmb-run list --gpu-type h100 lists what a cluster would run")
+        remarks.append("this is what runs without GPUs; llmb-run list --gpu-type h100 lists what a cluster would run")
     if any(listing.recipe.catalogue_file for listing in listings):
         remarks.append(
             f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known"

@@ -137,7 +137,7 @@ def as_text(result: Mapping[str, Any]) -> str:
             lines.append(f"stalled steps account for {signed(found['stalls_percent'])} % of the difference")
     if lost := sum(len(block["lost"]) for block in result["blocks"]):
         lines.append(
-            f"{counted(lost, 'run')} did not count: no step time, or not in the allocation of the rest of the block"
+            f"{counted(lost, 'run')} did not count: no step time, or in another allocation than the rest of their block"
         )
     return "\n".join(lines) + "\n"
 
@@ -185,7 +185,7 @@ def _work(result: Mapping[str, Any]) -> list[str]:
         if result["equal_work"]:
             return [f"{apart}: the same work"]
         return [f"{apart}: not the same work, so this is no gain"]
-    return ["loss: not compared, no iteration printed by both: the work may differ"]
+    return ["loss: not compared, because no iteration is in both logs; the work may differ"]
 
 
 def ab(
@@ -263,7 +263,7 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
             f"{' '.join(given)}: side A has that already", remedy="give it another value", code="same-job"
         )
     if not changes:
-        notice("without --change both sides are the same: this shows what can be told apart here")
+        notice("without --change, both sides are the same: this shows how small a difference can be seen here")
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]
 
 
@@ -310,4 +310,4 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     then = important(msgspec.to_builtins(record.plan))
     now = important(msgspec.to_builtins(planned))
     for line in unlike(then, now):
-        notice(f"{record.paths.run_id} would be another run today: {line}")
+        notice(f"{record.paths.run_id} would run differently today: {line}")

@@ -434,7 +434,7 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     if gap.differences:
         found.append(("differs", list(chain.from_iterable(_told(item) for item in gap.differences))))
     elif gap.change is not None:
-        found.append(("differs", ["nothing on record: suspect nodes, neighbors or the day"]))
+        found.append(("differs", ["nothing on record differs: suspect the nodes, their neighbors or the day"]))
     return found
 
 

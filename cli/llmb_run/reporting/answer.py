@@ -352,7 +352,7 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
         cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
         said.append(f"{counts.failed} of {runs} failed{cause}.")
     if counts.others:
-        said.append(f"Without a step time, though not failed: {first_few(counts.others)}.")
+        said.append(f"Not failed, but without a step time: {first_few(counts.others)}.")
     if counts.live:
         said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
     stalls = deciding.group["stall_share"] if deciding else None
@@ -373,7 +373,7 @@ def _of_sweep(board: Board) -> Answer:
         text=_fastest(board),
         figure=f"{first.tokens:,.0f} tokens/s a GPU" if first.tokens else "",
         reference=f"{compared.tokens:,.0f}, the next" if compared and compared.tokens else "",
-        todo="Run those in the first place again: more runs may tell them apart." if tied else "Train with it:",
+        todo="Run those that share first place again: more runs may tell them apart." if tied else "Train with it:",
         command="" if tied else board.command,
     )
 

@@ -126,12 +126,18 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     further: tuple[Callable[[int], str], ...] = (
         lambda at: plans[at].variant,
         lambda at: plans[at].precision,
-        lambda at: groups[at].software,
+        lambda at: software_said(groups[at]),
         lambda at: groups[at].key,
     )
     for say in further:
         names = _told_apart_by(names, [say(at) for at in range(len(groups))])
     return names
+
+
+def software_said(item: Group) -> str:
+    """The software that a group's runs trained in; of runs that have not begun to, in words."""
+    nothing_yet = item.live == len(item.members)
+    return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
 def _told_apart_by(names: Sequence[str], words: Sequence[str]) -> list[str]:

@@ -448,13 +448,13 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
         if not reference.same_software:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[
-                f"an indication compares with other software: between releases the step time of {kind} models changes"
-                f" by {signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}, so the limit is wider"
+                f"an indication is a comparison with other software: between releases, the step time of {kind} models"
+                f" changes by {signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}, so its limit is wider"
             ] = None
     if not references:
         return []
     reading = (
-        "a pass has both the mean step time (stalls included) and the steady steps within the limit;"
+        "to pass, both the mean step time (with stalls) and the steady steps must be within the limit;"
         f" ± is the {percent(CONFIDENCE)} interval of the difference"
     )
     return [*references, *corrected, *indications, reading]

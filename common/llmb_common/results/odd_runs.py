@@ -121,8 +121,8 @@ def unlike(runs: Sequence[StepTime]) -> str:
         return text
     chance = _chance(runs, len(few))
     names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
-    doubt = "" if chance <= _ALARM else f" (chance alone does this in {percent(chance, 0)} of cases)"
-    return f"{text}; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run did{doubt}"
+    doubt = "" if chance <= _ALARM else f" (chance alone would do this in {percent(chance, 0)} of cases)"
+    return f"{text}; {'it' if len(few) == 1 else 'all of them'} ran on {names}, and no other run did{doubt}"
 
 
 def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:

@@ -64,7 +64,9 @@ def remarks_on(
     if len(runs) > 1 and (decision.scattered or decision.source == "runs"):
         spread = statistics.stdev(run.log for run in runs)
         known = f"this site's past runs ({percent(scatter.total)})" if scatter.learned else "runs on one cluster should"
-        found.append(f"these runs scatter by {percent(spread)}, more than {known}; the interval uses their own scatter")
+        found.append(
+            f"these runs differ by {percent(spread)}, more than {known}, so the interval is computed from them alone"
+        )
     every = [*runs, *waiting]
     if text := unlike(every) or slow_node(every):
         found.append(text)
