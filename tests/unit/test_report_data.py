@@ -264,7 +264,7 @@ def test_the_head_has_what_the_nodes_and_the_site_say(head_of: Report) -> None:
 def test_where_nobody_said_anything_the_runs_do(tmp_path: Path) -> None:
     make_run(tmp_path, log=steady_log(5700))
     facts = dict(report_on(tmp_path).facts)
-    assert facts["GPUs"] == "128 GB200 (planned: no node's account)"
+    assert facts["GPUs"] == "128 GB200 (as planned; no node recorded them)"
     assert facts["By"] == getpass.getuser()
 
 

@@ -358,7 +358,7 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
     stalls = deciding.group["stall_share"] if deciding else None
     if deciding and stalls and stalls >= _STALLS_SHOWN:
         steady = _seconds(deciding.group["step_seconds"])
-        said.append(f"Stalls cost {percent(stalls)} of that: a steady step takes {steady}.")
+        said.append(f"Stalls cost {percent(stalls)} of the step time: a steady step takes {steady}.")
     return tuple(plain(text) for text in said[:_MOST_ALSO])
 
 
@@ -378,6 +378,10 @@ def _of_sweep(board: Board) -> Answer:
     )
 
 
+_TIMES = 2.0
+"""A ratio from which on it is said in times, not in per cent."""
+
+
 def _fastest(board: Board) -> str:
     """The sentence on a ranking: which configuration is the first, and how far it is ahead, or how many tie with it."""
     first, *others = board.configurations
@@ -386,5 +390,9 @@ def _fastest(board: Board) -> str:
     if tied := sum(item.place == first.place for item in others):
         return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")
     behind = next((item.behind for item in others if item.behind), None)
-    lead = f": the next takes {percent(behind.ratio - 1)} longer for a token" if behind else ""
+    lead = ""
+    if behind and behind.ratio >= _TIMES:
+        lead = f": the next takes {behind.ratio:.1f} times as long for a token"
+    elif behind:
+        lead = f": the next takes {percent(behind.ratio - 1)} longer for a token"
     return plain(f"{name} is the fastest {of_all}{lead}.")

@@ -176,7 +176,7 @@ def _runs(item: Group) -> str:
     """The number of judged runs, and in brackets what the others are: ``3 (1 failed)``."""
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
-        (item.waiting, "for the next look"),
+        (item.waiting, "not counted yet"),
         (item.in_reference, "in the baseline"),
     ]
     told = ", ".join(f"{count} {what}" for count, what in others if count)

@@ -88,13 +88,14 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
     if len(text) <= width:
         return [text]
     lines = [""]
-    for word in re.findall(rf"[^{ends}]*[{ends}]+|[^{ends}]+", text):
+    whole = text.replace(" %", "\0%")  # a number and its sign stay together; printable text has no NUL
+    for word in re.findall(rf"[^{ends}]*[{ends}]+|[^{ends}]+", whole):
         fits = len(lines[-1]) + len(word.rstrip()) <= width
         if fits or not lines[-1].strip() or len(indent) + len(word.rstrip()) > width:
             lines[-1] += word
         else:
             lines.append(indent + word)
-    return [line.rstrip() for line in lines]
+    return [line.rstrip().replace("\0%", " %") for line in lines]
 
 
 def printable_json(text: str) -> str:

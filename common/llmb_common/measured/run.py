@@ -449,7 +449,8 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[
                 f"an indication is a comparison with other software: between releases, the step time of {kind} models"
-                f" changes by {signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}, so its limit is wider"
+                f" changes by {signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}, so its limit"
+                " is wider"
             ] = None
     if not references:
         return []

@@ -28,7 +28,7 @@ function showVerdicts(choose) {
 // The runs of a configuration that its figures are not of.
 function others({ outcomes, waiting, in_reference: within }) {
   const untimed = Object.entries(outcomes).filter(([outcome]) => outcome !== "measured");
-  const counts = [...untimed.map(([outcome, count]) => [count, outcome]), [waiting, "for the next look"], [within, "in the baseline"]];
+  const counts = [...untimed.map(([outcome, count]) => [count, outcome]), [waiting, "not counted yet"], [within, "in the baseline"]];
   return counts.filter(([count]) => count).map(([count, what]) => quiet(`${count} ${what}`));
 }
 
