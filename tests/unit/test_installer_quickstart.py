@@ -102,7 +102,8 @@ def test_it_trains_and_shows_the_table_and_what_comes_next(quickstart: Quickstar
     assert "x_1: note: something" in said
     assert any("training a tiny Llama 3.1, 50 steps on 2 processes" in line for line in said)
     assert said[-2].startswith(f"installed in {tmp_path / 'install'}; log: {tmp_path / 'install'}/.llmb/logs/")
-    assert said[-1] == (f"next: export LLMB_INSTALL={tmp_path / 'install'}; {tmp_path / 'install'}/bin/llmb-run list")
+    install = tmp_path / "install"
+    assert said[-1] == f'next: export LLMB_INSTALL={install} PATH={install}/bin:"$PATH"; llmb-run results'
     log = next((tmp_path / "install" / ".llmb" / "logs").iterdir()).read_text()
     assert "x_1  Success" in log
 
