@@ -10,7 +10,7 @@ function showVerdicts(choose) {
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
     column("runs", "number", (group) => group.runs, (group) => [figure(group.place, String(group.runs)), ...others(group)]),
-    ...figures(report.columns.groups, (group) => group, (group) => group.place),
+    ...figures(report.columns.groups, (group) => group, (group) => group.place, { interval: halfInterval }),
     column("interval", "short", (group) => group.difference_high, (group) => interval(group, reach)),
     column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text),
   ];
@@ -23,6 +23,11 @@ function showVerdicts(choose) {
     },
   });
   return rows;
+}
+
+// An interval as wide as the value itself says nothing.
+function halfInterval(group) {
+  return figure(group.place, group.interval >= 1 ? "too few" : percent(group.interval));
 }
 
 // The runs of a configuration that its figures are not of.
