@@ -222,7 +222,7 @@ def test_equals_are_told_to_be_equal(site: Site) -> None:
     done = site(*BASE)
     assert done.status == 0, done.err
     assert "no difference larger than 1 % (95 % interval: " in done.out
-    assert "without --change both sides are the same" in done.err
+    assert "without --change, both sides are the same" in done.err
     assert [signed(percent) for percent in (-0.04, 0.04, -0.06)] == ["+0.0", "+0.0", "-0.1"]
 
 
