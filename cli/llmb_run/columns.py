@@ -204,9 +204,19 @@ def fitting(
     return "".join(f"{line if len(line) <= width else f'{line[: width - 3]}...'}\n" for line in lines)
 
 
-def of_json(columns: Iterable[Column[Any]]) -> list[Column[dict[str, Any]]]:
-    """The columns that JSON has, in a form that reads rows which ``as_dict`` has made, without texts of their own."""
-    return [replace(column, value=item(column.key), text=None) for column in columns if Form.JSON in column.forms]
+def of_json(
+    columns: Iterable[Column[Any]], texts: Mapping[str, Callable[[dict[str, Any]], str]] | None = None
+) -> list[Column[dict[str, Any]]]:
+    """The columns that JSON has, in a form that reads rows which ``as_dict`` has made.
+
+    ``texts``: how the cells of some columns, by their key, are made of such a row; the others are by their ``spec``.
+    """
+    own = texts or {}
+    return [
+        replace(column, value=item(column.key), text=own.get(column.key))
+        for column in columns
+        if Form.JSON in column.forms
+    ]
 
 
 def csv_of(columns: Iterable[Column[Row]], rows: Iterable[Row]) -> str:

@@ -68,6 +68,7 @@ _JOB = {
     **dict.fromkeys(("time", "t", "walltime"), "--time-limit TIME"),
     **dict.fromkeys(("precision", "compute-dtype"), "--dtype DTYPE"),
     **dict.fromkeys(("gpu", "gpu-model", "g"), "--gpu-type TYPE"),
+    **dict.fromkeys(("load", "load-dir", "load-checkpoint"), "--env LOAD_CHECKPOINT_PATH=FOLDER"),
     **dict.fromkeys(("file", "f"), "llmb-run bulk FILE"),
     **dict.fromkeys(("r", "repeats", "repeat", "array"), "llmb-run submit --repeats N"),
 }
@@ -138,6 +139,8 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
     name = option_name(option).lower()
     if not command:
         return _EVERYWHERE.get(short, "")
+    if name == "dry-run":
+        return "leave it out: nothing is started"
     if short in ("v", "verbose", "debug", "quiet"):
         return "leave it out: nothing is kept back; llmb-run logs RUN has all that a job printed"
     if name in ("yes", "y", "assume-yes"):
@@ -150,7 +153,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
         return possible[0].format(command=command) if possible else ""
     for key in (short, name):
         if key in _JOB:
-            return _if_known(_JOB[key], known)
+            return _if_known(_JOB[key].replace("FOLDER", _value(option, arguments)), known)
     value = _value(option, arguments)
     name = column_named(name) or name
     if name in COLUMNS.values():

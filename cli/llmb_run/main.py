@@ -82,7 +82,11 @@ def _command(arguments: list[str]) -> int:
 
 def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
     """``error`` itself, its remedy replaced by the whole command line that was meant, where ``arguments`` show that."""
-    if error.code in ("usage", "no-run", "unknown-workload", "removed"):
+    if isinstance(error, RequestError) and error.complete:
+        from llmb_run.meant import completed
+
+        error.remedy = completed(arguments, error.complete, error.remedy)
+    elif error.code in ("usage", "no-run", "unknown-workload", "removed"):
         from llmb_run.meant import meant
 
         line = meant(arguments)
@@ -114,6 +118,8 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         known = list(chain.from_iterable(parameter.opts for parameter in parameters))
         instead = habits.option_instead(command, error.option_name, known, arguments)
         near = "" if instead else did_you_mean(error.option_name, known)
+        if not instead:
+            near, instead = _elsewhere(command, error.option_name) or (near, instead)
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
         refuse_command(error.command_name)
@@ -126,12 +132,18 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         near = "" if instead else did_you_mean(error.command_name, known, cutoff=0.7)
         message = f"no such command: {error.command_name}{near}"
     elif isinstance(error, click.MissingParameter) and error.param and error.param.name == "workload":
-        instead = f"{PROGRAM} list shows the workloads"
+        message = "no workload is given"
+        instead = _example(context.command) if context and arguments[1:] == [] else ""
+        if not instead:
+            return RequestError(message, code="usage", complete={"WORKLOAD": ""})
     elif isinstance(error, click.MissingParameter) and context:
         instead = _example(context.command)
     elif isinstance(error, click.BadOptionUsage) and context:
         named = (item for item in context.command.params if error.option_name in item.opts)
         instead = "".join(f"{error.option_name} {item.metavar}" for item in named if item.metavar)
+        instead = instead or _example(context.command)
+    elif isinstance(error, click.BadParameter) and isinstance(error.param, click.Option) and context:
+        message, instead = _out_of_range(error, error.param) or (message, "")
     elif "--zip" in arguments and "unexpected extra argument" in message:
         instead = "what changes together is one argument: --zip 'tp=1,2 pp=4,2'"
     page = PROGRAM
@@ -141,6 +153,42 @@ def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
         page += f" {arguments[0]}"  # the parser's own complaints know no command
     remedy = instead or f"{page} --help shows what it takes"
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
+
+
+def _elsewhere(command: str, option: str) -> tuple[str, str] | None:
+    """Words behind the message and the remedy for an option of other commands; None: none has it.
+
+    ``command``: the one that was given the option.
+    """
+    from llmb_run.app import COMMANDS, load_command
+
+    having = []
+    for name in chain.from_iterable(COMMANDS.values()):
+        parameters = load_command(name).params
+        if name != command and any(option in parameter.opts for parameter in parameters):
+            having.append(f"{PROGRAM} {name} {option}")
+    return ("", " or ".join(having[:3])) if having and option.startswith("--") else None
+
+
+def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:
+    """The message and the remedy for a number that an option does not take; None for another kind of value."""
+    import click
+
+    kind = option.type
+    if not isinstance(kind, click.IntRange | click.FloatRange) or "range" not in error.message:
+        return None
+    noun = "a whole number" if isinstance(kind, click.IntRange) else "a number"
+    bounds = f"above {kind.min:g}" if kind.min_open else f"of at least {kind.min:g}"
+    if kind.max is not None:
+        bounds = f"from {kind.min:g} to {kind.max:g}"
+    value = error.message.partition(" is not ")[0].strip("'")
+    return f"{option.opts[-1]} {value} is not {noun} {bounds}", f"for example {option.opts[-1]} {_within(kind)}"
+
+
+def _within(kind: click.IntRange | click.FloatRange) -> str:
+    """A number that an option of this kind takes, as text."""
+    least = kind.min or 0
+    return f"{least + 1:g}" if kind.min_open else f"{max(least, 1):g}"
 
 
 def _example(command: click.Command) -> str:

@@ -59,6 +59,36 @@ def meant(arguments: Sequence[str]) -> str:
     return shlex.join(["llmb-run", *words])
 
 
+def completed(arguments: Sequence[str], lacking: Mapping[str, str], remedy: str) -> str:
+    """The whole command line of ``arguments`` with what it lacks, and behind it as a comment what else is possible.
+
+    Args:
+        arguments: the words of the line, without ``llmb-run``
+        lacking: values by the variables of ``launch.sh``; or ``WORKLOAD``, for which one is found that has the size
+            which is asked for
+        remedy: what an error says to do, with what else is possible behind a semicolon
+    """
+    if "WORKLOAD" in lacking:
+        line = [*arguments[:1], "-w", _workload_for(arguments), *arguments[1:]]
+        if not {"-s", "--size", "--scale"} & {word.partition("=")[0] for word in arguments}:
+            line += ["-s", "8b", "--scale", "8"]
+        more = "llmb-run list shows all workloads"
+    else:
+        line = list(arguments)
+        for variable, value in lacking.items():
+            line += [VARIABLES[variable].option, value]
+        more = remedy.partition("; ")[2] or remedy
+    return f"{shlex.join(['llmb-run', *line])}  # {more}"
+
+
+def _workload_for(arguments: Sequence[str]) -> str:
+    """A workload that has the size which ``arguments`` ask for; Llama 3.1 where they ask for none, or none has it."""
+    asked = {word.partition("=")[2] or word for word in arguments} - {"smoke"}
+    recipes = sorted(_recipes(Workspace()), key=lambda recipe: bool(recipe.catalogue_file))
+    fitting = (recipe.workload for recipe in recipes if asked.intersection(recipe.sizes))
+    return next(fitting, "pretrain_llama3.1")
+
+
 def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | None:
     """The workload that ``word`` means, and the size; an empty size: it says none.
 
@@ -77,6 +107,9 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
     plain = _plain(word)
     if plain in known:
         return known[plain]
+    having = [recipe for recipe in recipes if not recipe.catalogue_file and word.lower() in recipe.sizes]
+    if len(having) == 1:
+        return having[0].workload, word.lower()
     begin = [recipe for recipe in recipes if len(plain) > 3 and _plain(recipe.name).startswith(plain)]
     return (begin[0].workload, "") if len(begin) == 1 else None
 
@@ -229,7 +262,9 @@ def _flag(option: str, rest: list[str], options: Mapping[str, click.Parameter]) 
         return [option]
     if said in ("false", "no", "0"):
         return []
-    return ["--slurm-arg", f"partition={word}"] if "--slurm-arg" in options else [option, word]
+    if option == "-p" and "--slurm-arg" in options:
+        return ["--slurm-arg", f"partition={word}"]
+    return [option]
 
 
 def _named(
@@ -241,6 +276,11 @@ def _named(
     starts = command in ("single", "submit", "sweep")
     if starts and len(bare) == 1 and Path(bare[0]).is_file():
         return ["bulk", bare[0], *done[1:]]
+    if "--workload" in options and len(bare) > 1:
+        recipes = _recipes(workspace)
+        together = "".join(bare[:2])  # llama 3.1
+        if workload_named(bare[0], recipes) is None and workload_named(together, recipes) is not None:
+            bare = [together, *bare[2:]]
     takes_words = any(isinstance(parameter, click.Argument) for parameter in options.values())
     kept, placed = list[str](), list[str]()
     for word in bare:
@@ -283,6 +323,8 @@ def _as_option(
     the command.
     """
     lower = word.lower()
+    if command == "health":
+        return ["--nodes", word]
     flag = options.get(f"--{lower}")
     if isinstance(flag, click.Option) and flag.is_flag:
         return [f"--{lower}"]

@@ -70,7 +70,7 @@ def test_the_campaigns_verdicts_come_first(browser: Browser, evidence: Path, the
             summary.click()
         text = section.inner_text()
         assert "contract <b>4711</b>" in text
-        assert "97.7% intervals of the performance" in text
+        assert "97.7 % intervals of the performance" in text
         assert page.locator("#run-table tbody tr").count() > 0
         for chart in ("steps", "loss"):
             assert page.locator(f"#{chart} svg path").count() > 3, chart
@@ -81,7 +81,7 @@ def test_it_can_be_read_at_every_width(browser: Browser, evidence: Path, width: 
     with shown(browser, evidence, width=width) as page:
         assert page.locator("#word").inner_text() == "FAIL"
         assert page.locator("#sentence").inner_text().startswith("NOT ACCEPTED: workloads: ")
-        assert re.search(r"\d+\.\d% .*\n?.*\d+\.\d% required", page.locator("#figure").inner_text())
+        assert re.search(r"\d+\.\d % .*\n?.*\d+\.\d % required", page.locator("#figure").inner_text())
         for summary in page.locator("summary").all():
             summary.evaluate("(one) => { one.parentElement.open = true; }")
         assert hidden(page) == []

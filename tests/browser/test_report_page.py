@@ -121,6 +121,20 @@ def test_a_page_has_no_section_of_which_there_is_nothing(browser: Browser, tmp_p
         assert not page.locator("#history-figure").is_visible()
 
 
+def test_an_interval_that_says_nothing_and_no_tflops_are_not_printed(browser: Browser, tmp_path: Path) -> None:
+    """Of two runs of a tiny model that are far apart."""
+    smoke = {"CLUSTER_TYPE": "local", "GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
+    for number, milliseconds in enumerate((400, 900)):
+        log = re.sub(r"\(TFLOP/s/GPU\): [0-9.]+", "(TFLOP/s/GPU): 0.0", steady_log(milliseconds))
+        make_run(tmp_path, log=log, variables=smoke, job_id=str(number))
+    place, file = Workspace(tmp_path), tmp_path / "report.html"
+    file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
+    with shown(browser, file) as page:
+        assert "too few" in page.locator("#groups").inner_text()
+        assert re.search(r"\d{5,}\.\d", page.locator("#groups").inner_text()) is None
+        assert "\t0.00\t" not in page.locator("#run-table").inner_text()
+
+
 def test_hostile_values_are_text(page: Page) -> None:
     assert HOSTILE in page.locator("#differences").inner_text()
     assert page.locator("img").count() == 0
@@ -150,7 +164,7 @@ def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
     assert cells(page, "#groups", "verdict")[0].startswith("✗ fail")
     assert page.locator("#word").inner_text() == "FAIL"
     sentence = page.locator("#sentence").inner_text()
-    assert all(text in sentence for text in ("1 of 7 configurations", "5 are open", "70b", "18.5%"))
+    assert all(text in sentence for text in ("1 of 7 configurations", "5 are open", "70b", "18.5 %"))
     assert not re.search(r"[()]", sentence)
     assert cells(page, "#run-table", "verdict")[0].split() == ["✗", "fail", "indication"]
     assert headings[1] == f"Steps: {FAIL}"

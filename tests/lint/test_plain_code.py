@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -52,6 +53,18 @@ def conditions_in_conditions(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
+def percentages_without_the_formatter(tree: ast.AST) -> Iterator[int]:
+    """Lines with ``f"{share:.1%}"`` or ``f"{number}%"``: ``percent`` and ``signed_percent`` make all texts alike."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FormattedValue) and node.format_spec and ast.unparse(node.format_spec).endswith("%'"):
+            yield node.lineno
+        if isinstance(node, ast.JoinedStr):
+            for before, part in itertools.pairwise(node.values):
+                is_number = isinstance(before, ast.FormattedValue)
+                if is_number and isinstance(part, ast.Constant) and str(part.value).startswith("%"):
+                    yield part.lineno
+
+
 CHECKS: dict[str, tuple[Callable[[ast.AST], Iterator[int]], str]] = {
     "unpacked displays": (unpacked_displays, "names = [*('a', 'b'), *('c',)]"),
     "chains that return text": (chains_that_return_text, "look = lambda at: at.gpu and at.busy and f'{at.gpu}'"),
@@ -59,6 +72,7 @@ CHECKS: dict[str, tuple[Callable[[ast.AST], Iterator[int]], str]] = {
         comprehensions_with_several_loops,
         "gpus = {gpu for node in nodes for gpu in node.gpus}",
     ),
+    "percentages without the formatter": (percentages_without_the_formatter, "said = f'{share:+.1%} slower'"),
     "a condition in a condition": (conditions_in_conditions, "level = 'a' if x else 'b' if y else 'c'"),
 }
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from llmb_common.base.printable import percent
 from llmb_common.nodes.facts import Adapter, GpuState, HostFacts, NodeFacts, Nodes, Snapshot
 from llmb_common.nodes.nccl import NcclLog
 from llmb_common.nodes.needs import needs_of_run
@@ -304,7 +305,7 @@ def main() -> None:
         shares = [
             sum(bool(kinds) for kinds in trials(given.runs, size, given.seed, gpu_type=gpu_type)) for size in SIZES
         ]
-        print(f"| healthy {gpu_type}, with a problem | " + " | ".join(f"{n / given.runs:.1%}" for n in shares) + " |")
+        print(f"| healthy {gpu_type}, with a problem | " + " | ".join(percent(n / given.runs) for n in shares) + " |")
     for fault in FAULTS:
         cells = []
         for size in SIZES:
@@ -312,7 +313,7 @@ def main() -> None:
             hits = (
                 [fault.kind in kinds for kinds in trials(few, size, given.seed, fault)] if size >= fault.fewest else []
             )
-            cells.append(f"{sum(hits) / len(hits):.0%}" if hits else "")
+            cells.append(percent(sum(hits) / len(hits), 0) if hits else "")
         print(f"| {fault.title}: `{fault.kind}` | " + " | ".join(cells) + " |", flush=True)
 
 

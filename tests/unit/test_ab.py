@@ -195,7 +195,7 @@ def test_six_per_cent_less_time_is_a_gain(site: Site, texts: Texts) -> None:
     assert found["high_percent"] < -4
     assert [sorted(block["order"]) for block in done.data["blocks"]] == [list("AABB")] * 3
     text = site(*BASE, "--change", "STEP_MS=94")
-    assert re.search(r"B takes [56]\.[0-9] % less time than A \(95% interval: -", text.out)
+    assert re.search(r"B takes [56]\.[0-9] % less time than A \(95 % interval: -", text.out)
     texts(text.out, about="same work")
     texts(text.err, about="over")
     assert len(instant.accepted()) == 12
@@ -331,7 +331,7 @@ def test_a_run_whose_nodes_were_unfit_says_nothing_of_its_configuration(cli: Cli
 def test_what_a_budget_leaves_open_is_said(site: Site, texts: Texts) -> None:
     done = site(*BASE, "--change", "STEP_MS=100.04", "--pairs", "6", "--resolution", "0.01%")
     assert done.status == 4
-    assert re.search(r"open: no difference larger than [.0-9]+ % \(95% interval: -", done.out)
+    assert re.search(r"open: no difference larger than [.0-9]+ % \(95 % interval: -", done.out)
     texts(done.out, about="(--pairs)")
     more = site(*BASE, "--change", "STEP_MS=100.04", "--pairs", "8", "--resolution", "5%")
     assert more.status == 0, "the same comparison goes on"

@@ -115,7 +115,8 @@ def test_the_times_beside_a_ratio_are_those_that_it_is_of(cli: Cli, texts: Texts
     first = make_run(cli.install, log=steady_log(5000).replace(usual, stalled)).paths.run_id
     second = make_run(cli.install, log=steady_log(5100), job_id="102").paths.run_id
     done = cli("compare", first, second)
-    head, *rows = (re.split("  +", line.strip()) for line in done.out.splitlines()[:3])
+    table = done.out[done.out.index("   first run") :].splitlines()
+    head, *rows = (re.split("  +", line.strip()) for line in table[:3])
     times = [[float(row[head.index(name) - len(head)]) for name in ("step s", "steady s")] for row in rows]
     data = cli("compare", first, second, "--json").data
     assert times[1][0] / times[0][0] == pytest.approx(data["ratio"], abs=1e-3)
@@ -139,7 +140,7 @@ def test_repeats_form_one_side(cli: Cli, texts: Texts) -> None:
     assert together["ratio_high"] - together["ratio_low"] < alone["ratio_high"] - alone["ratio_low"]
     texts(cli("compare", ids[0], ids[3]).out, about="difference")
     out = cli("compare", ",".join(ids[:3]), ",".join(ids[3:])).out
-    assert re.search(r"more time than A's \(97\.7% interval: \+[.0-9]+% to \+[.0-9]+%\)\n", out)
+    assert re.search(r"more time than A's \(97\.7 % interval: \+[.0-9]+ % to \+[.0-9]+ %\)\n", out)
 
 
 def test_sides_that_lie_apart_are_different_or_say_what_would_tell(cli: Cli, texts: Texts) -> None:

@@ -120,7 +120,7 @@ def test_groups_as_a_table_and_as_json(cli: Cli, texts: Texts) -> None:
     make_run(cli.install, log=cut_log(5900), state="FAILED")
     header, line = cli("results", "--group").out.splitlines()
     assert cells(header) == [
-        *("configuration", "software", "runs", "step s", "± % (97.7%)", "spread %", "reference s", "verdict")
+        *("configuration", "software", "runs", "step s", "± % (97.7 %)", "spread %", "reference s", "verdict")
     ]
     assert cells(line)[:2] == ["llama3.1 405b mbridge fp8 (cs) on 128 gb200", "nemo:26.02.01"]
     assert cells(line)[2:7] == ["3 (1 failed)", "5.733", "5.6", "1.0", "5.74147"]
@@ -151,7 +151,8 @@ def test_baselines_as_a_table_and_as_json(cli: Cli) -> None:
 
 def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
     one, other = (make_run(cli.install, log=steady_log(value)).paths for value in (5000, 6000))
-    lines = cli("compare", one.run_id, other.run_id).out.splitlines()
+    answer, _, _, *lines = cli("compare", one.run_id, other.run_id).out.splitlines()
+    assert answer.startswith("B's steps take 20.0 % more time")
     assert cells(lines[0]) == ["first run", "successful", "step s", "steady s", "tokens/s"]
     assert cells(lines[1]) == ["A", one.name, "1 of 1", "5.000", "5.000", "104858"]
     assert cells(lines[2]) == ["B", other.name, "1 of 1", "6.000", "6.000", "87381"]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -217,8 +218,30 @@ def test_a_sweep_is_every_combination(cli: Cli, texts: Texts) -> None:
 CHAIN = ("submit", "-w", "llama3.1", "-s", "8b", "--dtype", "fp8", "--gpu-type", "h100", "--scale", "64")
 
 
-def test_a_dry_run_counts_the_jobs_of_a_chain(cli: Cli, texts: Texts) -> None:
+def disk_with(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = SimpleNamespace(total=2 * free, used=free, free=free)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: usage)
+
+
+def test_a_dry_run_refuses_what_the_run_refuses(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that is no checkpoint, and too little space for those to save; a laptop knows neither of a cluster."""
+    job = ("-w", "llama3.1", "-s", "8b", "--dtype", "fp8", "--scale", "8", "--gpu-type", "h100")
+    loading = (*job, "--env", f"LOAD_CHECKPOINT_PATH={tmp_path}")
+    saving = (*job, "--env", "ENABLE_CHECKPOINT=true")
+    disk_with(10**9, monkeypatch)
+    for refused, said in ((loading, "holds no finished checkpoint"), (saving, "checkpoint(s) of 8b need")):
+        for line in (("plan", *refused), ("single", *refused, "--dry-run"), ("submit", *refused, "--dry-run")):
+            done = cli(*line)
+            assert done.status in (2, 3)
+            assert said in done.err
+    (cli.install / "cluster_config.yaml").write_text("schema: 1\ncluster_type: local\ngpu_type: cpu\n")
+    for elsewhere in (loading, saving):
+        assert cli("single", *elsewhere, "--dry-run").status == 0
+
+
+def test_a_dry_run_counts_the_jobs_of_a_chain(cli: Cli, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     """As many as would be queued."""
+    disk_with(10**15, monkeypatch)
     several = cli(*CHAIN, "--repeats", "5", "--resume-chain", "2", "--dry-run")
     texts(several.err, about="jobs")
     assert sum(jobs_of(several.out).values()) == 10

@@ -54,7 +54,7 @@ def test_mfu_is_of_our_own_count_and_both_are_said(tmp_path: Path) -> None:
     tokens = record.plan.gbs * record.plan.seq_len / 5.0 / 16
     assert found.mfu == pytest.approx(function.own_flops_per_token * tokens / 989e12)
     remarks = judge_result(record.plan, RECIPE, timing).remarks
-    assert any("counts +7.2% FLOPs" in text for text in remarks)
+    assert any("counts +7.2 % FLOPs" in text for text in remarks)
     llama = variables | {"MODEL_SIZE": "llama3_8b", "JOB_TOTAL_GPUS": "8"}
     same = make_run(tmp_path, "mbridge", log=steady_log(5000), variables=llama)
     found = figures(same.plan, RECIPE, timing, 5.0)
@@ -92,7 +92,7 @@ def test_what_must_be_known_of_a_reference_stands_beside_every_verdict(tmp_path:
     assert verdict.text.endswith("note on its reference")
     regression = "declared by NVIDIA as a regression of GPT-OSS 120B in this container (cudnn-frontend issue 256)"
     assert f"its reference: {regression}" in verdict.remarks
-    assert any("+63% against 26.08 and +63% against 26.06" in text for text in verdict.remarks)
+    assert any("+63 % against 26.08 and +63 % against 26.06" in text for text in verdict.remarks)
     measured = measure_run(record, Workspace(tmp_path))
     assert any(line.endswith(f": {regression}") for line in reference_lines([measured]))
     assert verdict.reference is not None

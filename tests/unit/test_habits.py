@@ -74,6 +74,15 @@ NAMES = [name for section in COMMANDS.values() for name in section]
         ("exclude n1", "llmb-run exclude add n1 --reason TEXT"),
         ("baseline show", "llmb-run baseline list"),
         ("compare", "llmb-run compare "),
+        ("plan llama 3.1 405b", "llmb-run plan -w llama3.1 -s 405b"),
+        ("405b", "llmb-run plan -w pretrain_llama3.1 -s 405b"),
+        ("plan -w grok1 --dry-run", "leave it out"),
+        ("health n1", "llmb-run health --nodes n1"),
+        ("single -w grok1 --scale 512 --profile nsys", "llmb-run single -w grok1 --scale 512 --profile\n"),
+        ("single -w grok1 --load /c", "llmb-run single -w grok1 --env LOAD_CHECKPOINT_PATH=/c"),
+        ("single -w grok1 --resume-chain 3", "llmb-run submit --resume-chain"),
+        ("submit -w grok1 --repeats x", "for example --repeats 1"),
+        ("tune -w grok1 --budget 0", "for example --budget 1"),
         ("single -w grok1 --set tp=4,8", "llmb-run sweep"),
     ],
 )
@@ -136,3 +145,30 @@ def test_nvidias_configuration_is_called_that(cli: Cli) -> None:
     task_file.write_text("launcher: {type: slurm}\nworkloads: {}\n")
     (cli.install / "cluster_config.yaml").unlink()
     assert cli("bulk", str(task_file), "--json").envelope["error"]["code"] == "nvidias-config"
+
+
+@pytest.mark.parametrize(
+    ("line", "added"),
+    [
+        ("plan -w llama3.1 -s 405b", ["--scale", "512"]),
+        ("single -w llama3.1 -s 8b --gpu-type h100 --dry-run", ["--scale", "8"]),
+        ("plan -w llama3.1 --gpu-type h100 --scale 8", ["-s", "8b"]),
+        ("plan -w llama3.1 -s 405b --dtype fp8 --scale 128", ["--gpu-type", "gb200"]),
+        ("plan -w mbridge -s qwen3_30b_a3b", ["--gpu-type", "gb200", "--scale", "8"]),
+        ("sweep -w llama3.1 -s 8b --vary tp=1,2 --dry-run", ["--scale", "8"]),
+        ("tune -w llama3.1 -s 8b --dry-run", ["--scale", "8"]),
+        ("ab -w llama3.1 -s 8b --change tp=2 --dry-run", ["--scale", "8"]),
+        ("ab --change tp=2 --dry-run", ["-w", "pretrain_llama3.1", "-s", "8b", "--scale", "8"]),
+        ("plan -s 314b --scale 512 --gpu-type h100", ["-w", "pretrain_grok1"]),
+        ("submit --dry-run", ["-w", "pretrain_llama3.1", "-s", "8b", "--scale", "8"]),
+    ],
+)
+def test_a_line_that_lacks_a_value_is_answered_with_the_whole_line_which_works(
+    cli: Cli, line: str, added: list[str]
+) -> None:
+    refused = cli(*shlex.split(line))
+    assert refused.status == 2
+    words = shlex.split(refused.err.partition("\n  -> ")[2], comments=True)
+    assert words[0] == "llmb-run"
+    assert sorted(words[1:]) == sorted([*line.split(), *added])
+    assert cli(*words[1:]).status == 0

@@ -187,7 +187,7 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
         (node(machine=HostFacts(architecture="x86_64")), "InfiniBand or RoCE", "doubt", "no device", "TCP"),
         (network(peermem=False), "GPUDirect RDMA", "doubt",
          "neither nvidia_peermem nor the open driver: no GPUDirect RDMA", "nvidia_peermem"),
-        (network(memlock=1 << 26), "locked memory", "blocks", "a process may lock 67 MB",
+        (network(memlock=1 << 26), "locked memory", "blocks", "a process may lock only 67 MB of memory",
          "PropagateResourceLimitsExcept"),
         (node(software=Software()), "Enroot on the node", "blocks", "not found", "compute nodes"),
         (folders(installation=Folder()), "installation on the node", "blocks", "not visible", "all nodes share"),

@@ -321,3 +321,9 @@ def test_a_correction_is_suggested_only_where_it_can_be_meant() -> None:
     assert did_you_mean("H100", ["h200", "h100"]) == " (did you mean 'h100'?)"
     assert did_you_mean("abcd", ["abxy"]) == ""
     assert did_you_mean("abcd", ["abxy"], cutoff=0.5) == " (did you mean 'abxy'?)"
+
+
+def test_a_dry_run_refuses_a_checkpoint_that_the_run_refuses(start: Any, tmp_path: Path) -> None:
+    status, out, err = start(**SMALL, DRY_RUN="true", LOAD_CHECKPOINT_PATH=str(tmp_path))
+    assert (status, out) == (2, "")
+    assert "holds no finished checkpoint" in err

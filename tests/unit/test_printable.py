@@ -16,9 +16,11 @@ from llmb_common.base.printable import (
     csv_cell,
     first_few,
     folded,
+    percent,
     printable,
     printable_json,
     printable_lines,
+    signed_percent,
     tell,
     wrapped,
 )
@@ -217,3 +219,13 @@ def test_csv_of_logs_with_such_names(cli: Cli, tmp_path: Path) -> None:
 def test_of_many_the_first_are_named_and_the_others_counted(items: str, text: str) -> None:
     assert first_few(items, between="; ") == text
     assert first_few(range(9), 8) == "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"
+
+
+def test_a_line_never_ends_between_a_number_and_its_sign() -> None:
+    text = "this run takes 12.5 % longer"
+    for width in range(8, len(text)):
+        lines = wrapped(text, width)
+        assert " ".join(lines) == text
+        assert not any(line.startswith("%") for line in lines)
+    assert (percent(0.0194), percent(0.5, 0), signed_percent(0.0194)) == ("1.9 %", "50 %", "+1.9 %")
+    assert signed_percent(-0.0001) == "+0.0 %"

@@ -206,7 +206,7 @@ def test_every_published_result_can_be_passed_and_missed(name: str) -> None:
         (own,) = [found for found in published_references(plan, recipe) if found.result == result]
         assert own.same_software == (document.framework == "Megatron-Bridge"), result
         said = "" if own.same_software else "indication: "
-        for ratio, answer in ((1.0, "pass, equal"), (1.16, "fail, 16.0% slower")):
+        for ratio, answer in ((1.0, "pass, equal"), (1.16, "fail, 16.0 % slower")):
             runs = [StepTime(ratio * result.step_seconds, 0.0, count=10)] * 5
             assert judge_runs(plan, runs, own).text.startswith(f"{said}{answer} ± "), result
 

@@ -376,7 +376,7 @@ def test_the_answer_is_pass_fail_or_open_in_one_sentence(groups: list[dict[str, 
 def test_the_figure_is_the_one_that_the_difference_is_of() -> None:
     found = answer_to(group("fail", difference=0.2, stall_share=0.17))
     assert (found.figure, found.reference) == ("12.00 s a step", "10.00 s, here")
-    assert "20.0%" in found.text
+    assert "20.0 %" in found.text
     assert any("10.20 s" in line for line in found.also), "what its steady steps take"
 
 
@@ -405,7 +405,7 @@ def test_what_to_do_follows_from_the_verdict() -> None:
 @pytest.mark.parametrize(
     "findings",
     [
-        ("clocks held down: n7.a.b GPU 3 (too hot (hardware), 40% of the time)",),
+        ("clocks held down: n7.a.b GPU 3 (too hot (hardware), 40 % of the time)",),
         ("power limit below the default: n7.a.b GPU 1 (500 W of 700 W)",),
         (),
     ],
@@ -446,7 +446,7 @@ def test_the_winner_of_a_sweep_that_nothing_is_compared_with_is_the_answer(tmp_p
     answer = swept(tmp_path, 12_000, 6_000).answer
     assert answer.word == "FASTEST"
     texts(answer.text)
-    assert "100.0%" in answer.text
+    assert "100.0 %" in answer.text
     assert answer.command.endswith("--set tp=4")
     texts(answer.figure)
 
@@ -463,8 +463,8 @@ def test_the_answers_of_campaigns_and_tunings_are_their_own(texts: Texts) -> Non
         answer = of_campaign({**campaign, "outcome": outcome})
         assert answer.word == word
         texts(answer.text)
-        assert "90.0%" in answer.figure
-        assert "95.0%" in answer.reference
+        assert "90.0 %" in answer.figure
+        assert "95.0 %" in answer.reference
     tuning = {"conclusion": "mbs=4 wins", "winner": {"command": "llmb-run single"}, "found": True}
     assert of_tuning(tuning) == Answer(
         word="FASTEST", text="Mbs=4 wins.", todo="Train with it:", command="llmb-run single"

@@ -129,6 +129,22 @@ def test_markdown_begins_with_the_answer_and_has_no_empty_section(report: Report
     assert small.count("## ") == len(found), "every heading has its table"
 
 
+def test_markdown_says_no_figure_that_says_nothing(cli: Cli) -> None:
+    """Two smoke runs that are far apart: an interval of thousands of per cent, no TFLOPS, and days for a tiny model."""
+    smoke = {"CLUSTER_TYPE": "local", "GPU_TYPE": "cpu", "MODEL_SIZE": "smoke", "JOB_TOTAL_GPUS": "2"}
+    for number, milliseconds in enumerate((400, 900)):
+        log = re.sub(r"\(TFLOP/s/GPU\): [0-9.]+", "(TFLOP/s/GPU): 0.0", steady_log(milliseconds))
+        make_run(cli.install, log=log, variables=smoke, job_id=str(number))
+    found = tables(cli("report").out)
+    heads, verdict = found["Verdicts"]
+    assert verdict[heads.index("± % (97.7 %)")] == "too few"
+    heads, *rows = found["Runs"]
+    for row in rows:
+        cells = dict(zip(heads, row, strict=True))
+        assert cells["step s"] in ("0.400", "0.900")
+        assert (cells["TFLOPS/GPU"], cells["days/1T"]) == ("", "")
+
+
 def test_markdown_shows_hostile_text_as_it_is(report: Report) -> None:
     found = tables(markdown(report))
     differing = found["Differences: llama3.1 405b mbridge fp8 (cs) on 128 gb200"]

@@ -144,3 +144,24 @@ def test_each_state_has_one_word_and_one_exit_status(cli: Cli, made: dict[str, A
     assert ("<error" in junit) is (status == 1)
     said = cli("why", run)
     assert (said.status, f"{run}  {word}" in said.out) == (0, word not in ("NOT COMPARED", "NO REFERENCE"))
+
+
+def test_names_of_nodes_lose_their_domain_except_in_the_command(cli: Cli) -> None:
+    make_customer_site(cli.install)
+    lines = screen(cli)
+    assert len(lines) <= SCREEN
+    (command,) = next_lines("\n".join(lines))
+    node = shlex.split(command)[3]
+    name, _, domain = node.partition(".")
+    assert domain.count(".") > 1
+    assert f"held back by {name}, " in " ".join(lines)
+    assert sum(domain in line for line in lines) == 1
+
+
+def test_a_run_that_has_not_begun_is_not_of_unknown_software(cli: Cli) -> None:
+    ran = f'LLMB manifest: {{"torch": "2.9"}}\n{steady_log(400)}'
+    make_run(cli.install, log=ran, variables=SMOKE)
+    make_run(cli.install, log="", variables=SMOKE, job_id="102", state="RUNNING")
+    said = "\n".join(screen(cli))
+    assert "software not known yet" in said
+    assert "unknown software" not in said

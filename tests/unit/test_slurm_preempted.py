@@ -75,7 +75,7 @@ def test_where_slurm_has_forgotten_it_it_was_not_queued_again(record: RunRecord,
     found = look(record)
     assert (found.state, found.detail) == (
         "PREEMPTED",
-        "preempted: it left the end to the scheduler; by the job's own record",
+        "preempted: it waited for the scheduler to end it; by the job's own record",
     )
 
 

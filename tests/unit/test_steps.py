@@ -268,7 +268,7 @@ def test_drift_below_two_per_cent_is_not_worth_a_word(texts: Texts) -> None:
         return said(steps(**first, **last), window=Window(24, 37))
 
     assert drifting(0.019) == ()
-    assert drifting(0.021) == ("steps get slower: +2.1% from iteration 11 to 50 (clocks, temperature, neighbors?)",)
+    assert drifting(0.021) == ("steps get slower: +2.1 % from iteration 11 to 50 (clocks, temperature, neighbors?)",)
     texts(drifting(-0.03)[0])
 
 
@@ -294,7 +294,7 @@ def test_drift_is_larger_than_four_standard_errors(noise: float, named: bool) ->
     assert (4 * error < 0.3) is named
     assert 5 * error > 0.3
     found = said(timed([*[10.0] * 10, *steady]), window=Window(24, 36))
-    assert any(text.startswith("steps get slower: +3.0%") for text in found) is named
+    assert any(text.startswith("steps get slower: +3.0 %") for text in found) is named
 
 
 @pytest.mark.parametrize(("count", "named"), [(12, True), (11, False)])

@@ -183,7 +183,7 @@ def test_show_and_why_name_whom_the_others_waited_for(site: Site, texts: Texts) 
     word, folder = job["run_id"], Path(job["folder"])
     texts(site("why", "--slow", word).out)
     (folder / "waits.json").write_text(json.dumps(msgspec.to_builtins(recorded(2, all_but(1)))))
-    said = "rank 1: the others waited for it, 15% of a step (last 5 steps)"
+    said = "rank 1: the others waited for it, 15 % of a step (last 5 steps)"
     assert said in site("why", "--slow", word).out
     assert said in site("show", word).out
     assert site("why", "--slow", word, "--json").data["runs"][0]["straggler"]["ranks"] == [1]

@@ -130,7 +130,9 @@ def test_who_led_and_crashed_twice_is_named(site: Site) -> None:
     assert (crashed["title"], crashed["why"]) == ("STEP_MS=91", "crashed twice")
     assert crashed["ratio"] == pytest.approx(0.91, abs=0.01)
     out = site(*TUNE).out
-    assert re.search(rf"STEP_MS=91 led with -[89]\.\d% a step and crashed twice: llmb-run why {crashed['run_id']}", out)
+    assert re.search(
+        rf"STEP_MS=91 led with -[89]\.\d % a step and crashed twice: llmb-run why {crashed['run_id']}", out
+    )
 
 
 def test_who_does_other_work_wins_nothing(site: Site, texts: Texts) -> None:

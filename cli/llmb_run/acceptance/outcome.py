@@ -19,7 +19,7 @@ from itertools import chain
 from typing import Any, Literal, TypeAlias
 
 from llmb_common.base.hostlist import compress
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.health.verdicts import Fabric
 from llmb_common.nodes.fabric.verdict import FabricVerdict
 from llmb_common.results.level import CONFIDENCE
@@ -386,6 +386,6 @@ def _references(result: dict[str, Any]) -> list[str]:
         )
     )
     confidences = [item["confidence"] for item in result["workloads"]]
-    if levels := sorted({f"{level:.1%}" for level in confidences if level}):
+    if levels := sorted({percent(level) for level in confidences if level}):
         found.append(f"intervals are {' or '.join(levels)} intervals of the performance at the last look")
     return found

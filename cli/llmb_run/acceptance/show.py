@@ -21,7 +21,7 @@ from llmb_common import __version__
 from llmb_common.base.errors import CheckFailed, RecordError
 from llmb_common.base.files import read_json, read_plain
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.base.structs import from_plain
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.verdict import FabricVerdict
@@ -133,7 +133,7 @@ class _Shown:
         if not self.said:
             lines.append("the campaign is still under way: no answer yet")
         elif not self.problems:
-            lines.append(f"judged again from the logs, and the same: {self.said}")
+            lines.append(f"judged again from the logs, with the same result: {self.said}")
         return "".join(f"{line}\n" for line in lines)
 
     def _standings(self) -> list[WorkloadProgress]:
@@ -177,10 +177,8 @@ class _Shown:
         workloads = self.frozen.frozen(planned)
         for item in workloads:
             if item.scatter.learned:
-                about = (
-                    f"how runs of that site differ ({item.scatter.total:.1%}, by {item.scatter.runs} runs on record)"
-                )
-                self.notes.append(f"{about}: those runs are not in the campaign")
+                known = f"{percent(item.scatter.total)}, by {item.scatter.runs} runs on record"
+                self.notes.append(f"how runs of that site differ ({known}): those runs are not in the campaign")
             if why := self._other_reference(item):
                 self.problems.append(f"{item.title}: {why}")
         return workloads

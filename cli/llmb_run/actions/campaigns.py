@@ -83,8 +83,10 @@ def compare_sides(
         RequestError: an option is wrong, or two exclude each other
         LLMBError: it cannot be planned, begun or continued
     """
-    if (base is None) == (workload is None):
-        raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
+    if base is None and workload is None:
+        raise RequestError("no job is given: --base RUN, or -w and its other options", complete={"WORKLOAD": ""})
+    if base is not None and workload is not None:
+        raise RequestError("side A is one job", remedy="give --base RUN, or -w and its other options")
     dimensions = dimensions_of(change, "--change")
     if several := [name for name, values in dimensions.items() if len(values) > 1]:
         raise RequestError(

@@ -18,6 +18,7 @@ from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources
 from llmb_common.planning.workspace import Workspace
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job, say_warnings
+from llmb_run.starting.submitting import StartOptions, check_dry_run
 from llmb_run.terminal import labelled
 
 _BAR = 52
@@ -174,5 +175,6 @@ def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
         asked = plan_job(spec.having({"preflight": "warn"}), workspace)
     if refused is None:
         say_warnings([asked])
+        check_dry_run([asked], workspace, StartOptions())
     outlook = Outlook(asked, workspace)
     return Result(outlook.as_dict, partial(outlook.text, memory=memory, origin=origin, ranks=ranks), error=refused)

@@ -14,7 +14,7 @@ from llmb_common.base import notices
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result, envelope
-from llmb_common.base.printable import columns_of_terminal
+from llmb_common.base.printable import columns_of_terminal, percent, signed_percent
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun, explain, reference_lines
 from llmb_common.planning.workspace import Workspace
@@ -226,13 +226,12 @@ def compare(first: str, second: str) -> Result:
     }
     say_remarks([*one.runs, *other.runs])
     heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
-    text = table(heads, [one.row("A"), other.row("B")], heads[2:])
     without = [side for side in (one, other) if not side.times]
     said = _change(change, one.times, other.times) + _stalls(one, other)
     status = 0 if change else 1
     if without and all(side.live for side in without):
         said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text += f"\n{said}\n{_work(loss, unequal)}\n"
+    text = f"{said}\n{_work(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
     text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
 
@@ -302,7 +301,8 @@ def _stalls(one: _Side, other: _Side) -> str:
         return ""
     if max(abs(one.seconds / one.steady - 1), abs(other.seconds / other.steady - 1)) < _STALLS_SHOWN:
         return ""
-    return f"\nthat is with stalls; steady steps alone, of B against A: {other.steady / one.steady - 1:+.1%}"
+    apart = other.steady / one.steady - 1
+    return f"\nstalls are included; without them, a step of B against one of A is {signed_percent(apart)}"
 
 
 def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
@@ -316,9 +316,9 @@ def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     if unequal:
         said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
     if loss is None:
-        return f"{said}loss: not compared, no iteration printed by both\n"
+        return f"{said}loss: not compared, because no iteration is in both logs\n"
     equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-    return f"{said}loss: at most {loss[1]:.2%} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
+    return f"{said}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
 _WIDEST = 2.0
@@ -336,12 +336,14 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"
     fewest = min(len(first), len(second))
-    interval = f"({CONFIDENCE:.1%} interval: {change.low - 1:+.1%} to {change.high - 1:+.1%})"
+    interval = (
+        f"({percent(CONFIDENCE)} interval: {signed_percent(change.low - 1)} to {signed_percent(change.high - 1)})"
+    )
     if change.high >= _WIDEST * change.ratio:
         interval = "(too few runs for an interval)"
     if not change.is_real:
-        shown = "open: these runs do not show a difference: "
-        shown += f"step time of B against A {change.ratio - 1:+.1%} {interval}"
+        shown = "open: these runs show no clear difference: "
+        shown += f"B's step time against A's is {signed_percent(change.ratio - 1)} {interval}"
         if fewest > 1 and _lie_apart(first, second):
             longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
             shown += (
@@ -350,8 +352,10 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
             )
         return shown
     more = "more" if change.ratio > 1 else "less"
-    few = f"; with fewer than {_TELLING} runs on a side, one bad run cannot be told apart" if fewest < _TELLING else ""
-    return f"B's steps take {abs(change.ratio - 1):.1%} {more} time than A's {interval}{few}"
+    few = (
+        f"; with fewer than {_TELLING} runs on a side, a single bad run would go unnoticed" if fewest < _TELLING else ""
+    )
+    return f"B's steps take {percent(abs(change.ratio - 1))} {more} time than A's {interval}{few}"
 
 
 def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:

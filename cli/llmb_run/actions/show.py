@@ -7,7 +7,7 @@ import time
 from llmb_common.base.errors import RecordError
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted, printable
+from llmb_common.base.printable import counted, percent, printable
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import read_text
 from llmb_common.measured.measure import measure_run
@@ -88,7 +88,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         ],
         "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
         "image": [image_line(made)],
-        "ran on": measured.account.lines() or ["the nodes left no account of themselves"],
+        "ran on": measured.account.lines() or ["the nodes recorded nothing"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
         "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
@@ -151,7 +151,7 @@ def _steady(measured: MeasuredRun) -> str:
     stalls = time.mean / time.seconds - 1
     if abs(stalls) < _STALLS_SHOWN:
         return ""
-    return f"of this, stalls are {stalls:.1%}: steady steps take {seconds_of(time.seconds)} s"
+    return f"stalls are {percent(stalls)} of it: a steady step takes {seconds_of(time.seconds)} s"
 
 
 def _memory(measured: MeasuredRun) -> str:

@@ -20,7 +20,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_run.results.followed import with_figures
 from llmb_run.starting.planner import plan_options
 from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs, say_warnings
-from llmb_run.starting.submitting import StartOptions, check_followed, start, start_planned
+from llmb_run.starting.submitting import StartOptions, check_dry_run, start, start_planned
 from llmb_run.starting.task_files import read_tasks
 from llmb_run.terminal import next_command, say, table
 
@@ -59,10 +59,17 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     """
     planned, refused = asked.planned, asked.refused
     if not planned:
+        first = refused[0].error
+        if len(refused) == 1:
+            raise first
+        none = f"none of {counted(len(refused), 'combination')} can be planned"
+        reasons = {item.error.message for item in refused}
         raise RequestError(
-            f"none of {counted(len(refused), 'combination')} can be planned:\n{_reasons(refused)}".rstrip(),
-            remedy=refused[0].error.remedy,
-            code=refused[0].error.code,
+            f"{none}: {first.message}" if len(reasons) == 1 else f"{none}:\n{_reasons(refused)}".rstrip(),
+            remedy=first.remedy,
+            code=first.code,
+            field=first.field,
+            complete=first.complete,
         )
     found = {
         "planned": [{"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
@@ -70,7 +77,7 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
     }
     shown = _table(planned) + _reasons(refused)
     if planned[0].request.dry_run:
-        check_followed(planned, workspace, how)
+        check_dry_run(planned, workspace, how)
         say_warnings(planned)
         remark = f"{counted(len(planned), 'job')}, nothing started (dry run)"
         return Result({"dry_run": True, **found}, shown, remarks=[remark])

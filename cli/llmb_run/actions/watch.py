@@ -84,7 +84,7 @@ def watch(runs: tuple[str, ...]) -> Result:
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
-        notice("no run is live")
+        notice("no run waits or runs; llmb-run jobs lists those that have ended")
         return Result(hint=next_command("jobs"))
     followed = look_at([row.folder for row in rows])
     for run in followed:

@@ -153,7 +153,7 @@ def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]
     ]
 
 
-_SOUND = {"not training": "it did not fail: llmb-run show says what of its work is not as planned"}
+_SOUND = {"not training": "it did not fail: llmb-run show says how its work differs from the plan"}
 """Of a run without a diagnosis, by its outcome."""
 
 

@@ -56,14 +56,19 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
         data = [item for item in data if item["configurations"]] or _nothing(listings, words, wanted)
     if not workspace.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
+    remarks = []
+    if wanted == gpus.CPU and not gpu_type:
+        remarks.append("this is what runs without GPUs; llmb-run list --gpu-type h100 lists what a cluster would run")
     if any(listing.recipe.catalogue_file for listing in listings):
-        notice(f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known")
+        remarks.append(
+            f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known"
+        )
     all_of_it = bool(workload or words)
     shown = list(chain.from_iterable(_rows(item, all_of_it=all_of_it) for item in data))
     text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
     if any(row[5].endswith("*") for row in shown):
         _tell_of_releases(data, workspace.cluster)
-    return Result(data, text, hint=_next_step(data, wanted, workspace.cluster.gpu_type))
+    return Result(data, text, remarks=remarks, hint=_next_step(data, wanted, workspace.cluster.gpu_type))
 
 
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:

@@ -14,7 +14,7 @@ import msgspec
 from llmb_common.base.errors import RequestError
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
@@ -137,7 +137,7 @@ def as_text(result: Mapping[str, Any]) -> str:
             lines.append(f"stalled steps account for {signed(found['stalls_percent'])} % of the difference")
     if lost := sum(len(block["lost"]) for block in result["blocks"]):
         lines.append(
-            f"{counted(lost, 'run')} did not count: no step time, or not in the allocation of the rest of the block"
+            f"{counted(lost, 'run')} did not count: no step time, or in another allocation than the rest of their block"
         )
     return "\n".join(lines) + "\n"
 
@@ -156,7 +156,7 @@ def _answer(result: Mapping[str, Any]) -> str:
     if found is None:
         return f"no answer: {result['why'] or 'too few runs have ended'}"
     bounds = f"{signed(found['low_percent'])} to {signed(found['high_percent'])}"
-    interval = f"({CONFIDENCE:.0%} interval: {bounds} %)"
+    interval = f"({percent(CONFIDENCE, 0)} interval: {bounds} %)"
     match result["answer"]:
         case "no difference":
             return f"no difference larger than {resolution:g} % {interval}"
@@ -181,11 +181,11 @@ def _work(result: Mapping[str, Any]) -> list[str]:
             f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same training"
         ]
     if loss := result["loss"]:
-        apart = f"loss: at most {loss['relative_difference']:.2%} apart, at iteration {loss['iteration']}"
+        apart = f"loss: at most {percent(loss['relative_difference'], 2)} apart, at iteration {loss['iteration']}"
         if result["equal_work"]:
             return [f"{apart}: the same work"]
         return [f"{apart}: not the same work, so this is no gain"]
-    return ["loss: not compared, no iteration printed by both: the work may differ"]
+    return ["loss: not compared, because no iteration is in both logs; the work may differ"]
 
 
 def ab(
@@ -263,7 +263,7 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
             f"{' '.join(given)}: side A has that already", remedy="give it another value", code="same-job"
         )
     if not changes:
-        notice("without --change both sides are the same: this shows what can be told apart here")
+        notice("without --change, both sides are the same: this shows how small a difference can be seen here")
     return [Arm(item.plan, item.entry.folder, title) for item, title in zip(planned, titles, strict=True)]
 
 
@@ -310,4 +310,4 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
     then = important(msgspec.to_builtins(record.plan))
     now = important(msgspec.to_builtins(planned))
     for line in unlike(then, now):
-        notice(f"{record.paths.run_id} would be another run today: {line}")
+        notice(f"{record.paths.run_id} would run differently today: {line}")

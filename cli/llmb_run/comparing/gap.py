@@ -14,6 +14,7 @@ import msgspec
 
 from llmb_common.base.engines import bridge_release, container_release, minor, same_release
 from llmb_common.base.errors import LLMBError, RequestError
+from llmb_common.base.printable import percent, signed_percent
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
@@ -277,15 +278,16 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
 
 
 def _published(own: MeasuredRun) -> str:
-    """How a run's step time compares with its reference, in words: ``+4.0% against ...``; empty without a verdict."""
+    """How a run's step time compares with its reference, in words: ``+4.0 % against ...``; empty without a verdict."""
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
-    said = f"{verdict.difference:+.1%} against {verdict.reference}"
+    said = f"{signed_percent(verdict.difference)} against {verdict.reference}"
     if verdict.reference.same_software:
         return said
     spread = release_spread(own.record.plan)
-    return f"{said}; a change of release alone makes {spread.fastest:+.0%} to {spread.slowest:+.0%} in published rows"
+    bounds = f"{signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}"
+    return f"{said}; a change of release alone makes {bounds} in published rows"
 
 
 class _Sides:
@@ -425,14 +427,14 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     if gap.unfit:
         found.append(("best", [f"not compared: this run has no step time that counts ({gap.unfit})"]))
     elif gap.best is not None:
-        found.append(("best", [f"{gap.best}: this run takes {gap.slower or 0.0:.1%} longer"]))
+        found.append(("best", [f"{gap.best}: this run takes {percent(gap.slower or 0.0)} longer"]))
     else:
         said = "no faster run of the same work is recorded here"
         found.append(("best", [said if gap.change is None else f"{said}: what differs from the published job"]))
     if gap.differences:
         found.append(("differs", list(chain.from_iterable(_told(item) for item in gap.differences))))
     elif gap.change is not None:
-        found.append(("differs", ["nothing on record: suspect nodes, neighbors or the day"]))
+        found.append(("differs", ["nothing on record differs: suspect the nodes, their neighbors or the day"]))
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from llmb_common.base.printable import counted, first_few
+from llmb_common.base.printable import counted, first_few, percent
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.groups import Board
 from llmb_run.results.lines import exclusion, relative_speed, why_slow
@@ -156,11 +156,14 @@ def of_campaign(campaign: Mapping[str, Any]) -> Answer:
     words: dict[str, Word] = {"accepted": "PASS", "not accepted": "FAIL"}
     timed = [item for item in campaign["workloads"] if item["performance"] is not None]
     worst = min(timed, key=lambda item: item["performance"] - (item["required"] or 0), default=None)
+    required = ""
+    if worst and worst["required"]:
+        required = f"{percent(worst['required'])} required, {worst['title']}"
     return Answer(
         word=words.get(campaign["outcome"], "OPEN"),
         text=plain(f"{campaign['headline']}: {campaign['why']}."),
-        figure=f"{worst['performance']:.1%} of the reference's speed" if worst else "",
-        reference=plain(f"{worst['required']:.1%} required, {worst['title']}") if worst and worst["required"] else "",
+        figure=f"{percent(worst['performance'])} of the reference's speed" if worst else "",
+        reference=plain(required),
         also=tuple(plain(text) for text in campaign["remarks"][:_MOST_ALSO]),
     )
 
@@ -254,10 +257,10 @@ def _sentence(
     if kind == "pass":
         return f"{said}."
     if kind == "fail":
-        return f"{said}; up to {group['tolerance']:.1%} slower would pass."
+        return f"{said}; up to {percent(group['tolerance'])} slower would pass."
     if group["reference_too_uncertain"]:
         return f"{said}, which has too few runs to decide."
-    return f"{said}; {counted(group['runs'], 'run')} cannot tell that from the limit of {group['tolerance']:.1%}."
+    return f"{said}; {counted(group['runs'], 'run')} cannot tell that from the limit of {percent(group['tolerance'])}."
 
 
 def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
@@ -343,19 +346,19 @@ def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -
     runs = counted(counts.runs, "run")
     if slow and (deciding is None or deciding.without is None):
         slower = max(line.slower or 0.0 for line in slow)
-        said.append(f"Runs with {first_few(_names(slow))} are up to {slower:.1%} slower than those without.")
+        said.append(f"Runs with {first_few(_names(slow))} are up to {percent(slower)} slower than those without.")
     if counts.failed:
         often = "" if counts.failed == 1 else "mostly "
         cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
         said.append(f"{counts.failed} of {runs} failed{cause}.")
     if counts.others:
-        said.append(f"Without a step time, though not failed: {first_few(counts.others)}.")
+        said.append(f"Not failed, but without a step time: {first_few(counts.others)}.")
     if counts.live:
         said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
     stalls = deciding.group["stall_share"] if deciding else None
     if deciding and stalls and stalls >= _STALLS_SHOWN:
         steady = _seconds(deciding.group["step_seconds"])
-        said.append(f"Stalls cost {stalls:.1%} of that: a steady step takes {steady}.")
+        said.append(f"Stalls cost {percent(stalls)} of the step time: a steady step takes {steady}.")
     return tuple(plain(text) for text in said[:_MOST_ALSO])
 
 
@@ -370,9 +373,13 @@ def _of_sweep(board: Board) -> Answer:
         text=_fastest(board),
         figure=f"{first.tokens:,.0f} tokens/s a GPU" if first.tokens else "",
         reference=f"{compared.tokens:,.0f}, the next" if compared and compared.tokens else "",
-        todo="Run those in the first place again: more runs may tell them apart." if tied else "Train with it:",
+        todo="Run those that share first place again: more runs may tell them apart." if tied else "Train with it:",
         command="" if tied else board.command,
     )
+
+
+_TIMES = 2.0
+"""A ratio from which on it is said in times, not in per cent."""
 
 
 def _fastest(board: Board) -> str:
@@ -383,5 +390,9 @@ def _fastest(board: Board) -> str:
     if tied := sum(item.place == first.place for item in others):
         return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")
     behind = next((item.behind for item in others if item.behind), None)
-    lead = f": the next takes {behind.ratio - 1:.1%} longer for a token" if behind else ""
+    lead = ""
+    if behind and behind.ratio >= _TIMES:
+        lead = f": the next takes {behind.ratio:.1f} times as long for a token"
+    elif behind:
+        lead = f": the next takes {percent(behind.ratio - 1)} longer for a token"
     return plain(f"{name} is the fastest {of_all}{lead}.")

@@ -115,7 +115,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from _fabric(part)
     left_out = report.left_out
     if report.groups:
-        verdicts = columns.cells(columns.of_json(GROUP), Form.MARKDOWN, report.groups)
+        verdicts = columns.cells(columns.of_json(GROUP, _IN_WORDS), Form.MARKDOWN, report.groups)
         yield from _section("Verdicts", *verdicts, left_out.get("groups"))
         yield from (f"* {_escaped(line)}" for line in report.references)
         yield ""
@@ -131,6 +131,25 @@ def _lines(report: Report) -> Iterator[str]:
         nodes = columns.cells(_NODE, Form.MARKDOWN, report.hosts)
         yield from _section("Nodes", *nodes, left_out.get("nodes"))
     yield from _differences(report)
+
+
+def _tflops(row: dict[str, Any]) -> str:
+    """TFLOPS per GPU of a run, a row of JSON; empty where it would be 0.00, as of a model for CPUs."""
+    said = columns.formatted(row["tflops_per_gpu"], ".2f")
+    return "" if said == "0.00" else said
+
+
+def _days(row: dict[str, Any]) -> str:
+    """Days to train on 1T tokens by a run, a row of JSON; empty for a smoke test."""
+    return "" if row["model_size"] == "smoke" else columns.formatted(row["days_1t"], ".2f")
+
+
+_IN_WORDS = {
+    "interval": lambda row: columns.half_interval(row["interval"]),
+    "tflops_per_gpu": _tflops,
+    "days_1t": _days,
+}
+"""How cells of verdicts and runs are made of rows of JSON, as in the tables of ``results``."""
 
 
 def _fabric(part: FabricPart) -> Iterator[str]:
@@ -183,7 +202,7 @@ def _code(command: str) -> str:
 def _runs(report: Report) -> Iterator[str]:
     """Yields the table of runs, and their remarks, in Markdown."""
     listed = (
-        *columns.of_json(RUN),
+        *columns.of_json(RUN, _IN_WORDS),
         Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
         Column("verdict", _told, Form.MARKDOWN, head="verdict"),
     )

@@ -50,7 +50,7 @@ def _gpus(seen: Sequence[SeenRun]) -> str:
         elif run.plan.device == "cpu":
             planned.append(f"none, {counted(run.plan.gpus, 'rank')} on CPUs")
         else:
-            planned.append(f"{run.plan.gpus} {run.plan.gpu_type.upper()} (planned: no node's account)")
+            planned.append(f"{run.plan.gpus} {run.plan.gpu_type.upper()} (as planned; no node recorded them)")
     found = [f"{counted(len(hosts), 'node')} with {gpus}" for gpus, hosts in nodes.items()]
     return listed([*found, *planned], "; ")
 

@@ -13,7 +13,7 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
-from llmb_common.base.printable import counted, wrapped
+from llmb_common.base.printable import counted, percent, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import Change, Contender, ranked
@@ -176,7 +176,7 @@ def _runs(item: Group) -> str:
     """The number of judged runs, and in brackets what the others are: ``3 (1 failed)``."""
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
-        (item.waiting, "for the next look"),
+        (item.waiting, "not counted yet"),
         (item.in_reference, "in the baseline"),
     ]
     told = ", ".join(f"{count} {what}" for count, what in others if count)
@@ -203,8 +203,8 @@ GROUP: tuple[Column[Group], ...] = (
         "interval",
         at("interval"),
         ALL,
-        f"half the {CONFIDENCE:.1%} interval of `step_seconds`, as a share of it",
-        *("±", f"% ({CONFIDENCE:.1%})", ".1%"),
+        f"half the {percent(CONFIDENCE)} interval of `step_seconds`, as a share of it",
+        *("±", f"% ({percent(CONFIDENCE)})", ".1%"),
         text=lambda group: half_interval(group.interval),
     ),
     Column("spread", at("spread"), ALL, "standard deviation between the runs, as a share", *("spread", "%", ".1%")),
@@ -230,7 +230,7 @@ def group_view(groups: Sequence[Group]) -> View[Group]:
 
 RULE = (
     "ranked by time per token and GPU; a configuration shares a place unless its runs show it to be slower than the "
-    f"first one there ({CONFIDENCE:.1%} interval of the ratio)"
+    f"first one there ({percent(CONFIDENCE)} interval of the ratio)"
 )
 
 

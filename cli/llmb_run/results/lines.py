@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
-from llmb_common.base.printable import first_few, printable
+from llmb_common.base.printable import first_few, percent, printable
 from llmb_common.measured.run import MeasuredRun, Outcome, mean_step_seconds
 from llmb_common.results.configuration import deviations, told_apart
 from llmb_common.results.odd_runs import SlowNode, culprit
@@ -126,12 +126,18 @@ def names_of(groups: Sequence[Group]) -> list[str]:
     further: tuple[Callable[[int], str], ...] = (
         lambda at: plans[at].variant,
         lambda at: plans[at].precision,
-        lambda at: groups[at].software,
+        lambda at: software_said(groups[at]),
         lambda at: groups[at].key,
     )
     for say in further:
         names = _told_apart_by(names, [say(at) for at in range(len(groups))])
     return names
+
+
+def software_said(item: Group) -> str:
+    """The software that a group's runs trained in; of runs that have not begun to, in words."""
+    nothing_yet = item.live == len(item.members)
+    return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
 def _told_apart_by(names: Sequence[str], words: Sequence[str]) -> list[str]:
@@ -170,7 +176,7 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
             return f"{hot[1]} is too hot"
     if findings:
         return printable(findings[0]).replace(f"{node} ", "").replace(node, node.partition(".")[0])
-    return f"runs with it are {share:.1%} slower than those without it"
+    return f"runs with it are {percent(share)} slower than those without it"
 
 
 def exclusion(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
@@ -179,10 +185,10 @@ def exclusion(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
 
 
 def relative_speed(share: float) -> str:
-    """``4.1% slower than``: how a step time compares, by its difference as a share."""
+    """``4.1 % slower than``: how a step time compares, by its difference as a share."""
     if abs(share) < _SHOWN_SHARE:
         return "as fast as"
-    return f"{abs(share):.1%} {'slower' if share > 0 else 'faster'} than"
+    return f"{percent(abs(share))} {'slower' if share > 0 else 'faster'} than"
 
 
 def any_of(nodes: Sequence[str]) -> str:

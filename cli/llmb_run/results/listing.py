@@ -107,14 +107,14 @@ def _step(item: Group) -> Step:
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and not unfit and not (item.runs or item.in_reference):
-        why = "too short for the measured window: ranks them over the steps all have"
-        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps all have.")
+        why = "too short for the measured window: ranks them over the steps that all have"
+        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps that all of them have.")
     if unfit and not (passed and item.members[0].good):
         first = unfit[0]
         if first.outcome in ("cancelled", "preempted"):
-            again = f"Start run {first.run_id} again, which was {first.outcome}."
+            again = f"Start run {first.run_id} again: it was {first.outcome}."
             return Step(1, ("retry", *_ids([first])), f"{item.title}: {first.unfit}", again)
-        todo = f"Find out why run {first.run_id} has no result, {first.outcome} as it is."
+        todo = f"Find out why run {first.run_id} has no result: it is {first.outcome}."
         return Step(1, ("show", *_ids([first])), f"{item.title}: {first.unfit}", todo)
     if verdict is None or verdict.kind == "not judged":
         return Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
@@ -154,7 +154,7 @@ def _make_reference(item: Group, why: str) -> Step:
     if len(item.runs) < ENOUGH:
         return _repeat(5, item, ENOUGH - len(item.runs), f"a baseline takes {ENOUGH} runs; {why}")
     ids = [run.run_id for run in item.runs[:_MOST_IDS]]
-    todo = "Make a baseline of the runs of {}, with which later ones are compared."
+    todo = "Make the runs of {} a baseline, so that later ones are compared with them."
     return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}", todo)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmb_common.base.printable import printable
+from llmb_common.base.printable import percent, printable
 from llmb_common.measured.run import MeasuredRun
 from llmb_run.columns import seconds_of
 
@@ -18,7 +18,7 @@ def result_line(measured: MeasuredRun) -> str:
         return f"{measured.outcome}: {printable(why)}" if why else measured.outcome
     # Of documents that state the last step, the figures are of that one.
     share = values.step_seconds / seconds
-    mfu = "" if values.mfu is None else f", MFU {values.mfu * share:.2%}"
+    mfu = "" if values.mfu is None else f", MFU {percent(values.mfu * share, 2)}"
     said = f"{seconds_of(seconds)} s a step, {values.tokens_per_second * share:,.0f} tokens/s{mfu}"
     if measured.verdict is None:
         return said

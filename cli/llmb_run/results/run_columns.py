@@ -342,7 +342,10 @@ def remarks_of(found: dict[str, Any]) -> list[str]:
 
 
 def say_remarks(runs: Iterable[MeasuredRun]) -> None:
-    """Print a notice for each remark on a measured run and each problem of its nodes, after the run's name."""
+    """Print a notice for each remark on a measured run and each problem of its nodes, after the run's id.
+
+    After the log's name where LLMB did not make the run.
+    """
     for run in runs:
         for text in (*run.remarks, *run.problems):
-            notice(f"{printable(run.timing.files.name)}: {printable(text)}")
+            notice(f"{_named(run)}: {printable(text)}")

@@ -9,7 +9,7 @@ from itertools import chain
 
 import msgspec
 
-from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
@@ -54,12 +54,12 @@ def history_lines(found: Sequence[MeasuredRun], rate: float = REPORT_RATE) -> li
 
 
 def shift_text(shift: Shift) -> str:
-    """A change of level in words: ``slower by 4.1 ± 0.6% since 12 November 2026: driver 580.82 to 580.95``.
+    """A change of level in words: ``slower by 4.1 ± 0.6 % since 12 November 2026: driver 580.82 to 580.95``.
 
     With the days between which it came, where these are not one, and what changed on record then.
     """
     way = "slower" if shift.ratio > 1 else "faster"
-    size = f"{100 * abs(shift.ratio - 1):.1f} ± {50 * (shift.high - shift.low):.1f}%"
+    size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
     dates = [_date(when) for when in (shift.since, shift.earliest, shift.latest)]
     since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
     between = f" (between {first} and {last})" if first != last else ""
@@ -116,7 +116,7 @@ SCALING: tuple[Column[Scale], ...] = (
         at("point.efficiency_low"),
         TEXT,
         head="interval",
-        unit=f"% ({CONFIDENCE:.1%})",
+        unit=f"% ({percent(CONFIDENCE)})",
         spec=".1%",
         text=_interval,
         optional=True,

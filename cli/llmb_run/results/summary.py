@@ -6,17 +6,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.printable import counted, first_few, wrapped
+from llmb_common.base.printable import counted, first_few, signed_percent, wrapped
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.runs.timing.tables import shorten
 from llmb_common.submission.excluded_nodes import exclusions
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import Line, any_of, lines_of, names_of, relative_speed, shared_by, without
+from llmb_run.results.lines import Line, any_of, lines_of, names_of, relative_speed, shared_by, software_said, without
 from llmb_run.results.notes import Note, notes_on
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
 
@@ -39,7 +40,7 @@ def _difference(line: Line) -> str:
     Empty where nothing was compared.
     """
     share = line.difference
-    return "" if share is None else f"{columns.formatted(share, '+.1%')} %"
+    return "" if share is None else signed_percent(share)
 
 
 def _reference(line: Line) -> str:
@@ -50,7 +51,7 @@ def _reference(line: Line) -> str:
 
 ROW: tuple[Column[Line], ...] = (
     Column("name", lambda line: line.name, Form.TABLE, head="configuration"),
-    Column("software", lambda line: line.group.software if line.group else "", Form.TABLE, head="software"),
+    Column("software", lambda line: software_said(line.group) if line.group else "", Form.TABLE, head="software"),
     Column("seconds", lambda line: seconds_of(line.seconds), Form.TABLE, head="step s", spec="s"),
     Column(
         "interval",
@@ -133,6 +134,15 @@ class Summary:
         """
         return notes_on(self.lines, self.looked_at, self.found, self.excluded)
 
+    def short(self, text: str) -> str:
+        """``text`` with the slow nodes' names, and all others of their domain, without that domain."""
+        slow = [line.slow_node.nodes for line in self.lines if line.slow_node]
+        domains = {node.partition(".")[2] for node in chain.from_iterable(slow)}
+        if len(domains) == 1:
+            (domain,) = domains
+            text = text.replace(f".{domain}", "") if domain else text
+        return text
+
     def conclusion(self) -> str:
         """The summary's first line, without a newline: how many configurations and runs there are, how they stand."""
         words = Counter(line.word for line in self.lines)
@@ -149,7 +159,7 @@ class Summary:
         if len(self.lines) == 1:
             (line,) = self.lines
             share = line.difference
-            against = "" if share is None else f", {relative_speed(share).replace('%', ' %')} the reference"
+            against = "" if share is None else f", {relative_speed(share)} the reference"
             said.append(f"{line.word}{'*' * line.indication}{against}")
         else:
             order = [word.upper() for word in WORST_FIRST]
@@ -166,7 +176,7 @@ class Summary:
         ``everything``: all configurations, not only the first few. ``all_notes``: all notes, else as many as the screen
         has room for. ``below``: the lines that will end the screen, for which room is left.
         """
-        conclusion = wrapped(self.conclusion(), self.width)
+        conclusion = wrapped(self.short(self.conclusion()), self.width)
         shown = self.lines
         if not everything and len(shown) > _MOST_ROWS:
             shown = shown[: _MOST_ROWS - 1]
@@ -178,7 +188,7 @@ class Summary:
         room = SCREEN - len(conclusion) - len(table) - len(below)
         notes: list[str] = []
         for number, note in enumerate(self.notes):
-            part = wrapped(f"- {note.text}", self.width, indent="  ")
+            part = wrapped(f"- {self.short(note.text)}", self.width, indent="  ")
             enough = number >= MOST_NOTES or (number and len(notes) + len(part) > room)
             if enough and not all_notes:
                 break

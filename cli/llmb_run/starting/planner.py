@@ -185,7 +185,7 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
         RequestError: a workload, size or dtype is in no recipe that is asked for, or there is no workload
     """
     if "workload" not in given and not base.workload:
-        raise RequestError("no workload is given", remedy="-w NAME; llmb-run list shows them")
+        raise RequestError("no workload is given", complete={"WORKLOAD": ""})
     names = given.get("workload") or [base.workload]
     recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
     # What only another release here has is no slip: planning says which one.

@@ -32,9 +32,10 @@ from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.bad_nodes import as_notice, keep_off, nodes_to_leave_out, shown_bad
 from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
+from llmb_common.submission.launch import without_gpus
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
-from llmb_common.submission.preflight import doubts
+from llmb_common.submission.preflight import check_disk, doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.script import render_script
 from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
@@ -209,7 +210,7 @@ def start(command: str, asked: Asked, workspace: Workspace, options: StartOption
     for problem in skipped:
         notice(f"skipped: {problem}")
     if any(item.request.dry_run for item in asked.planned):
-        check_followed(asked.planned, workspace, options)
+        check_dry_run(asked.planned, workspace, options)
         return show_plans(asked.planned, options.chain)
     result = start_planned(command, asked.planned, workspace, options, task_file=task_file)
     return replace(result, data={**result.data, "skipped": skipped})
@@ -235,13 +236,21 @@ def skip_refused(asked: Asked, options: StartOptions) -> list[str]:
     return problems
 
 
-def check_followed(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
-    """Raise RequestError where a dry run's jobs are to wait for a run or job (``--after``) that does not exist.
+def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: StartOptions) -> None:
+    """Refuse in a dry run what the run would refuse, as far as this machine can tell.
 
-    Without an installation nothing is looked up.
+    That is a run or job to wait for (``--after``) that does not exist, without an installation not looked up; and, of
+    jobs that are planned for here, a checkpoint to load that is none, and too little space for those to save.
+
+    Raises:
+        LLMBError: it is refused
     """
     if options.after and workspace.install.is_dir():
         jobs_to_follow(planned[0].plan, options.after)
+    plans = {id(item.plan): item for item in planned}
+    for item in plans.values():
+        if not without_gpus(workspace.cluster, item.request):
+            check_disk(item.plan)
 
 
 def start_planned(

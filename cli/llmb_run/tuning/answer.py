@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent, signed_percent
 from llmb_run.campaigns.conduct import Run, Runs
 from llmb_run.columns import Column, Form, item, table
 from llmb_run.comparing.ab import outcome as comparison_outcome
@@ -189,10 +189,11 @@ def _answer(result: dict[str, Any]) -> str:
     title = result["winner"]["title"]
     whole = ""
     if result["gain"] is not None:
-        whole = f"{result['gain']:.1%} faster than the base ({result['gain_low']:.1%} to {result['gain_high']:.1%})"
+        bounds = f"{percent(result['gain_low'])} to {percent(result['gain_high'])}"
+        whole = f"{percent(result['gain'])} faster than the base ({bounds})"
     if result["found"]:
         return f"{title} is {whole}"
-    leads = f"{title} leads the trials ({-result['in_trials']:+.1%} a step)"
+    leads = f"{title} leads the trials ({signed_percent(-result['in_trials'])} a step)"
     if result["ended"] == "budget":
         if not result["winner"]["changes"]:
             return "the budget ran out first; nothing tried is faster than the base"
@@ -203,7 +204,7 @@ def _answer(result: dict[str, Any]) -> str:
     others = [arm for arm in result["arms"] if arm["changes"] and arm["ratio"] is not None and not arm["what"]]
     if not others:
         return "keep the base: nothing else tried runs here"
-    best = f"{others[0]['title']}, takes {others[0]['ratio'] - 1:+.1%} a step"
+    best = f"{others[0]['title']}, takes {signed_percent(others[0]['ratio'] - 1)} a step"
     return f"keep the base: nothing tried is faster; the best of the rest, {best}"
 
 
@@ -264,4 +265,4 @@ def _crash_said(row: dict[str, Any]) -> str:
     if row["ratio"] is None:
         return f"{row['title']} crashed before it had a step time and is out: {look}"
     how = row["why"] if row["why"] in CRASHED else f"was {row['why']} later"
-    return f"{row['title']} led with {row['ratio'] - 1:+.1%} a step and {how}: {look}"
+    return f"{row['title']} led with {signed_percent(row['ratio'] - 1)} a step and {how}: {look}"

@@ -49,7 +49,7 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
         shares = [abs(mine[step] / its[step] - 1) for step in mine.keys() & its.keys()]
         if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
             worst = max(mine.keys() & its.keys(), key=lambda step: abs(mine[step] / its[step] - 1))
-            return f"other work than the base: its loss is {mine[worst]:.4g} at step {worst}, not {its[worst]:.4g}"
+            return f"not the same work as the base: its loss is {mine[worst]:.4g} at step {worst}, not {its[worst]:.4g}"
     return ""
 
 

@@ -211,7 +211,7 @@ def _set_baseline(result: dict[str, Any], workspace: Workspace) -> str | None:
     None where nothing proved faster, which a notice says.
     """
     if not result["found"]:
-        notice("no baseline set: nothing proved faster")
+        notice("no baseline was set: nothing was shown to be faster")
         return None
     rows = select_rows(workspace, result["winner"]["run_ids"], RunFilter())
     chosen = [(item.record, item.good) for item in measure(rows, workspace)]

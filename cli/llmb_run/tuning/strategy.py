@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, signed_percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
 from llmb_common.results.paired import RESOLUTION, looks
@@ -261,7 +261,7 @@ class Tuning:
         first = search.order[0]
         self.say(
             f"round {search.round}: {counted(len(search.remaining), 'candidate')}; so far {self.arms[first].title}"
-            f" with {search.ratios[first] - 1:+.1%} a step; {state.spent:.3g} GPU-hours spent"
+            f" with {signed_percent(search.ratios[first] - 1)} a step; {state.spent:.3g} GPU-hours spent"
         )
 
     def _said_of_budget(self, state: TuningState) -> str:

@@ -23,7 +23,7 @@ it, and the ``exit_status`` with which the command layer, and nothing below it, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import ClassVar, ParamSpec, TypeVar
 
 from llmb_common.base import gpus
@@ -67,14 +67,27 @@ class LLMBError(Exception):
 
 
 class RequestError(LLMBError):
-    """``field``: the variable of ``launch.sh`` that is wrong, whatever the front end calls it; empty: not one alone."""
+    """``field``: the variable of ``launch.sh`` that is wrong, whatever the front end calls it; empty: not one alone.
+
+    ``complete``: variables with values of which the same request would be whole; a front end can show the whole line.
+    Empty: nothing is known to be lacking.
+    """
 
     exit_status = 2
     default_code = "request"
 
-    def __init__(self, message: str, *, remedy: str = "", code: str = "", field: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        remedy: str = "",
+        code: str = "",
+        field: str = "",
+        complete: Mapping[str, str] | None = None,
+    ) -> None:
         super().__init__(message, remedy=remedy, code=code)
         self.field = field
+        self.complete = complete or {}
 
     def as_dict(self) -> dict[str, str | int]:
         """Return the error as the JSON envelope of ``--json`` shows it, with the ``field`` that is wrong."""

@@ -88,13 +88,14 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
     if len(text) <= width:
         return [text]
     lines = [""]
-    for word in re.findall(rf"[^{ends}]*[{ends}] *|[^{ends}]+", text):
+    whole = text.replace(" %", "\0%")  # a number and its sign stay together; printable text has no NUL
+    for word in re.findall(rf"[^{ends}]*[{ends}] *|[^{ends}]+", whole):
         fits = len(lines[-1]) + len(word.rstrip()) <= width
         if fits or not lines[-1].strip() or len(indent) + len(word.rstrip()) > width:
             lines[-1] += word
         else:
             lines.append(indent + word)
-    return [line.rstrip() for line in lines]
+    return [line.rstrip().replace("\0%", " %") for line in lines]
 
 
 def printable_json(text: str) -> str:
@@ -115,6 +116,16 @@ def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> st
     """The first ``most`` items as text, and how many there are besides: ``n1, n2, n3 and 4 more``."""
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(map(str, items[:most])) + more
+
+
+def percent(share: float, digits: int = 1) -> str:
+    """A share in per cent, with the sign after a space, as in all texts: 0.039 is ``3.9 %``; never ``-0.0 %``."""
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
+
+
+def signed_percent(share: float, digits: int = 1) -> str:
+    """A change in per cent, with its sign: 0.019 is ``+1.9 %``; never ``-0.0 %``."""
+    return f"{round(100 * share, digits) + 0.0:+.{digits}f} %"
 
 
 _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")

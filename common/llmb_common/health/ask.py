@@ -277,7 +277,7 @@ def keep_out(install: Path, found: Health, days: float) -> None:
     if shared := found.shared_fault:
         raise CheckFailed(
             f"all nodes fail alike: {shared}",
-            remedy="no node is at fault: correct that; none was excluded",
+            remedy="no node is at fault, and none was excluded: correct what they share",
             code="unhealthy-nodes",
         )
     exclude_unfit(install, {verdict.node: verdict.reason for verdict in found.failed}, days)

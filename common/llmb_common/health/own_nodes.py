@@ -79,7 +79,7 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
     if named:
         return f"it asks for {compress(named)} by name"
     if len(left_out) >= MOST_RESTARTS:
-        return f"it has been {MOST_RESTARTS} times before"
+        return f"it was queued again {MOST_RESTARTS} times before"
     already = chain.from_iterable(map(expand_known, left_out))
     without = dict.fromkeys(already, "it is left out already") | failed
     bad = [BadNode(node, run_id, "unfit", why, certain=True, time=0.0) for node, why in without.items()]

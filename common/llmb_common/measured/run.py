@@ -13,6 +13,7 @@ import msgspec
 
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.notices import notice
+from llmb_common.base.printable import percent, signed_percent
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import LogSummary, reasons, timing_of
 from llmb_common.nodes.summary import NodeFinding, NodeSummary
@@ -458,13 +459,14 @@ def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
         if not reference.same_software:
             spread, kind = release_spread(item.record.plan), "MoE" if item.record.plan.has_experts else "dense"
             indications[
-                f"an indication compares with other software: between releases the step time of {kind} models changes"
-                f" by {spread.fastest:+.0%} to {spread.slowest:+.0%}, so the limit is wider"
+                f"an indication is a comparison with other software: between releases, the step time of {kind} models"
+                f" changes by {signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}, so its limit"
+                " is wider"
             ] = None
     if not references:
         return []
     reading = (
-        "a pass has both the mean step time (stalls included) and the steady steps within the limit;"
-        f" ± is the {CONFIDENCE:.1%} interval of the difference"
+        "to pass, both the mean step time (with stalls) and the steady steps must be within the limit;"
+        f" ± is the {percent(CONFIDENCE)} interval of the difference"
     )
     return [*references, *corrected, *indications, reading]

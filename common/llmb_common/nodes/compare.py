@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from llmb_common.base.gpus import GPUS, type_of
+from llmb_common.base.printable import percent
 from llmb_common.base.statistics import robust_deviation
 from llmb_common.nodes import gpu_run
 from llmb_common.nodes.facts import NodeFacts
@@ -100,7 +101,7 @@ def power_capped(fleet: Fleet) -> Iterator[Found]:
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
     if long:
-        yield Found("", f"{len(long)} GPUs at their power limit, the longest for {max(long):.0%} of the time")
+        yield Found("", f"{len(long)} GPUs at their power limit, the longest for {percent(max(long), 0)} of the time")
 
 
 # Numbers of nodes before a job; is_far is asked with a number and the median of all

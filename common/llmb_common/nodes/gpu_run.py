@@ -11,6 +11,7 @@ from itertools import chain
 
 import msgspec
 
+from llmb_common.base.printable import percent
 from llmb_common.nodes.facts import GpuState, NodeFacts, Snapshot
 
 LONG_SHARE = 0.01
@@ -109,7 +110,7 @@ def throttled(run: GpuRun) -> str:
     for look in (run.before, run.end):
         active |= {reason for reason in (look.throttle if look else ()) if reason in _AT_REST}
     reasons = {
-        name: f"{text}, {run.shares[name]:.0%} of the time"
+        name: f"{text}, {percent(run.shares[name], 0)} of the time"
         for name, text in known.items()
         if run.shares.get(name, 0) >= LONG_SHARE
     }

@@ -73,7 +73,7 @@ def little_locked_memory(node: NodeFacts, needs: Needs) -> str:
     """That a process may lock less than 32 GiB, which network adapters need; empty: enough, or no adapters."""
     limit = node.system.memlock
     is_little = limit is not None and limit < MEMLOCK and bool(node.machine.adapters)
-    return f"a process may lock {size(limit or 0)}" if is_little else ""
+    return f"a process may lock only {size(limit or 0)} of memory" if is_little else ""
 
 
 def small_shared_memory(node: NodeFacts, needs: Needs) -> str:
@@ -102,7 +102,7 @@ def _left_in_shared_memory(free: int) -> str:
 def few_open_files(node: NodeFacts, needs: Needs) -> str:
     """That a process may open fewer than 65,536 files; empty: enough, or not known."""
     limit = node.system.nofile
-    return f"a process may open {limit} files" if limit is not None and limit < FILES else ""
+    return f"a process may open only {limit} files" if limit is not None and limit < FILES else ""
 
 
 def low_outgoing_ports(node: NodeFacts, needs: Needs) -> str:

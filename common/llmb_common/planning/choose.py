@@ -14,7 +14,7 @@ from llmb_common.planning.request.read import Request
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig
 from llmb_common.planning.site.machine import Machine
 from llmb_common.recipes.model import AnyShape, Model
-from llmb_common.recipes.nearest import in_library, plan_command, remedy_for
+from llmb_common.recipes.nearest import in_library, plan_command, remedy_for, train_here, type_for
 from llmb_common.recipes.recipe import NO_COPY, Recipe
 from llmb_common.recipes.rows import Row, Variant
 
@@ -165,7 +165,7 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
                 remedy += f": {plan_command(recipe, model.size, **_asked(given, near))}"
         else:
             small = recipe.smoke_of(model.size)
-            remedy = f"{say('MODEL_SIZE', small)} runs here" if small else NO_COPY.format(model.size)
+            remedy = train_here(recipe.workload, small) if small else NO_COPY.format(model.size)
             remedy += f"; for a cluster: {plan_command(recipe, model.size, **_asked(given, None))}"
         message = f"{recipe.name} {model.size} has no configuration for {said}"
         raise RequestError(message, remedy=remedy, field="GPU_TYPE")
@@ -260,9 +260,27 @@ def choose(given: PlanningInput) -> Case:
             remedy=f"the recipe has {_scales(rows)}; {remedy}",
             code="undocumented-scale",
             field="JOB_TOTAL_GPUS",
+            complete=_with_so_many(case),
         )
     case.note(*_choice_notices(case, rows))
     return case
+
+
+def _with_so_many(case: Case) -> dict[str, str]:
+    """A GPU type or a model size that has so many GPUs, by its variable, where nobody says one; else empty."""
+    recipe, request = case.recipe, case.request
+    if request.gpu_type is None and case.cluster.gpu_type is None:
+        other = type_for(recipe, case.model.size, request.dtype, case.gpus)
+        rows = recipe.rows_for(other, size=case.model.size, dtype=request.dtype) if other else []
+        if any(case.gpus in row.scales and not recipe.variant(row.variant).by_name for row in rows):
+            return {"GPU_TYPE": str(other)}
+    if request.model_size is not None:
+        return {}
+    for row in case.recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.request.dtype):
+        by_name = case.recipe.variant(row.variant).by_name
+        if case.gpus in row.scales and not by_name and row.gpu != "any":
+            return {"MODEL_SIZE": row.size}
+    return {}
 
 
 def choose_gpu_type(given: PlanningInput) -> str:
@@ -282,7 +300,7 @@ def choose_gpu_type(given: PlanningInput) -> str:
         possible = _gpu_types(recipe, given.request.model_size)
         remedy = f"{say('GPU_TYPE')} is one of {', '.join(possible)}"
         if gpu_type is None:
-            raise RequestError(f"{say('GPU_TYPE')} is not set", remedy=remedy, field="GPU_TYPE")
+            raise _no_gpu_type(given, remedy)
         if gpu_type in NEAREST:
             nearest, differs = NEAREST[gpu_type]
             size = given.request.model_size or recipe.defaults.model_size
@@ -292,6 +310,21 @@ def choose_gpu_type(given: PlanningInput) -> str:
         near = did_you_mean(gpu_type, possible, cutoff=0.8)
         raise RequestError(f"{say('GPU_TYPE', gpu_type)} is unknown{near}", remedy=remedy, field="GPU_TYPE")
     return gpu_type
+
+
+def _no_gpu_type(given: PlanningInput, remedy: str) -> RequestError:
+    """The error for a request that no GPU type is known for, with one that would complete it where there is one."""
+    recipe, request = given.recipe, given.request
+    size = request.model_size or recipe.defaults.model_size
+    likely = type_for(recipe, size, request.dtype, request.gpus)
+    complete = {}
+    if likely is not None:
+        complete["GPU_TYPE"] = likely
+        rows = recipe.rows_for(likely, size=size, variant=request.variant, dtype=request.dtype)
+        rows = [row for row in rows if request.variant or not recipe.variant(row.variant).by_name]
+        if request.gpus is None and rows:
+            complete["JOB_TOTAL_GPUS"] = str(min(_scales_of(rows)))
+    return RequestError(f"{request.say('GPU_TYPE')} is not set", remedy=remedy, field="GPU_TYPE", complete=complete)
 
 
 def documented_scales(given: PlanningInput) -> list[int]:
@@ -485,7 +518,8 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
         least = min(chain.from_iterable(row.scales for row in rows))
         remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales(rows)}"
-        raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS")
+        lacking = {"JOB_TOTAL_GPUS": str(least)}
+        raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS", complete=lacking)
     if machine.gpus and gpu_type != CPU:
         return machine.gpus
     # Two ranks show communication without crowding a laptop.

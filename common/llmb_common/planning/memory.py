@@ -15,6 +15,7 @@ from msgspec import structs
 from llmb_common.base import gpus
 from llmb_common.base.engines import is_newer
 from llmb_common.base.errors import RequestError
+from llmb_common.base.printable import percent
 from llmb_common.planning.choose import Case
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.functions import check_columns
@@ -240,7 +241,7 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     here = " as runs here measured" if estimate.knowledge == "validated here" else ""
     least = f"at least {bound:.0f} GiB{here}, {estimate.peak:.0f} predicted,"
     needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
-    more = f", and needed up to {estimate.factor - 1:.0%} more" if estimate.factor > 1 else ""
+    more = f", and needed up to {percent(estimate.factor - 1, 0)} more" if estimate.factor > 1 else ""
     doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated{more})"
     said = (
         f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "

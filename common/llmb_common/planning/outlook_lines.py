@@ -100,8 +100,8 @@ def answer(plan: JobPlan) -> str:
     memory, whole, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
     parts = []
     if memory is not None:
-        needs = memory.likely + memory.reserve
-        parts.append(f"{memory.verdict}: {needs:.1f} of {memory.limit:.0f} GiB ({memory.knowledge})")
+        reserve = f" and {memory.reserve:.0f} in reserve" if "not" in memory.verdict else ""
+        parts.append(f"{memory.verdict}: {memory.likely:.1f}{reserve} of {memory.limit:.0f} GiB ({memory.knowledge})")
     parts.append(_step_known(plan))
     if whole is not None:
         parts.append(f"about {_minutes(whole)}")

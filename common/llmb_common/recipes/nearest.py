@@ -131,6 +131,11 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
     return "; ".join(said)
 
 
+def train_here(workload: str, size: str = "smoke") -> str:
+    """What can be run on a machine without GPUs, as the beginning of a remedy: the command, and what it does."""
+    return f"llmb-run single -w {workload} -s {size} --gpu-type cpu trains a tiny model here"
+
+
 def plan_command(
     recipe: Recipe,
     size: str,

@@ -17,6 +17,7 @@ import msgspec
 
 from llmb_common.base.engines import release_order
 from llmb_common.base.errors import RecipeError, RequestError
+from llmb_common.base.printable import signed_percent
 from llmb_common.base.structs import read_generated
 from llmb_common.recipes.columns import Columns, Positive
 from llmb_common.recipes.model import Name, Ratio
@@ -324,5 +325,5 @@ def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
     if not changes or min(map(abs, changes)) <= FAR_APART:
         return ""
     apart = zip(changes, others, strict=False)
-    said = " and ".join(f"{change:+.0%} against {other.container}" for change, other in apart)
+    said = " and ".join(f"{signed_percent(change, 0)} against {other.container}" for change, other in apart)
     return f"its step time is far from the same function's in neighboring releases: {said}"

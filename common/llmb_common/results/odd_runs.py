@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.results.steps import StepTime
 
 _SHIFT = 0.01
@@ -115,14 +115,14 @@ def unlike(runs: Sequence[StepTime]) -> str:
     few, word = (slow, "slower") if len(slow) <= len(fast) else (fast, "faster")
     many = fast if few is slow else slow
     share = math.expm1(shift) if few is slow else -math.expm1(-shift)
-    text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {share:.1%} {word} than the rest"
+    text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {percent(share)} {word} than the rest"
     only = _only(few, many)
     if not only:
         return text
     chance = _chance(runs, len(few))
     names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
-    doubt = "" if chance <= _ALARM else f" (chance alone does this in {chance:.0%} of cases)"
-    return f"{text}; {'it' if len(few) == 1 else 'all of them'} had {names}, and no other run did{doubt}"
+    doubt = "" if chance <= _ALARM else f" (chance alone would do this in {percent(chance, 0)} of cases)"
+    return f"{text}; {'it' if len(few) == 1 else 'all of them'} ran on {names}, and no other run did{doubt}"
 
 
 def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
@@ -152,8 +152,8 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     node, had = found
     inside = statistics.fmean(runs[at].log for at in had)
     rest = statistics.fmean(run.log for at, run in enumerate(runs) if at not in had)
-    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are {math.expm1(inside - rest):.1%} slower"
-    return f"the {with_it} than those without (chance alone: at most {_ALARM:.0%})"
+    with_it = f"{len(had)} of {counted(len(runs), 'run')} with {node} are {percent(math.expm1(inside - rest))} slower"
+    return f"the {with_it} than those without (chance alone: at most {percent(_ALARM, 0)})"
 
 
 # A verdict's remarks and the summary ask for the same runs, of which there may be many.

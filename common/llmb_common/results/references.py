@@ -25,7 +25,7 @@ import msgspec
 
 from llmb_common.base.engines import container_release, release_order, same_release
 from llmb_common.base.errors import RecordError, RequestError
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, signed_percent
 from llmb_common.base.structs import change_list, read_list
 from llmb_common.nodes.summary import NodeFinding, NodeSummary, held_against, setup_of
 from llmb_common.planning.job_plan import JobPlan
@@ -361,7 +361,9 @@ class Worth(msgspec.Struct, frozen=True):
     of: str
 
     def __str__(self) -> str:
-        span = f"{self.low:+.1%}" if self.low == self.high else f"{self.low:+.1%} to {self.high:+.1%}"
+        span = signed_percent(self.low)
+        if self.high != self.low:
+            span += f" to {signed_percent(self.high)}"
         return f"{span} in {counted(self.pairs, 'pair')} of {self.of}"
 
 

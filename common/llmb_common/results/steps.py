@@ -26,7 +26,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmb_common.base.printable import counted, first_few
+from llmb_common.base.printable import counted, first_few, percent, signed_percent
 from llmb_common.base.statistics import deviation, robust_deviation
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.results.training import NOTHING, Training, odd_course, training_of
@@ -300,7 +300,7 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
     return (
         f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_named(odd)};"
         f" {most}{largest / measured.seconds:.2g} times the usual): the steady step time leaves"
-        f" {'it' if one else 'them'} out, the mean ({measured.mean / measured.seconds - 1:+.1%}) does not"
+        f" {'it' if one else 'them'} out, the mean ({signed_percent(measured.mean / measured.seconds - 1)}) does not"
     )
 
 
@@ -314,7 +314,8 @@ def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
         return ""
     level = statistics.median(rest)
     if head == sorted(head, reverse=True) and head[0] > (1 + WARM_UP) * level and head[1] > (1 + WARM_UP / 2) * level:
-        return f"warm-up reaches into the window: its first step takes {head[0] / level - 1:.0%} longer than later ones"
+        longer = percent(head[0] / level - 1, 0)
+        return f"warm-up reaches into the window: its first step takes {longer} longer than later ones"
     return ""
 
 
@@ -335,8 +336,9 @@ def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
     change = after / before - 1
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
         return ""
+    word = "slower" if change > 0 else "faster"
     where = f"from iteration {kept[0].index} to {kept[-1].index}"
-    return f"steps get {'slower' if change > 0 else 'faster'}: {change:+.1%} {where} (clocks, temperature, neighbors?)"
+    return f"steps get {word}: {signed_percent(change)} {where} (clocks, temperature, neighbors?)"
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:

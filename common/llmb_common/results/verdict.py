@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from llmb_common.base.gpus import peak_tflops
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent, signed_percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_second, training_days
 from llmb_common.recipes.recipe import Recipe
@@ -63,8 +63,10 @@ def remarks_on(
         )
     if len(runs) > 1 and (decision.scattered or decision.source == "runs"):
         spread = statistics.stdev(run.log for run in runs)
-        known = f"this site's past runs ({scatter.total:.1%})" if scatter.learned else "runs on one cluster should"
-        found.append(f"these runs scatter by {spread:.1%}, more than {known}; the interval uses their own scatter")
+        known = f"this site's past runs ({percent(scatter.total)})" if scatter.learned else "runs on one cluster should"
+        found.append(
+            f"these runs differ by {percent(spread)}, more than {known}, so the interval is computed from them alone"
+        )
     every = [*runs, *waiting]
     if text := unlike(every) or slow_node(every):
         found.append(text)
@@ -191,8 +193,9 @@ def judge_result(
     remarks = steps.remarks + sense + flops_mismatch(steps.tflop, planned)
     if (share := own_share(plan)) is not None:
         remarks += (
-            f"Megatron-Bridge counts {1 / share - 1:+.1%} FLOPs compared with LLMB for this model: its TFLOPS, also in"
-            " logs and published results, are off by that much; the MFU uses LLMB's count (docs/catalogue.md)",
+            f"Megatron-Bridge counts {signed_percent(1 / share - 1)} FLOPs compared with LLMB for this model: its"
+            " TFLOPS, also in logs and published results, are off by that much; the MFU uses LLMB's count"
+            " (docs/catalogue.md)",
         )
     references = by_preference([*baselines, *published_references(plan, recipe)])
     if refused := _refusal(plan, timing, has_baseline=bool(baselines)):
@@ -238,7 +241,8 @@ def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, refe
     if plan.measurement.statistic == "last" and timing.last is not None:
         apart = timing.last.seconds / reference.seconds - 1
         found.append(
-            f"its last step, the figure in the published table, takes {timing.last.seconds:g} s ({apart:+.1%})"
+            f"its last step, the figure in the published table, takes {timing.last.seconds:g} s"
+            f" ({signed_percent(apart)})"
         )
     return tuple(found)
 
@@ -319,20 +323,20 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 
 
 def _text(decision: Decision, reference: Reference) -> str:
-    """The sentence that shows a decision: ``pass, 1.0% slower ± 5.9% (limit 5.0% slower; stated scatter)``.
+    """The sentence that shows a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
 
     It must be clear without the page about verdicts. Where the decision is open, it ends with what would decide.
     """
     mark = "" if reference.same_software else "indication: "
-    limit = f"limit {decision.limit - 1:.1%} slower; {_SCATTER[decision.source]}"
+    limit = f"limit {percent(decision.limit - 1)} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
         limit += f"; stalls rarer than 1 step in {decision.rarest_stall} would not show"
     says_nothing = decision.resolution >= decision.ratio
-    interval = ", too few runs for an interval" if says_nothing else f" ± {decision.resolution:.1%}"
+    interval = ", too few runs for an interval" if says_nothing else f" ± {percent(decision.resolution)}"
     shown = f"{mark}{decision.answer}, {_apart(decision.ratio)}{interval} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
         alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
-        shown += f"; {alone}, stalls cost {decision.stall_share:.1%}"
+        shown += f"; {alone}, stalls cost {percent(decision.stall_share)}"
     shown += "; see the note on its reference" if reference.notes else ""
     shown += "; all its stalls fell on one day" if decision.held else ""
     if decision.answer != "open":
@@ -346,9 +350,9 @@ def _text(decision: Decision, reference: Reference) -> str:
 
 
 def _apart(ratio: float) -> str:
-    """A ratio of step times as words: 1.02 is ``2.0% slower``, 1 is ``equal``."""
-    share = f"{abs(ratio - 1):.1%}"
-    if share == "0.0%":
+    """A ratio of step times as words: 1.02 is ``2.0 % slower``, 1 is ``equal``."""
+    share = percent(abs(ratio - 1))
+    if share == percent(0):
         return "equal"
     return f"{share} {'slower' if ratio > 1 else 'faster'}"
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, TypeAlias
 import msgspec
 
 from llmb_common.base.files import read_plain
-from llmb_common.base.printable import first_few
+from llmb_common.base.printable import first_few, percent
 from llmb_common.base.statistics import t_quantile
 from llmb_common.base.structs import from_json
 from llmb_common.nodes.reading import read_nodes
@@ -70,7 +70,8 @@ class Straggler(msgspec.Struct, frozen=True):
         where = f" on {self.node}" if self.node else ""
         them = "them" if several else "it"
         load = "; in a mixture of experts that may be their load" if self.experts else ""
-        return f"{who}{where}: the others waited for {them}, {self.share:.0%} of a step (last {self.steps} steps){load}"
+        waited = f"{percent(self.share, 0)} of a step (last {self.steps} steps)"
+        return f"{who}{where}: the others waited for {them}, {waited}{load}"
 
 
 def read_waits(run_folder: Path) -> Waits | None:

@@ -130,6 +130,10 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     request, plan = plan_from_variables(recipe_folder, variables, note=_note)
     for warning in (*plan.preflight.warnings, *in_short(plan)):
         _note(warning)
+    if request.dry_run and not without_gpus(load_cluster_config(request.install), request):
+        from llmb_common.submission.preflight import check_disk
+
+        check_disk(plan)
     if request.dry_run == "json":
         print(json.dumps(plan_as_dict(plan), indent=2))
         return 0

@@ -57,10 +57,10 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
             reporter.say_where_the_log_is()
             error = CheckFailed("the run did not succeed", remedy=f"look at its log in {run_folder}")
             return Result(text=table.output, error=error)
-    llmb_run = shlex.quote(str(install / "bin" / "llmb-run"))
+    folder = shlex.quote(str(install))
     remarks = [
         f"installed in {install}; log: {reporter.log_path}",
-        f"next: export LLMB_INSTALL={shlex.quote(str(install))}; {llmb_run} list",
+        f'next: export LLMB_INSTALL={folder} PATH={folder}/bin:"$PATH"; llmb-run results',
     ]
     return Result(text=table.output, remarks=remarks)
 

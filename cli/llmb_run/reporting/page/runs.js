@@ -9,11 +9,14 @@ function runTable() {
     column("run, job", "head", (run) => run.name, (run) => [element("span", { class: "code", title: run.result.name }, linkTo(runPlaces, run.name)), quiet(run.result.job_id), slowNodesOf(run)]),
     column("date", "date", (run) => run.result.created, (run) => moment(run.result.created)),
     column("configuration, software", "medium", (run) => `${run.title} ${run.software}`, (run) => [run.title || "other log", quiet(run.software)]),
-    ...figures(report.columns.runs, (run) => run.result, (run) => runPlaces.get(run.name), { steady_step_seconds: steady, memory_gib: memory }),
+    ...figures(report.columns.runs, (run) => run.result, (run) => runPlaces.get(run.name), { steady_step_seconds: steady, memory_gib: memory, tflops_per_gpu: tflops }),
     column("remarks", "number", (run) => remarksOf(run).length, (run) => figure(runPlaces.get(run.name), String(remarksOf(run).length || ""))),
   ];
   return sortedTable(at("run-table"), columns, report.runs);
 }
+
+// Of a tiny model it would be 0.00.
+const tflops = (run) => figure(runPlaces.get(run.name), fixed(run.result.tflops_per_gpu, 2).replace(/^0\.00$/, ""));
 
 const slowNodesOf = (run) => run.hosts.filter((host) => slowNodes.has(host)).map((host) => element("div", { class: "fail" }, `${SLOW} `, linkTo(nodePlaces, host, host.split(".")[0])));
 

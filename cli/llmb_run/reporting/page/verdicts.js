@@ -10,7 +10,7 @@ function showVerdicts(choose) {
     column("verdict", "short", (group) => rankOf(group.kind), (group) => [mark(group.kind), indicated(group)]),
     column("configuration, software", "head", (group) => `${group.title} ${group.software}`, (group) => [element("button", { type: "button", class: "plain", title: "show its runs" }, group.title), quiet(group.software)]),
     column("runs", "number", (group) => group.runs, (group) => [figure(group.place, String(group.runs)), ...others(group)]),
-    ...figures(report.columns.groups, (group) => group, (group) => group.place),
+    ...figures(report.columns.groups, (group) => group, (group) => group.place, { interval: halfInterval }),
     column("interval", "short", (group) => group.difference_high, (group) => interval(group, reach)),
     column("in words", "long", (group) => group.more_runs, (group) => group.verdict_text),
   ];
@@ -25,10 +25,15 @@ function showVerdicts(choose) {
   return rows;
 }
 
+// An interval as wide as the value itself says nothing.
+function halfInterval(group) {
+  return figure(group.place, group.interval >= 1 ? "too few" : percent(group.interval));
+}
+
 // The runs of a configuration that its figures are not of.
 function others({ outcomes, waiting, in_reference: within }) {
   const untimed = Object.entries(outcomes).filter(([outcome]) => outcome !== "measured");
-  const counts = [...untimed.map(([outcome, count]) => [count, outcome]), [waiting, "for the next look"], [within, "in the baseline"]];
+  const counts = [...untimed.map(([outcome, count]) => [count, outcome]), [waiting, "not counted yet"], [within, "in the baseline"]];
   return counts.filter(([count]) => count).map(([count, what]) => quiet(`${count} ${what}`));
 }
 

@@ -42,6 +42,7 @@ from llmb_common.executors.engine import check_engine
 from llmb_common.executors.local.script import TorchrunScript
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.site.machine import gpu_names
+from llmb_common.recipes.nearest import train_here
 from llmb_common.runs.finding import Finding, end_of, give_up, with_job_facts
 from llmb_common.runs.record import CANCELLED, COMPLETED, FAILED, LOST, NOT_SUBMITTED, RUNNING, RunRecord, update_record
 from llmb_common.runs.timing.job_events import read_events
@@ -286,8 +287,8 @@ class LocalExecutor(TorchrunScript, Executor):
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
             raise EnvironmentLacks(
                 f"{plan.gpus} GPUs requested, but this machine has {present}",
-                remedy=f"llmb-run single -w {plan.workload} -s smoke --gpu-type cpu trains here; with DRY_RUN=true "
-                "(llmb-run: --dry-run) you see what a cluster would get",
+                remedy=f"{train_here(plan.workload)}; with DRY_RUN=true (llmb-run: --dry-run) you see what a cluster "
+                "would get",
             )
         check_engine(plan)
         if problem := loopback_problem():

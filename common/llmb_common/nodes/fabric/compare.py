@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
+from llmb_common.base.printable import percent
 from llmb_common.base.statistics import robust_deviation
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.spread import DEVIATIONS, FLOOR, SPREAD_FROM, Usual, usual
-from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text, percent
+from llmb_common.nodes.fabric.words import MEASURES, MeasureName, figure, nodes_text
 
 Comparison = Literal["slower", "faster", "no difference", "nothing in common"]
 

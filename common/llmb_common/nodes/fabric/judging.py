@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from llmb_common.base.printable import counted, first_few, printable
+from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.nodes.fabric.alone import alone_findings, measure
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import followed
@@ -16,7 +16,7 @@ from llmb_common.nodes.fabric.rails import with_rails
 from llmb_common.nodes.fabric.speeds import group_speeds
 from llmb_common.nodes.fabric.spread import RATIO_FROM
 from llmb_common.nodes.fabric.verdict import Answer, FabricFinding, FabricVerdict, GroupSpeed, Measure, new_finding
-from llmb_common.nodes.fabric.words import figure, nodes_text, percent
+from llmb_common.nodes.fabric.words import figure, nodes_text
 from llmb_common.planning.site.cluster import HealthSettings
 
 _ORDER = ("fail", "warn", "note")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from llmb_common.base.hostlist import compress
-from llmb_common.base.printable import printable
+from llmb_common.base.printable import percent, printable
 
 MeasureName = Literal["matrix", "copy", "to_gpu", "from_gpu", "within", "groups", "whole"]
 Unit = Literal["TFLOPS", "GB/s"]
@@ -71,11 +71,6 @@ def remedy(kind: str, hosts: Sequence[str] = ()) -> str:
 def figure(value: float, unit: str) -> str:
     """A value with four digits and its unit: ``332.7 GB/s``."""
     return f"{value:.4g} {unit}"
-
-
-def percent(share: float, digits: int = 1) -> str:
-    """A share as per cent with so many decimals: 0.039 is ``3.9 %``."""
-    return f"{100 * share:.{digits}f} %"
 
 
 def slower(value: float, median: float) -> str:

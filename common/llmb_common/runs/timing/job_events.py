@@ -185,7 +185,7 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
         if event["event"] == "hang":
             return f"hung after iteration {last}: no further one came, the job was ended"
         if event["event"] == "preempted":
-            return "preempted: it left the end to the scheduler"
+            return "preempted: it waited for the scheduler to end it"
         if event["event"] == "unfit":
             return f"{event.get('nodes') or 'all nodes together'} failed the check before training: no rank was started"
         if event["event"] == "no-checkpoint":
