@@ -149,13 +149,12 @@ def test_profiled_training_in_a_container(slurm, engine_python, training_image, 
     assert accounts(folder).keys() == {"gpu1"}, "written from inside the container"
 
 
-def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_by_a_signal(
+def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_resumed_on_one(
     slurm: SlurmCluster, standins: Path, engine_python: Path, training_image: Path, tmp_path: Path
 ) -> None:
     """Enroot drops the environment: unless ours is passed by name, no rank would know which one it is.
 
-    And a signal to the whole step, which reaches what serves the image too, saves. What resumes from there:
-    ``training/test_switches.py``.
+    And a signal to the whole step, which reaches what serves the image too, saves. The one that resumes has no image.
     """
     site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     done = site.launch(
@@ -202,6 +201,11 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_by_a
     assert (end["event"], end["exit_code"], end["job_id"]) == ("end", 0, str(job))
     record = json.loads((folder / "run.json").read_text())
     assert (record["job_id"], record["plan"]["nodes"]) == (str(job), 2)
+
+    (tmp_path / "plain").mkdir()
+    plain = Site(slurm, tmp_path / "plain" / "it's an install", engine_python)
+    resumed = plain.run(JOB_TOTAL_GPUS="1", LOAD_CHECKPOINT_PATH=str(saved.parent))
+    assert iterations(resumed) == [steps[-1] + 1]
 
 
 def test_a_refused_job_shows_slurms_words_and_leaves_nothing(site: Site) -> None:
