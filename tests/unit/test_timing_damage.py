@@ -60,7 +60,7 @@ def test_any_bytes_are_a_failed_run_and_every_output_is_well_formed(content):
     assert [len(row) for row in rows] == [8, 8]
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(engines, st.data())
 def test_a_log_cut_before_its_last_time_is_not_a_success(engine, data):
     text = "".join(LOGS[engine]).encode()
@@ -71,7 +71,7 @@ def test_a_log_cut_before_its_last_time_is_not_a_success(engine, data):
     assert analysed(text[:needed]).status.state == "Success"
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(engines, st.data())
 def test_a_log_without_a_needed_record_is_never_a_success(engine, data):
     lines = list(LOGS[engine])
@@ -82,7 +82,7 @@ def test_a_log_without_a_needed_record_is_never_a_success(engine, data):
     assert analysed("".join(lines).encode("utf-8", "surrogatepass")).status.state != "Success"
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(
     st.integers(1, 5),
     st.sampled_from(["loss", "grad_norm", "hidden"]),
@@ -97,7 +97,7 @@ def test_a_run_with_nan_is_never_a_success(bad, where, value, data):
     assert analysed("".join(lines).encode("utf-8", "surrogatepass")).status.state != "Success"
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(engines, st.data())
 def test_damage_never_invents_a_number(engine, data):
     text = "".join(LOGS[engine]).encode()
@@ -109,7 +109,7 @@ def test_damage_never_invents_a_number(engine, data):
     assert times <= {5.7415, 2.693}
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from([b"|", b"/", b"needle", b"need", b"le", b"other", b"x" * 90, b"\n"]), max_size=60),
     st.integers(1, 80),
@@ -150,7 +150,7 @@ DAMAGE = st.sampled_from(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=75)
 @given(engines, st.lists(st.tuples(st.integers(0, 2500), st.integers(0, 2), DAMAGE), min_size=1, max_size=4))
 def test_the_fast_way_reads_what_the_thorough_one_reads(engine, damage):
     content = "".join(LOGS[engine]).encode()
