@@ -96,8 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Thousands of tests stay to the end: the garbage collector need not look at them again and again."""
+    """Thousands of tests stay to the end: the garbage collector need not look at them again and again.
+
+    Nor at every 700 new objects; Hypothesis, once imported, is called each time.
+    """
     gc.freeze()
+    gc.set_threshold(50_000)
     gc.enable()
 
 

@@ -45,8 +45,7 @@ def file(customer_report: Report, tmp_path_factory: pytest.TempPathFactory) -> P
     return path
 
 
-@pytest.fixture
-def page(browser: Browser, file: Path) -> Iterator[Page]:
+def repeated_configuration(browser: Browser, file: Path) -> Iterator[Page]:
     with shown(browser, file) as found:
         choose(found, title=REPEATED)
         found.wait_for_function("() => document.getElementById('count').value.startsWith('14 of')")
@@ -54,7 +53,19 @@ def page(browser: Browser, file: Path) -> Iterator[Page]:
         yield found
 
 
-def test_the_head_says_what_where_when_who_and_what_follows(page: Page) -> None:
+@pytest.fixture
+def page(browser: Browser, file: Path) -> Iterator[Page]:
+    yield from repeated_configuration(browser, file)
+
+
+@pytest.fixture(scope="module")
+def as_drawn(browser: Browser, file: Path) -> Iterator[Page]:
+    """For tests that only look: nothing is clicked, chosen or changed."""
+    yield from repeated_configuration(browser, file)
+
+
+def test_the_head_says_what_where_when_who_and_what_follows(as_drawn: Page) -> None:
+    page = as_drawn
     head = page.locator("header").inner_text()
     for text in ("Frankfurt 2", "24 nodes with 8 x NVIDIA H100 80GB HBM3", "nemo:26.02.01; driver 580", OPERATOR):
         assert text in head, text
@@ -66,18 +77,22 @@ def test_the_head_says_what_where_when_who_and_what_follows(page: Page) -> None:
     assert float(measured.split()[0]) > float(reference.split()[0])
 
 
-@pytest.mark.parametrize("width", WIDTHS)
-def test_the_first_screen_has_the_whole_answer(browser: Browser, file: Path, width: int) -> None:
-    with shown(browser, file, width=width) as page:
-        page.evaluate("document.getElementById('title').textContent = 'Report'")  # its own has no spaces
-        answer = page.locator("#answer").bounding_box()
-        assert answer
-        assert answer["y"] + answer["height"] < 900
+def end_of_the_answer(page: Page) -> float:
+    """Where the answer ends, in pixels from the top, below a title that has spaces."""
+    title = page.locator("#title")
+    own = title.inner_text()
+    title.evaluate("(one) => { one.textContent = 'Report'; }")
+    answer = page.locator("#answer").bounding_box()
+    title.evaluate("(one, text) => { one.textContent = text; }", own)
+    assert answer
+    return answer["y"] + answer["height"]
 
 
 @pytest.mark.parametrize(("width", "theme"), [*((width, THEMES[0]) for width in WIDTHS), (WIDTHS[0], THEMES[1])])
 def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, width: int, theme: str) -> None:
+    """And the first screen has the whole answer."""
     with shown(browser, file, theme, width=width) as page:
+        assert end_of_the_answer(page) < 900
         for title in ("", REPEATED):
             choose(page, title=title)
             drawn(page)
@@ -88,8 +103,8 @@ def test_at_every_width_all_of_it_can_be_read(browser: Browser, file: Path, widt
             assert pale(page) == []
 
 
-def test_nothing_has_no_sign_of_less(page: Page) -> None:
-    text = page.locator("#groups").inner_text()
+def test_nothing_has_no_sign_of_less(as_drawn: Page) -> None:
+    text = as_drawn.locator("#groups").inner_text()
     assert "+0.0" in text
     assert "\u22120.0" not in text
 
@@ -106,8 +121,9 @@ def test_a_window_made_narrower_draws_the_charts_again(page: Page) -> None:
     assert overlaps(page) == []
 
 
-def test_fourteen_lines_differ_without_color_alone(page: Page) -> None:
+def test_fourteen_lines_differ_without_color_alone(as_drawn: Page) -> None:
     """Each has its label, and a pair of color and dash that no other has."""
+    page = as_drawn
     style = "(path) => `${getComputedStyle(path).stroke} ${path.getAttribute('stroke-dasharray')}`"
     lines = page.evaluate(f"[...document.querySelectorAll('#steps .mark-line path')].map({style})")
     assert len(lines) == len(set(lines)) == 14
@@ -175,7 +191,8 @@ def test_the_page_works_without_a_mouse(page: Page) -> None:
     page.wait_for_function("() => document.querySelector('details:target')?.open")
 
 
-def test_programs_that_read_the_page_aloud_know_their_way(page: Page) -> None:
+def test_programs_that_read_the_page_aloud_know_their_way(as_drawn: Page) -> None:
+    page = as_drawn
     levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3, h4')].map((one) => Number(one.localName[1]))")
     assert levels.count(1) == 1
     assert levels[0] == 1

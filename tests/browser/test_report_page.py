@@ -62,6 +62,13 @@ def page(browser: Browser, report_file: Path) -> Iterator[Page]:
         yield found
 
 
+@pytest.fixture(scope="module")
+def as_drawn(browser: Browser, report_file: Path) -> Iterator[Page]:
+    """For tests that only look: nothing is clicked, chosen or changed."""
+    with shown(browser, report_file) as found:
+        yield found
+
+
 def cells(page: Page, table: str, column: str) -> list[str]:
     """A column of a table, by its heading, from the top."""
     heads = [head.replace("\n", " ") for head in page.locator(f"{table} th").all_inner_texts()]
@@ -135,7 +142,8 @@ def test_an_interval_that_says_nothing_and_no_tflops_are_not_printed(browser: Br
         assert "\t0.00\t" not in page.locator("#run-table").inner_text()
 
 
-def test_hostile_values_are_text(page: Page) -> None:
+def test_hostile_values_are_text(as_drawn: Page) -> None:
+    page = as_drawn
     assert HOSTILE in page.locator("#differences").inner_text()
     assert page.locator("img").count() == 0
     assert page.locator("script").count() == 3, "the data, the library and the page's own"
@@ -156,7 +164,8 @@ def test_no_other_script_runs(browser: Browser, report_file: Path) -> None:
         assert page.evaluate("window.hacked") is None
 
 
-def test_verdicts_come_first_and_the_worst_is_chosen(page: Page) -> None:
+def test_verdicts_come_first_and_the_worst_is_chosen(as_drawn: Page) -> None:
+    page = as_drawn
     headings = page.locator("h2").all_inner_texts()
     assert [heading.partition(":")[0] for heading in headings] == [
         *("Verdicts", "Steps", "Sweeps", "Scaling", "Runs", "Nodes", "Differences", "Evidence")

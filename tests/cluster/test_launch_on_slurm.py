@@ -72,6 +72,14 @@ def accounts(folder: Path) -> dict[str, dict[str, object]]:
     return {file.stem: json.loads(file.read_text()) for file in (folder / "nodes").glob("*.json")}
 
 
+def standin_engine(folder: Path) -> Path:
+    """That of ``support/run_site.py``."""
+    engine = folder / "engine"
+    engine.write_text(STANDIN_ENGINE)
+    engine.chmod(0o755)
+    return engine
+
+
 @pytest.fixture
 def site(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> Site:
     return Site(slurm, tmp_path / "it's an install", engine_python)
@@ -79,11 +87,8 @@ def site(slurm: SlurmCluster, engine_python: Path, tmp_path: Path) -> Site:
 
 @pytest.fixture
 def quick_site(slurm: SlurmCluster, tmp_path: Path) -> Site:
-    """Its engine is the stand-in of ``support/run_site.py``: for what is decided before training begins."""
-    engine = tmp_path / "engine"
-    engine.write_text(STANDIN_ENGINE)
-    engine.chmod(0o755)
-    return Site(slurm, tmp_path / "it's an install", engine)
+    """For what is decided before training begins."""
+    return Site(slurm, tmp_path / "it's an install", standin_engine(tmp_path))
 
 
 def test_nccl_trace_runs_five_steps_with_the_debug_variables(quick_site: Site) -> None:
@@ -126,8 +131,7 @@ def engine_mounts(engine_python: Path) -> str:
 def test_profiled_training_in_a_container(slurm, engine_python, training_image, tmp_path):
     site = Site(slurm, tmp_path / "install", engine_python, runtime="pyxis")
     folder = site.run(
-        JOB_TOTAL_GPUS="2",
-        GPUS_PER_NODE="1",
+        JOB_TOTAL_GPUS="1",
         MAX_STEPS="4",
         ENABLE_PROFILE="true",
         PROFILE_START_STEP="2",
@@ -137,12 +141,12 @@ def test_profiled_training_in_a_container(slurm, engine_python, training_image, 
     )
     assert iterations(folder) == [1, 2, 3, 4]
     job_id = json.loads((folder / "run.json").read_text())["job_id"]
-    reports = sorted(folder.glob("*/nsys_profile/*.nsys-rep"))
-    assert [report.name for report in reports] == [f"profile_{job_id}_{node}_0.nsys-rep" for node in (0, 1)]
-    arguments = reports[0].read_text().split("\n")
+    (report,) = folder.glob("*/nsys_profile/*.nsys-rep")
+    assert report.name == f"profile_{job_id}_0_0.nsys-rep"
+    arguments = report.read_text().split("\n")
     assert arguments[1:5] == ["-s", "none", "-t", "nvtx,cuda"]
     assert {"--capture-range=cudaProfilerApi", "--capture-range-end=stop"} <= set(arguments)
-    assert accounts(folder).keys() == {"gpu1", "gpu2"}, "written from inside the containers"
+    assert accounts(folder).keys() == {"gpu1"}, "written from inside the container"
 
 
 def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_resumed_on_one(
@@ -154,8 +158,8 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_
     """
     site = Site(slurm, tmp_path / "install", engine_python, runtime="enroot")
     done = site.launch(
-        JOB_TOTAL_GPUS="4",
-        GPUS_PER_NODE="2",
+        JOB_TOTAL_GPUS="2",
+        GPUS_PER_NODE="1",
         MAX_STEPS="100000",
         ENABLE_CHECKPOINT="true",
         RUN_CONF_IMAGE=str(training_image),
@@ -179,8 +183,8 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_
     (saved,) = folder.glob("*/checkpoints/iter_*")
     assert saved.name == f"iter_{steps[-1]:07d}"
 
-    inside = dict(line.split("=", 1) for line in (folder / "environment-3").read_text().splitlines() if "=" in line)
-    expected = {"SLURM_NODEID": "1", "SLURM_LOCALID": "1", "SLURM_NTASKS": "4", "IN_IMAGE": "yes", "NCCL_DEBUG": "WARN"}
+    inside = dict(line.split("=", 1) for line in (folder / "environment-1").read_text().splitlines() if "=" in line)
+    expected = {"SLURM_NODEID": "1", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2", "IN_IMAGE": "yes", "NCCL_DEBUG": "WARN"}
     # Ours win over the image's own.
     assert expected.items() | {("TOKENIZERS_PARALLELISM", "False"), ("HF_TOKEN", "hf_canary")} <= inside.items()
     assert not {"NGC_API_KEY", "CUDA_VISIBLE_DEVICES"} & inside.keys(), "set nowhere, and so not empty either"
@@ -190,7 +194,7 @@ def test_real_training_on_two_nodes_in_an_image_that_enroot_starts_is_saved_and_
     written = {
         node: (account["rank"], account["job"], "after" in account) for node, account in accounts(folder).items()
     }
-    assert written == {"gpu1": (0, str(job), True), "gpu2": (2, str(job), True)}, "from inside the images"
+    assert written == {"gpu1": (0, str(job), True), "gpu2": (1, str(job), True)}, "from inside the images"
     assert "ConfigContainer" in (folder / "config.yaml").read_text()
     start, *_, end = events(folder)
     assert (start["event"], start["nodes"]) == ("start", "gpu[1-2]")

@@ -63,14 +63,16 @@ def put_node(record: RunRecord, host: str, **changes: object) -> None:
 
 
 def dated(record: RunRecord, when: float, hosts: Iterable[str] = ()) -> RunRecord:
-    """The run as of ``when``, with the accounts of its nodes."""
+    """The run as of ``when``, with the accounts of its nodes, which its record keeps as of any run that has ended."""
     for host in hosts:
         put_node(record, host)
     record = replace(
         record, states=tuple(State(item.state, when + at, item.detail) for at, item in enumerate(record.states))
     )
+    if hosts:
+        record = with_job_facts(record)
     record.save()
-    return with_job_facts(record) if hosts else record
+    return record
 
 
 def make_site(install: Path) -> dict[str, RunRecord]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,13 +31,27 @@ from support.site_record import plant
 def quick() -> Iterator[None]:
     """A scheduler that does not answer is asked again at once; git is asked once about this clone.
 
-    Every key of the data of ``llmb-install --json`` is in the reference, as ``Cli`` has it of llmb-run's.
+    Every key of the data of ``llmb-install --json`` is in the reference, as ``Cli`` has it of llmb-run's. What draws
+    the charts of pages is a stand-in: the real one takes a second to make, and draws in ``tests/browser``.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("llmb_common.executors.slurm.query.FIRST_DELAY", 0.01)
         patch.setattr("llmb_common.runs.manifest.git_state", _git_state)
         patch.setattr("llmb_install.main.print_result", _print_documented)
+        patch.setitem(sys.modules, "vl_convert", SimpleNamespace(javascript_bundle=_bundle))
+        _forget_charts()
         yield
+        _forget_charts()
+
+
+def _bundle(script: str) -> str:
+    return f"{script}\n'</script>'"
+
+
+def _forget_charts() -> None:
+    """A process keeps what it made of ``vl_convert``."""
+    if library := sys.modules.get("llmb_run.reporting.charts_library"):
+        library.charts_library.cache_clear()
 
 
 def _print_documented(command: str, result: Result, *, as_json: bool) -> int:

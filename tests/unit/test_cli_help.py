@@ -180,13 +180,15 @@ def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[s
         ("bash", "llmb-run single --set ", "seq_length=", "size="),
     ],
 )
-def test_completion_knows_commands_options_and_values(shell: str, words: str, known: str, unknown: str) -> None:
+def test_completion_knows_commands_options_and_values(
+    cli: Cli, shell: str, words: str, known: str, unknown: str
+) -> None:
     last = words.split()[-1]
     count = str(len(words.split(" ")) - 1)
     variables = {"COMP_WORDS": words, "COMP_CWORD": last if shell == "fish" else count}
-    done = run_llmb(_LLMB_RUN_COMPLETE=f"{shell}_complete", **variables)
-    assert known in done.stdout, done.stderr
-    assert unknown not in done.stdout
+    done = cli(_LLMB_RUN_COMPLETE=f"{shell}_complete", **variables)
+    assert known in done.out, done.err
+    assert unknown not in done.out
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -107,8 +107,13 @@ def test_killed_without_a_trace(site: RunSite, monkeypatch: pytest.MonkeyPatch, 
     texts(seen.detail)
 
 
-@pytest.mark.parametrize("name", ["single", "launch.sh"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        *(("single", number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)),
+        *(("launch.sh", number) for number in (signal.SIGINT, signal.SIGKILL)),
+    ],
+)
 def test_a_run_ends_with_the_command_that_follows_it(site, monkeypatch, number, name):
     command, record = followed(site, monkeypatch, name)
     os.kill(command.pid, number)

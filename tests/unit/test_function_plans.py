@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +37,7 @@ from support.functions import (
 )
 from support.plans import check_answers, check_fields, rows
 from support.runs import make_run, steady_log
+from support.shellcheck import check_scripts
 from support.texts import Texts
 from tools.readme_functions import accepted
 
@@ -46,7 +45,7 @@ from tools.readme_functions import accepted
 @pytest.mark.exhaustive
 def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path) -> None:
     """ShellCheck, which takes a moment for each script, sees one of every shape."""
-    shapes = dict[str, Path]()
+    shapes = dict[str, str]()
     for release, recipe in RECIPE.releases.items():
         assert recipe.catalogue is not None
         refused, names = {}, set()
@@ -62,7 +61,7 @@ def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path)
             assert (entry.gpu, planned.experiment_name) not in names
             names.add((entry.gpu, planned.experiment_name))
             script = plans.script_of(planned)
-            shapes.setdefault(plans.shape_of(script, planned), tmp_path / f"{entry.name}.sh").write_text(script)
+            shapes[plans.shape_of(script, planned)] = script
         there = {entry.name for entry in recipe.catalogue.index}
         assert {name for name, code in refused.items() if code == "does-not-divide"} == IMPOSSIBLE & there
         assert {name for name, code in refused.items() if code == "refused-by-megatron"} == MEGATRON_REFUSES & there
@@ -73,8 +72,7 @@ def test_every_function_is_planned_and_rendered_at_its_own_scale(tmp_path: Path)
         assert set(refused) == {name for name, result in validated.items() if result.refused is not None}
         assert len(names) == len(there) - len(refused) == len(accepted(recipe))
     assert len(shapes) < 6
-    (tmp_path / "supervisor.sh").write_bytes(render_supervisor("slurm"))
-    subprocess.run([str(Path(sys.executable).with_name("shellcheck")), "-x", *map(str, shapes.values())], check=True)
+    check_scripts(tmp_path / "scripts", list(shapes.values()), render_supervisor("slurm").decode())
 
 
 DOCUMENTED = "MODEL_SIZE=deepseek_v3 GPU_TYPE=gb300 JOB_TOTAL_GPUS=256"

@@ -159,7 +159,7 @@ def test_the_engines_python_is_the_one_of_the_site(site: Site) -> None:
 
 
 @pytest.mark.parametrize("runtime", ["none", "local"])
-@pytest.mark.parametrize("name", [EVIL.replace("/", "|"), "-x", "x\\", "$(touch evil)"])
+@pytest.mark.parametrize("name", [EVIL.replace("/", "|"), "-x $(touch evil)\\"])
 def test_any_python_of_one_line_is_started_by_its_own_name(site_of, runtime, name):
     site = site_of(runtime)
     engine = site.tmp / name
@@ -208,9 +208,9 @@ def test_an_image_may_hold_quotes_where_pyxis_takes_it(site_of: Callable[[str], 
     assert not list(site.tmp.rglob("evil"))
 
 
-@pytest.mark.parametrize("name", ["it's %j %% #1", "$(touch evil)`touch evil`", '-x";&|<>()*?ü'])
-def test_a_hostile_experiment_name_is_a_name_of_folders_files_and_the_job(site: Site, name: str) -> None:
+def test_a_hostile_experiment_name_is_a_name_of_folders_files_and_the_job(site: Site) -> None:
     """Recipes must not have such names, but a plan may come from a record."""
+    name = """-x";&|<>()*?ü it's %j %% #1 $(touch evil)`touch evil`"""
     paths, rank = site.run(renamed(site.plan(), experiment_name=name))
     assert rank.env["LLMB_EXPERIMENT"] == name
     assert rank.cwd == str(paths.output)

@@ -491,7 +491,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Report:
     for gpus in (8, 16):
         small = {**H100_8B, "JOB_TOTAL_GPUS": str(gpus)}
         dated(
-            make_run(install, variables=small, log=noisy_log(12.0, seed=gpus, work=7591.0, steps=400)),
+            make_run(install, variables=small, log=noisy_log(12.0, seed=gpus, work=7591.0, steps=120)),
             START + gpus,
             hosts,
         )

@@ -100,7 +100,7 @@ def test_a_key_is_submitted_once(site: RunSite, fake: FakeSlurm) -> None:
 def test_repeats_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
     """Of one job, two of which have a key.
 
-    Every third step: all three runs are made in the same way, at the same time.
+    Every fifth step: all three runs are made in the same way, at the same time.
     """
     jobs = [JobToSubmit(site.plan(), RECIPE, Options(key=key)) for key in ("", "file#1", "file#2")]
 
@@ -110,7 +110,7 @@ def test_repeats_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
         assert len(run_folders(site)) in (3, 4), "only one without a key that had its job already is not counted again"
         return 3
 
-    assert matrix(site, fake, three, every=3) > 40
+    assert matrix(site, fake, three, every=5) > 40
 
 
 def test_a_series_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
@@ -122,8 +122,8 @@ def test_a_series_killed_at_every_step(site: RunSite, fake: FakeSlurm) -> None:
         assert len(run_folders(site)) == 2
         return 2
 
-    # Every third step: the same run folders are made as for repeats, and one file beside them.
-    assert matrix(site, fake, two, every=3) > 40
+    # Every fifth step: the same run folders are made as for repeats, and one file beside them.
+    assert matrix(site, fake, two, every=5) > 40
     assert any(call[-1].endswith("/series.sbatch") for call in fake.calls("sbatch"))
 
 

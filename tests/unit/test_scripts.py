@@ -28,11 +28,11 @@ from llmb_train.ranks import find_rank
 from support import plans
 from support.golden import GOLDEN, check_golden
 from support.plans import script_of, shape_of
+from support.shellcheck import check_scripts
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = {name: load_recipe(ROOT / name) for name in ("llama3.1", "llama4", "grok1", "nemotron4")}
 REFERENCE = "reference.sbatch"
-SHELLCHECK = Path(sys.executable).with_name("shellcheck")
 ROWS = [
     pytest.param(recipe, row, dtype, id=f"{recipe.name}-{row.variant}-{row.size}-{row.gpu}-{dtype}-{row.gpus_min}")
     for recipe in RECIPES.values()
@@ -154,15 +154,12 @@ def test_all_scripts_and_their_tasks_pass_bash_and_shellcheck(tmp_path: Path) ->
         inner = re.findall(r"<< '([A-Z]+)' \|\| true\n(.*?)\n\1\n", text, flags=re.DOTALL)
         assert [kind for kind, _ in inner][:1] == ["TASK"]
         texts[cluster_type] |= {text, *(f"#!/bin/bash\n{lines}\n" for _, lines in inner)}
-    for cluster_type, whole in texts.items():
-        folder = tmp_path / cluster_type
-        folder.mkdir()
-        supervisor = render_supervisor(cluster_type)
-        (folder / "supervisor.sh").write_bytes(supervisor)
-        (kernel,) = re.findall(r"<< 'KERNEL' \|\| true\n(.*?)\nKERNEL\n", supervisor.decode(), flags=re.DOTALL)
-        for number, text in enumerate(sorted({*whole, f"#!/bin/bash\n{kernel}\n"})):
-            (folder / f"{number}.sh").write_text(text)
-        subprocess.run([SHELLCHECK, "-x", *folder.glob("[0-9]*.sh")], check=True)
+    for cluster_type, parts in texts.items():
+        supervisor = render_supervisor(cluster_type).decode()
+        (kernel,) = re.findall(r"<< 'KERNEL' \|\| true\n(.*?)\nKERNEL\n", supervisor, flags=re.DOTALL)
+        parts.add(f"#!/bin/bash\n{kernel}\n")
+        longest_first = sorted(parts, key=lambda text: ("supervisor.sh" in text, len(text)), reverse=True)
+        check_scripts(tmp_path / cluster_type, longest_first, supervisor)
 
 
 def test_no_script_is_left_over() -> None:

@@ -12,13 +12,12 @@ from dataclasses import replace
 import msgspec
 
 from llmb_common.base.hostlist import compress
-from llmb_common.base.printable import counted
+from llmb_common.base.printable import counted, percent
 from llmb_common.health.ask import Health
 from llmb_common.health.fabric import fabric_remarks
 from llmb_common.health.verdicts import with_remarks, without_remarks
 from llmb_common.nodes.fabric.judging import with_findings
 from llmb_common.nodes.fabric.verdict import FabricFinding, FabricVerdict
-from llmb_common.nodes.fabric.words import percent
 from llmb_common.nodes.findings import Remark
 from llmb_common.results.slow_nodes import NodeRun, Witness, witnesses
 
