@@ -41,9 +41,10 @@ MASKS = (
     (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "<moment>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "<date>"),
-    # Not a time limit, which is a job's own.
-    (re.compile(r"(?<!limit )\b[0-2]\d:[0-5]\d:[0-5]\d\b"), "<moment>"),
-    (re.compile(r"\b[0-9a-f]{12}\b"), "<hash>"),
+    # The clock at the beginning of a line of history; elsewhere it is a time limit.
+    (re.compile(r"(?m)^( +)[0-2]\d:[0-5]\d:[0-5]\d\b"), r"\1<moment>"),
+    # Not what a model has of parameters.
+    (re.compile(r"(?<!is )(?<!has )\b[0-9a-f]{12}\b"), "<hash>"),
     (re.compile(r"\b[0-9a-f]{8}\b"), "<id>"),
     (re.compile(r"<id>-[0-9a-f]{6}\b"), "<id>"),
 )

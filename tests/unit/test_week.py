@@ -65,6 +65,6 @@ def test_every_command_of_the_page_does_what_the_page_says(
     assert re.search(r"B takes [56]\.\d % less time than A", images)
     assert "--change tp=1" in why, "which is what the page tests next"
     assert re.search(r"B takes 4\.\d % less time than A", tested)
-    assert re.search(r"mbs=2 is (9|10)\.\d% faster than the base", tuned)
+    assert re.search(r"mbs=2 is (9|10)\.\d % faster than the base", tuned)
     texts(groups.splitlines()[0])
     assert "tp=2, NCCL_ALGO=Tree" in Path("week.html").read_text()
