@@ -41,8 +41,8 @@ MASKS = (
     (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:<port>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d[ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?"), "<moment>"),
     (re.compile(r"\b20\d\d-\d\d-\d\d\b"), "<date>"),
-    # A clock in a line of history, or of the last state; elsewhere it is a time limit.
-    (re.compile(r"(?m)^(history +| +|.* at )[0-2]\d:[0-5]\d:[0-5]\d\b"), r"\1<moment>"),
+    # A clock of history, of a state or a beginning; elsewhere it is a time limit.
+    (re.compile(r"(?m)^(history +| +|.* at |.*begun )[0-2]\d:[0-5]\d:[0-5]\d\b"), r"\1<moment>"),
     # Not what a model has of parameters.
     (re.compile(r"(?<!is )(?<!has )\b[0-9a-f]{12}\b"), "<hash>"),
     (re.compile(r"\b[0-9a-f]{8}\b"), "<id>"),
