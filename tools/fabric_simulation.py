@@ -7,6 +7,7 @@ prints the tables of ``docs/fabric.md``, in per cent of the fleets.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ from itertools import chain, product
 import msgspec
 
 from llmb_common.nodes.fabric.blame import next_round
+from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.halving import next_halves
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
 from llmb_common.nodes.fabric.rails import rail_groups
@@ -86,6 +89,10 @@ class Simulated:
     """The GPU whose way to the network makes a node slow, instead of all of them."""
     path: frozenset[str] = frozenset()
     """Two nodes between which the path is slow by 20 %."""
+    links: tuple[frozenset[str], ...] = ()
+    """Pairs of nodes whose link gives 2 %; a ring uses it where they are next to each other."""
+    growth: float = 0.0
+    """What it costs healthy groups to be twice as large."""
     topology: Mapping[str, str] = field(default_factory=dict)
     crossing: float = 0.0
     """What it costs healthy groups to cross switches."""
@@ -130,6 +137,9 @@ class _Measured:
             share *= 1 - fleet.crossing
         if fleet.path and fleet.path.issubset(nodes):
             share *= 0.8
+        share *= (1 - fleet.growth) ** math.log2(len(nodes))
+        if any(frozenset(link) in fleet.links for link in zip(nodes, (*nodes[1:], nodes[0]), strict=True)):
+            share *= 0.02
         speed = fleet.bandwidth * share * (1 + self._draw(fleet.scatter.figures, fleet.scatter.tail))
         ranks = len(nodes) * fleet.gpus
         seconds = BYTES / 1e9 / speed * 2 * (ranks - 1) / ranks
@@ -186,7 +196,12 @@ def measure(
         if not groups:
             break
     by_rail = chain.from_iterable(map(measured.by_rail, rail_groups(found, verdict)))
-    found = msgspec.structs.replace(found, rails=tuple(by_rail))
+    found = msgspec.structs.replace(found, rails=tuple(by_rail), whole=measured.group(fleet.hosts))
+    while True:
+        parts = next_halves(found, fleet.topology, Expectation(expected or HealthSettings(), found.device))
+        if not parts:
+            break
+        found = msgspec.structs.replace(found, halves=(*found.halves, tuple(map(measured.group, parts))))
     return found, judge(found, fleet.topology, expected)
 
 
