@@ -8,7 +8,7 @@ from itertools import chain, pairwise
 import msgspec
 
 from llmb_common.nodes.fabric.blame import spans
-from llmb_common.nodes.fabric.expectation import CPU_RATIO, Expectation
+from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import by_domain, group_size
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.verdict import FabricFinding, Level, new_finding
@@ -18,7 +18,8 @@ STEP = 1 / 3
 """Of what the slowest group gives: below it all nodes together are asked in halves; and of what a part gives: below it
 its like is the slower one. Twice as many nodes give half as much where latency counts, and that is no fault."""
 BY_DESIGN = 0.1
-"""Of what each of two parts gives: uplinks that are fewer by design leave more than that to both."""
+"""Of what each of two parts gives: uplinks that are fewer by design leave more than that to both. On CPUs only this is
+a step, as nodes that share cores are far slower together."""
 _NEAR = 1 / 8
 """Of some nodes: so near to their middle, the border of a switch halves them."""
 
@@ -74,7 +75,7 @@ class _Search:
     def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
         self._topology = topology
         self._missing = measured.missing
-        self._step = CPU_RATIO if expected.by_ratio else STEP
+        self._step = BY_DESIGN if expected.by_ratio else STEP
         self._figures: dict[frozenset[str], float] = {}
         best: dict[frozenset[str], float] = {}
         for group in chain.from_iterable(measured.rounds):
@@ -145,8 +146,6 @@ class _Search:
                 is_new = all(self._is_like([*pair[0], *pair[1]], [*slow[0], *slow[1]]) for pair in asked)
                 self._across(*slow, is_sure=is_sure or is_new)
                 return
-            if len(figures) > 1 and self._is_step(figures[-1], self.slowest):
-                break  # all of them are slow
         self._found(one, other, is_sure=is_sure)
 
     def _found(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
