@@ -467,8 +467,9 @@ def test_without_time_for_halves_the_slow_part_is_said() -> None:
     found = measure(ring(16, (2, 3)), random.Random(1))[0]
     for rounds, part in ((0, "n[1-16]"), (1, "n[1-8]"), (2, "n[1-4]")):
         (finding,) = judge(msgspec.structs.replace(found, halves=found.halves[:rounds])).findings
-        assert (finding.kind, finding.level) == ("halves", "warn")
+        assert (finding.kind, finding.level, finding.hosts) == ("unfinished", "warn", ())
         assert part in finding.what
+        assert finding.remedy.endswith(f"--nodes {part}")
 
 
 def test_a_whole_without_a_figure_is_halved_and_one_with_lost_nodes_is_not() -> None:

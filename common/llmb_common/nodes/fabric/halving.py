@@ -215,7 +215,8 @@ def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
     level: Level = "warn" if search.of(part) < BY_DESIGN * search.slowest else "note"
     what = f"all-reduce within {nodes_text(part)} {_gave(part, search)}, in groups at least"
     what = f"{what} {figure(search.slowest, 'GB/s')}; its halves were not measured in time"
-    return new_finding("halves", level, (), what)
+    # All of them are slow together: that is no mark on each.
+    return msgspec.structs.replace(new_finding("unfinished", level, part, what), hosts=())
 
 
 def _smooth(search: _Search) -> FabricFinding:
