@@ -7,6 +7,7 @@ prints the tables of ``docs/fabric.md``, in per cent of the fleets.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,9 @@ from itertools import chain, product
 import msgspec
 
 from llmb_common.nodes.fabric.blame import next_round
+from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.halving import next_halves
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
 from llmb_common.nodes.fabric.rails import rail_groups
@@ -86,7 +89,13 @@ class Simulated:
     """The GPU whose way to the network makes a node slow, instead of all of them."""
     path: frozenset[str] = frozenset()
     """Two nodes between which the path is slow by 20 %."""
+    links: tuple[frozenset[str], ...] = ()
+    """Pairs of nodes whose link gives 2 %; a ring uses it where they are next to each other."""
+    growth: float = 0.0
+    """What it costs healthy groups to be twice as large."""
     topology: Mapping[str, str] = field(default_factory=dict)
+    is_told: bool = True
+    """Whether whoever measures it knows the topology."""
     crossing: float = 0.0
     """What it costs healthy groups to cross switches."""
     gpus: int = 8
@@ -130,6 +139,9 @@ class _Measured:
             share *= 1 - fleet.crossing
         if fleet.path and fleet.path.issubset(nodes):
             share *= 0.8
+        share *= (1 - fleet.growth) ** math.log2(len(nodes))
+        if any(frozenset(link) in fleet.links for link in zip(nodes, (*nodes[1:], nodes[0]), strict=True)):
+            share *= 0.02
         speed = fleet.bandwidth * share * (1 + self._draw(fleet.scatter.figures, fleet.scatter.tail))
         ranks = len(nodes) * fleet.gpus
         seconds = BYTES / 1e9 / speed * 2 * (ranks - 1) / ranks
@@ -174,20 +186,29 @@ def measure(
     fleet: Simulated, source: random.Random, expected: HealthSettings | None = None
 ) -> tuple[FabricMeasurement, FabricVerdict]:
     """A fleet measured until there is nothing more to ask, and judged by what its site has ``expected``."""
+    topology = fleet.topology if fleet.is_told else {}
     measured = _Measured(fleet, source)
     alone = measured.alone()
     rounds: list[tuple[GroupMeasurement, ...]] = []
-    groups = first_groups(fleet.hosts, fleet.topology)
+    groups = first_groups(fleet.hosts, topology)
     while True:
         rounds.append(tuple(measured.group(nodes) for nodes in groups))
         found = FabricMeasurement(device="cuda", rounds=tuple(rounds), **alone)  # type: ignore[arg-type]
-        verdict = judge(found, fleet.topology, expected)
+        verdict = judge(found, topology, expected)
         groups = next_round(found, verdict)
         if not groups:
             break
     by_rail = chain.from_iterable(map(measured.by_rail, rail_groups(found, verdict)))
     found = msgspec.structs.replace(found, rails=tuple(by_rail))
-    return found, judge(found, fleet.topology, expected)
+    state = source.getstate()  # so that what follows changes no other fleet
+    found = msgspec.structs.replace(found, whole=measured.group(fleet.hosts))
+    while True:
+        parts = next_halves(found, topology, Expectation(expected or HealthSettings(), found.device))
+        if not parts:
+            break
+        found = msgspec.structs.replace(found, halves=(*found.halves, tuple(map(measured.group, parts))))
+    source.setstate(state)
+    return found, judge(found, topology, expected)
 
 
 def named(verdict: FabricVerdict) -> set[str]:
@@ -284,6 +305,12 @@ def case(name: str, source: random.Random) -> tuple[Simulated, set[str]]:
     if name == "the path between two of 16 nodes 20 % slow":
         hosts = hosts_of(16)
         return Simulated(hosts, REAL, path=frozenset(hosts[:2])), set(hosts[:2])
+    if name == "the link between two of 64 nodes 98 % slow":
+        at = source.randrange(64)
+        link = frozenset((few[at], few[(at + 1) % 64]))
+        # Where both are in one group, that is as slow, and named.
+        first = next((set(nodes) for nodes in first_groups(few) if link.issubset(nodes)), set(link))
+        return Simulated(few, REAL, links=(link,)), first
     if name == "half of 64 nodes 2 % slower":
         return Simulated(few, REAL, _some(few, 0.5, 0.02)), set()
     if name == "a third of 64 nodes 5 % slower":
@@ -310,6 +337,7 @@ CASES = (
     "rail 3 of 8 nodes anywhere 4 to 7 % slow",
     "rail 3 of a switch of 16 nodes 5 % slow",
     "the path between two of 16 nodes 20 % slow",
+    "the link between two of 64 nodes 98 % slow",
     "half of 64 nodes 2 % slower",
     "half of 64 nodes 2 % slower, anywhere",
     "a third of 64 nodes 5 % slower",

@@ -27,7 +27,7 @@ def day(seed: int, *, count: int = 64, bandwidth: float = 332.7, **slow: float) 
 def test_two_equal_days() -> None:
     found = compare_fabrics(day(1), day(2))
     assert found.answer == "no difference"
-    assert {change.name for change in found.changes} == {"groups", "within", "matrix", "copy"}
+    assert {change.name for change in found.changes} == {"groups", "within", "matrix", "copy", "whole"}
     assert not any(change.slower or change.is_real for change in found.changes)
 
 

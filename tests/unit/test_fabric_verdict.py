@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,9 @@ import pytest
 from llmb_common.base.errors import RecordError
 from llmb_common.base.structs import json_text
 from llmb_common.nodes.fabric.blame import ASKED, MOST_ROUNDS, next_round
+from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.halving import next_halves
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import (
     FabricMeasurement,
@@ -378,6 +381,111 @@ def anything(nodes: Sequence[str], source: random.Random) -> GroupMeasurement:
         error=source.choice(("", "", "", "it broke")),
         hung_ranks=tuple(source.sample(range(40), source.choice((0, 0, 1, 3)))),
     )
+
+
+# All nodes together far slower than any group
+
+
+def ring(count: int, *links: tuple[int, int], **more: Any) -> Simulated:
+    """A fleet in which only rings through these links, of nodes by their numbers, are slow."""
+    hosts = hosts_of(count)
+    pairs = tuple(frozenset((hosts[one - 1], hosts[other - 1])) for one, other in links)
+    return Simulated(hosts, REAL, links=pairs, **more)
+
+
+@pytest.mark.parametrize("switch", [0, 8])
+@pytest.mark.parametrize("count", [8, 9, 13, 16, 24, 32, 128, 512])
+def test_a_link_that_no_group_used_is_found(count: int, switch: int) -> None:
+    middle = count // 8 * 4
+    for link in ((middle, middle + 1), (1, count)):
+        topology = domains_of(hosts_of(count), switch)
+        found, verdict = measure(ring(count, link, topology=topology), random.Random(1))
+        assert kinds(verdict) == [("slow-path", "warn", tuple(f"n{number}" for number in link))]
+        assert len(found.halves) < 2 * math.ceil(math.log2(count))
+        for parts in found.halves:
+            nodes = [host for part in parts for host in part.nodes]
+            assert len(nodes) == len(set(nodes))
+
+
+@pytest.mark.parametrize("count", [8, 9, 13, 16])
+def test_links_in_both_halves_are_each_found(count: int) -> None:
+    verdict = measure(ring(count, (2, 3), (6, 7)), random.Random(1))[1]
+    assert sorted(kinds(verdict)) == [("slow-path", "warn", ("n2", "n3")), ("slow-path", "warn", ("n6", "n7"))]
+
+
+@pytest.mark.parametrize("count", [8, 9, 16, 24, 50, 512])
+@pytest.mark.parametrize("switch", [0, 4, 6, 16])
+def test_what_larger_rings_and_fewer_uplinks_cost_is_no_fault(count: int, switch: int) -> None:
+    hosts = hosts_of(count)
+    topology = domains_of(hosts, switch)
+    for growth, crossing in ((0.15, 0.0), (0.5, 0.0), (0.0, 0.5), (0.0, 0.8), (0.1, 0.75)):
+        healthy = Simulated(hosts, REAL, growth=growth, crossing=crossing, topology=topology)
+        assert measure(healthy, random.Random(2))[1].level == "ok"
+
+
+@pytest.mark.parametrize("count", [12, 64, 512])
+def test_halves_are_not_asked_where_all_together_are_half_as_fast(count: int) -> None:
+    found, verdict = measure(Simulated(hosts_of(count), REAL, growth=0.07), random.Random(3))
+    assert (found.halves, verdict.findings) == ((), ())
+
+
+def test_switches_that_nobody_knows_are_no_fault() -> None:
+    """One half has no border between switches, the other has."""
+    hosts = hosts_of(16)
+    topology = {host: "s1" if at < 8 else "s2" if at < 12 else "s3" for at, host in enumerate(hosts)}
+    for is_told in (True, False):
+        fewer_uplinks = Simulated(hosts, REAL, crossing=0.8, topology=topology, is_told=is_told)
+        assert measure(fewer_uplinks, random.Random(1))[1].level == "ok"
+
+
+def test_a_path_between_two_of_four_switches_is_found() -> None:
+    """As slow as uplinks can be by design; but others cross switches at full speed."""
+    hosts = hosts_of(16)
+    topology = domains_of(hosts, 4)
+
+    def all_reduce(nodes: Sequence[str]) -> GroupMeasurement:
+        return group(nodes, GROUP * (0.2 if {"s0", "s1"} <= {topology[host] for host in nodes} else 1.0))
+
+    found = fleet([all_reduce(pair) for pair in first_groups(hosts, topology)], whole=all_reduce(hosts))
+    while parts := next_halves(found, topology, Expectation(HealthSettings(), "cuda")):
+        found = msgspec.structs.replace(found, halves=(*found.halves, tuple(map(all_reduce, parts))))
+    (finding,) = judge(found, topology).findings
+    assert (finding.kind, finding.level) == ("slow-path", "warn")
+    assert "n[1-4] 340" in finding.what
+
+
+@pytest.mark.parametrize("first", [8, 9])
+def test_two_switches_with_a_broken_uplink(first: int) -> None:
+    hosts = hosts_of(16)
+    topology = {host: "s1" if at < first else "s2" for at, host in enumerate(hosts)}
+    verdict = measure(Simulated(hosts, REAL, crossing=0.97, topology=topology), random.Random(1))[1]
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.level, finding.hosts) == ("slow-path", "warn", ())
+    assert all(part in finding.what for part in (f"n[1-{first}] 33", f"n[{first + 1}-16] 33", " 9.9"))
+
+
+def test_without_time_for_halves_the_slow_part_is_said() -> None:
+    found = measure(ring(16, (2, 3)), random.Random(1))[0]
+    for rounds, part in ((0, "n[1-16]"), (1, "n[1-8]"), (2, "n[1-4]")):
+        (finding,) = judge(msgspec.structs.replace(found, halves=found.halves[:rounds])).findings
+        assert (finding.kind, finding.level, finding.hosts) == ("unfinished", "warn", ())
+        assert part in finding.what
+        assert finding.remedy.endswith(f"--nodes {part}")
+
+
+def test_a_whole_without_a_figure_is_halved_and_one_with_lost_nodes_is_not() -> None:
+    hosts = hosts_of(16)
+    found = fleet([group(pair) for pair in first_groups(hosts)], whole=group(hosts, None, error="hung"))
+    expected = Expectation(HealthSettings(), "cuda")
+    assert next_halves(found, {}, expected) == [list(hosts[:8]), list(hosts[8:])]
+    assert next_halves(msgspec.structs.replace(found, missing={"n3": "died"}), {}, expected) == []
+
+
+def test_on_cpus_nodes_may_be_far_slower_together() -> None:
+    hosts = hosts_of(8)
+    for share, asked in ((0.15, 0), (0.05, 2)):
+        found = fleet([group(pair) for pair in first_groups(hosts)], whole=group(hosts, share * GROUP))
+        assert len(next_halves(found, {}, Expectation(HealthSettings(), "cpu"))) == asked
 
 
 # Few nodes

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock
@@ -53,6 +54,8 @@ class Bench:
         self.nodes = nodes
         self.gpus: dict[tuple[str, int], dict[str, Any]] = {}
         self.slow_nodes: dict[str, float] = {}
+        self.slow_link = frozenset[str]()
+        """Two nodes: a ring in which they are next to each other is slow."""
         self.slow_rails: dict[str, tuple[int, float]] = {}
         """Nodes of which one adapter is slow, with its number and what it gives by itself."""
         self.adapters: dict[str, str] = {}
@@ -147,6 +150,8 @@ class Bench:
     def _seconds(self, group: Sequence[str], size: int) -> float:
         usual = 48.0 if len(group) > 1 else 400.0
         rate = min([usual, *(self.slow_nodes[node] for node in group if node in self.slow_nodes and len(group) > 1)])
+        if self.slow_link in map(frozenset, pairwise([*group, group[0]])):
+            rate = 0.5
         return size * bus_factor("all_reduce", len(group) * self.spec["gpus"]) / 1e9 / rate
 
 
@@ -248,6 +253,14 @@ def test_groups_follow_the_network(bench: Bench, tmp_path: Path) -> None:
     leaves = {node: "leaf1" if node in ("n1", "n4", "n7") else "leaf2" for node in NODES}
     measured(bench, tmp_path, topology={**leaves, "n99": "leaf3"})
     assert bench.groups[0][0] == ["n1", "n4"]
+
+
+def test_a_link_that_only_all_nodes_use_is_found_by_halves(bench: Bench, tmp_path: Path) -> None:
+    bench.slow_link = frozenset(("n6", "n7"))
+    found = measured(bench, tmp_path)
+    assert said_of(found) == {node: [("slow-path", "warn")] for node in ("n6", "n7")}
+    assert [len(part) for part in bench.groups[2]] == [6, 6]
+    assert len(of(found).halves) == len(bench.groups) - 2 <= 7
 
 
 def test_a_slow_node_is_warned_of_and_kept_in_use(bench: Bench, tmp_path: Path) -> None:

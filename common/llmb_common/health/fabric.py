@@ -18,7 +18,9 @@ from llmb_common.health.ask import Health, look
 from llmb_common.health.verdicts import Fabric, with_remarks
 from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, at_work, ranks_of
 from llmb_common.nodes.fabric.blame import next_round
+from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
+from llmb_common.nodes.fabric.halving import next_halves
 from llmb_common.nodes.fabric.judging import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, GroupMeasurement, NodeMeasurement
 from llmb_common.nodes.fabric.rails import rail_groups
@@ -144,6 +146,12 @@ class _Course:
         together = self._reducing()
         if len(together) > 1:
             self._together(together, sizes=sizes)
+        while time.monotonic() - begun <= _ENOUGH_SECONDS:
+            expected = Expectation(self._expected, self._needs.device)
+            groups = next_halves(self.measurement, self._topology, expected)
+            if not groups:
+                break
+            self._note(halves=(*self.measurement.halves, self._reduce(groups)))
 
     def _by_rail(self) -> None:
         """Measure slow groups again, rail by rail, where nodes have more than one; sets ``measurement``."""

@@ -10,6 +10,7 @@ from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.nodes.fabric.alone import alone_findings, measure
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import followed
+from llmb_common.nodes.fabric.halving import halving_findings
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.naming import group_findings
 from llmb_common.nodes.fabric.rails import with_rails
@@ -42,6 +43,7 @@ def judge(
         *_missing(measurement),
         *_broken(measurement),
         *_but_for_missing(group_findings(groups, domains, expected), measurement),
+        *halving_findings(measurement, topology or {}, expected),
         *_below_expectation(measures),
     ]
     findings = _worst_first(with_rails(findings, measurement, expected))

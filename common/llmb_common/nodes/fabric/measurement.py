@@ -107,6 +107,8 @@ class FabricMeasurement(msgspec.Struct, frozen=True, kw_only=True):
     """Slow groups again, by rail."""
     whole: GroupMeasurement | None = None
     """All nodes together."""
+    halves: tuple[tuple[GroupMeasurement, ...], ...] = ()
+    """Rounds of parts of the fleet, where all nodes together were far slower than its groups."""
     sizes: tuple[GroupMeasurement, ...] = ()
     """All nodes together by size, where that was asked for."""
     missing: dict[str, str] = {}  # msgspec copies it

@@ -52,7 +52,8 @@ REMEDIES = {
     "unknown": "measure again: llmb-run health --fabric --nodes {hosts}",
     "below-expectation": "either all nodes lack something that the expectation assumes (NCCL's variables, GPUDirect"
     " RDMA, clocks), or health: in cluster_config.yaml expects too much",
-    "whole-fleet": "see which groups failed; without any, halve the fleet: llmb-run health --fabric --nodes ...",
+    "whole-fleet": "see which groups failed, and in which halves of the fleet",
+    "unfinished": "measure them by themselves: llmb-run health --fabric --nodes {hosts}",
     "two-kinds": "if these are machines of another kind or batch, run each job on one kind; if not, check what they"
     " share: switch, rack, firmware (llmb-run health shows what differs)",
 }

@@ -1,0 +1,245 @@
+"""All nodes together far slower than any group of them: which half it is in, or which way between two parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+
+import msgspec
+
+from llmb_common.nodes.fabric.blame import spans
+from llmb_common.nodes.fabric.expectation import Expectation
+from llmb_common.nodes.fabric.grouping import by_domain, group_size
+from llmb_common.nodes.fabric.measurement import FabricMeasurement
+from llmb_common.nodes.fabric.verdict import FabricFinding, Level, new_finding
+from llmb_common.nodes.fabric.words import figure, nodes_text
+
+STEP = 1 / 3
+"""Of what the slowest group gives: below it all nodes together are asked in halves; and of what a part gives: below it
+its like is the slower one. Twice as many nodes give half as much where latency counts, and that is no fault."""
+BY_DESIGN = 0.1
+"""Of what each of two parts gives: uplinks that are fewer by design leave more than that to both. On CPUs only this is
+a step, as nodes that share cores are far slower together."""
+_NEAR = 1 / 8
+"""Of some nodes: so near to their middle, the border of a switch halves them."""
+
+
+class Crossing(msgspec.Struct, frozen=True):
+    """Two parts of the fleet, each fast by itself, and slow together."""
+
+    one: tuple[str, ...]
+    other: tuple[str, ...]
+    is_sure: bool
+    """Whether others that are as large and lie as far apart are much faster: size and uplinks do not explain it."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """The nodes of both parts, in the order in which they are measured together."""
+        return (*self.one, *self.other)
+
+
+def next_halves(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> list[list[str]]:
+    """Disjoint parts of the fleet to measure next, each as one group; empty: there is nothing to ask.
+
+    They are halves of the fleet, where all nodes together are far slower than its groups; then halves of the slow half;
+    and where both halves are fast, halves of one with halves of the other. ``topology``: the switch of each host.
+    """
+    return _search(measured, topology, expected).wanted
+
+
+def halving_findings(
+    measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation
+) -> list[FabricFinding]:
+    """What the halves say of a slow fleet, for which groups have no explanation; empty where it was not asked."""
+    search = _search(measured, topology, expected)
+    findings = [_slow_path(crossing, search) for crossing in search.found if crossing.is_sure]
+    alike = [crossing for crossing in search.found if not crossing.is_sure]
+    if alike:
+        findings.append(_alike(alike, search))
+    findings += [_unfinished(part, search) for part in search.unfinished]
+    if measured.halves and not findings:
+        findings.append(_smooth(search))
+    return findings
+
+
+def _search(measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> _Search:
+    """The search as far as the figures of a measurement lead."""
+    search = _Search(measured, topology, expected)
+    search.run()
+    return search
+
+
+class _Search:
+    """Where the nodes are slow together. It asks for figures that are not ``known``: those parts are ``wanted``."""
+
+    def __init__(self, measured: FabricMeasurement, topology: Mapping[str, str], expected: Expectation) -> None:
+        self._topology = topology
+        self._missing = measured.missing
+        self._step = BY_DESIGN if expected.by_ratio else STEP
+        self._figures: dict[frozenset[str], float] = {}
+        best: dict[frozenset[str], float] = {}
+        for group in chain.from_iterable(measured.rounds):
+            if group.busbw_gbps is not None:
+                nodes = frozenset(group.nodes)
+                best[nodes] = max(best.get(nodes, 0.0), group.busbw_gbps)
+        self.slowest = min(best.values(), default=0.0)
+        """The bus bandwidth in 10^9 bytes/s of the slowest group; 0 where none gave a figure."""
+        self.whole = measured.whole.nodes if measured.whole else ()
+        for group in (*chain.from_iterable(measured.halves), *([measured.whole] if measured.whole else [])):
+            self._figures[frozenset(group.nodes)] = group.busbw_gbps or 0.0
+        self.wanted: list[list[str]] = []
+        self.unfinished: list[tuple[str, ...]] = []
+        """Parts that are slow, of which those that are wanted would show more."""
+        self.found: list[Crossing] = []
+
+    def run(self) -> None:
+        """Search from all nodes on; nothing is ``wanted`` and ``found`` where they are not slow."""
+        lost = not self._missing.keys().isdisjoint(self.whole)
+        if len(self.whole) <= group_size(len(self.whole)) or lost:
+            return
+        if self._is_step(self.of(self.whole), self.slowest):
+            self._inside(self._in_order(self.whole), is_sure=False)
+
+    def of(self, nodes: Sequence[str]) -> float:
+        """The bus bandwidth of a part in 10^9 bytes/s; 0 where it gave no figure, boundless for a node by itself."""
+        return self._figures[frozenset(nodes)] if len(nodes) > 1 else float("inf")
+
+    def _inside(self, nodes: Sequence[str], *, is_sure: bool) -> None:
+        """Search within nodes that are slow together."""
+        one, other = self._halved(nodes)
+        if len(nodes) == 2:
+            self._found(one, other, is_sure=is_sure)
+            return
+        if not self._know([one, other]):
+            self.unfinished.append(tuple(nodes))
+            return
+        slow = [half for half in (one, other) if not self._is_step(self.of(nodes), self.of(half))]
+        if not slow:
+            self._across(one, other, is_sure=is_sure)
+            return
+        if len(slow) == 1:
+            fast = other if slow[0] is one else one
+            # Without switches, the slow half may be the only one that crosses them.
+            is_known = bool(self._topology) and self._is_like(fast, slow[0])
+            is_step = self._is_step(self.of(slow[0]), self.of(fast))
+            is_sure = is_sure or (is_known and is_step)
+        for half in slow:
+            if self._is_step(self.of(half), self.slowest):
+                self._inside(half, is_sure=is_sure)
+
+    def _across(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
+        """Search between two parts that are fast each by itself, and slow together."""
+        if len(one) == len(other) == 1:
+            self._found(one, other, is_sure=is_sure)
+            return
+        (first, second), (third, fourth) = self._halved(one), self._halved(other)
+        asked: list[tuple[Sequence[str], Sequence[str]]] = []
+        for pairs in ([(first, third), (second, fourth)], [(first, fourth), (second, third)]):
+            real = [(left, right) for left, right in pairs if left and right]
+            if not self._know([[*left, *right] for left, right in real]):
+                self.unfinished.append((*one, *other))
+                return
+            asked += real
+            figures = sorted(self.of([*left, *right]) for left, right in asked)
+            if len(figures) > 1 and self._is_step(figures[0], figures[1]):
+                slow = min(asked, key=lambda pair: self.of([*pair[0], *pair[1]]))
+                is_new = all(self._is_like([*pair[0], *pair[1]], [*slow[0], *slow[1]]) for pair in asked)
+                self._across(*slow, is_sure=is_sure or is_new)
+                return
+        self._found(one, other, is_sure=is_sure)
+
+    def _found(self, one: Sequence[str], other: Sequence[str], *, is_sure: bool) -> None:
+        """Keep what was found."""
+        self.found.append(Crossing(tuple(one), tuple(other), is_sure))
+
+    def _know(self, parts: Sequence[Sequence[str]]) -> bool:
+        """Whether all of the parts have been measured; if not, those that have not are wanted from now on."""
+        unknown = [list(part) for part in parts if len(part) > 1 and frozenset(part) not in self._figures]
+        self.wanted += unknown
+        return not unknown
+
+    def _is_step(self, low: float, high: float) -> bool:
+        """Whether ``low`` is so far below ``high`` that size alone hardly explains it."""
+        return high > 0 and low <= self._step * high
+
+    def _is_like(self, fast: Sequence[str], slow: Sequence[str]) -> bool:
+        """Whether some nodes cross switches if others do, so that their figures can be compared."""
+        return spans(fast, self._topology) or not spans(slow, self._topology)
+
+    def _in_order(self, nodes: Sequence[str]) -> list[str]:
+        """The nodes switch by switch, in natural order, so that halves keep a switch together."""
+        return list(chain.from_iterable(by_domain(nodes, self._topology).values()))
+
+    def _halved(self, nodes: Sequence[str]) -> tuple[list[str], list[str]]:
+        """The first half of some nodes and the second, which is empty for a single one.
+
+        They are cut between two switches, if that is near to the middle, else in the middle.
+        """
+        middle = (len(nodes) + 1) // 2
+        switches = [self._topology.get(host, "") for host in nodes]
+        borders = [at for at, (left, right) in enumerate(pairwise(switches), 1) if left != right]
+        nearest = min(borders, key=lambda at: abs(at - middle), default=middle)
+        at = nearest if abs(nearest - middle) <= _NEAR * len(nodes) else middle
+        return list(nodes[:at]), list(nodes[at:])
+
+
+def _slow_path(crossing: Crossing, search: _Search) -> FabricFinding:
+    """The finding that the way between two parts is slow, and others like it are not."""
+    what = f"{_witnesses(crossing, search)}: the path between them"
+    return new_finding("slow-path", "warn", _few(crossing, search), what)
+
+
+def _alike(crossings: Sequence[Crossing], search: _Search) -> FabricFinding:
+    """The finding that parts of the fleet are slow together, where nothing like them is fast.
+
+    Uplinks that are fewer by design can explain it, unless it is too much for that.
+    """
+    lowest = min(crossings, key=lambda crossing: search.of(crossing.nodes))
+    witnesses = _witnesses(lowest, search)
+    if len(crossings) > 1:
+        witnesses += f", and {len(crossings) - 1} more parts of the fleet likewise"
+    parts = min(search.of(lowest.one), search.of(lowest.other), search.slowest)
+    if search.of(lowest.nodes) < BY_DESIGN * parts:
+        hosts = _few(lowest, search) if len(crossings) == 1 else ()
+        return new_finding("slow-path", "warn", hosts, f"{witnesses}: the path between them")
+    return new_finding("halves", "note", (), f"{witnesses}: uplinks that are fewer than the nodes explain as much")
+
+
+def _few(crossing: Crossing, search: _Search) -> tuple[str, ...]:
+    """The nodes that a finding is about: those of both parts, where they are no more than a group's; else nobody."""
+    return crossing.nodes if len(crossing.nodes) <= group_size(len(search.whole)) else ()
+
+
+def _unfinished(part: Sequence[str], search: _Search) -> FabricFinding:
+    """The finding that some nodes are slow together, and that there was no time to ask which of them."""
+    level: Level = "warn" if search.of(part) < BY_DESIGN * search.slowest else "note"
+    what = f"all-reduce within {nodes_text(part)} {_gave(part, search)}, in groups at least"
+    what = f"{what} {figure(search.slowest, 'GB/s')}; its halves were not measured in time"
+    # All of them are slow together: that is no mark on each.
+    return msgspec.structs.replace(new_finding("unfinished", level, part, what), hosts=())
+
+
+def _smooth(search: _Search) -> FabricFinding:
+    """The note that no part of the fleet is slower than its like."""
+    together = f"all {len(search.whole)} nodes together gave {_gave(search.whole, search)}"
+    what = f"{together}, and no part of them is slower than its like: it falls with the number of nodes"
+    return new_finding("halves", "note", (), what)
+
+
+def _witnesses(crossing: Crossing, search: _Search) -> str:
+    """What two parts of the fleet gave each by itself, and both together."""
+    both = _gave(crossing.nodes, search)
+    sides = [part for part in (crossing.one, crossing.other) if len(part) > 1]
+    if not sides:
+        named = f"{nodes_text(crossing.one)} and {nodes_text(crossing.other)}"
+        return f"all-reduce between {named} {both}, in groups at least {figure(search.slowest, 'GB/s')}"
+    within = ", ".join(f"within {nodes_text(part)} {_gave(part, search)}" for part in sides)
+    alone = [part for part in (crossing.one, crossing.other) if len(part) == 1]
+    across = f"with {nodes_text(alone[0])}" if alone else "across both"
+    return f"all-reduce {within}, {across} {both}"
+
+
+def _gave(nodes: Sequence[str], search: _Search) -> str:
+    """The bus bandwidth of a part, in words."""
+    value = search.of(nodes)
+    return figure(value, "GB/s") if value else "no figure"
