@@ -66,7 +66,8 @@ def show_campaign(folder: Path) -> Result:
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         # A forged file may have any shape.
         raise RecordError(
-            f"the campaign in {folder} cannot be judged again: {type(error).__name__}: {error}",
+            f"the campaign in {folder} cannot be judged again: a file in it is damaged, or was made by something other "
+            f"than LLMB ({type(error).__name__}: {error})",
             remedy="get the original from its author",
         ) from error
     data = {
@@ -82,7 +83,7 @@ def show_campaign(folder: Path) -> Result:
         return Result(data, text, status=STATUS.get(found["outcome"], UNDER_WAY))
     refuted = CheckFailed(
         f"{folder} does not prove what it says: {shown.problems[0]}",
-        remedy="get the original from its author, or for its logs",
+        remedy="get the original from its author: its verdict must follow from its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=refuted)
@@ -162,7 +163,7 @@ class _Shown:
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
             if f": {headline(written)}: " not in last:
-                self.problems.append(f"the logs do not give the end of verdicts.txt: {last[:200]}")
+                self.problems.append(f"the last line of verdicts.txt does not follow from the logs: {last[:200]}")
         if said["outcome"] != written["outcome"]:
             self.notes.append(f"it was made when an open answer was called {headline(written)}")
         return f"{headline(said)}: {said['why']}"
@@ -178,9 +179,10 @@ class _Shown:
         for item in workloads:
             if item.scatter.learned:
                 about = (
-                    f"how runs of that site differ ({item.scatter.total:.1%}, by {item.scatter.runs} runs on record)"
+                    f"how much runs of that site differ ({item.scatter.total:.1%}) was learned from "
+                    f"{counted(item.scatter.runs, 'run')}"
                 )
-                self.notes.append(f"{about}: those runs are not in the campaign")
+                self.notes.append(f"{about} that the campaign does not contain: it cannot be checked here")
             if why := self._other_reference(item):
                 self.problems.append(f"{item.title}: {why}")
         return workloads

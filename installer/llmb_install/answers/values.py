@@ -14,7 +14,7 @@ from pathlib import Path
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import user_path
 from llmb_common.base.printable import size
-from llmb_common.base.words import is_slurm_name, line_problem, mount_problem
+from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.given import Given, on_cpus, uses_images
 from llmb_install.working.artefact import existing, free_bytes
 
@@ -68,7 +68,7 @@ class Kind:
     is_list: bool = False
 
 
-SLURM_NAME = Kind(wrong=_not_a_slurm_name)
+SLURM_NAME = Kind(wrong=_not_a_slurm_name, remedy=SLURM_NAME_REMEDY)
 MIRROR = Kind(wrong=_not_a_mirror, remedy="HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr")
 FOLDER = Kind(here=folder_problem, remedy="choose another folder", is_path=True)
 PROGRAM = Kind(
