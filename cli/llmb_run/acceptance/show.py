@@ -158,7 +158,7 @@ class _Shown:
             return ""
         written = read_json(file)
         said = in_todays_words(written)
-        self.problems += [f"{file.name} -> its logs: {text}" for text in disagreements(said, self.found)]
+        self.problems += [f"{file.name}: {text}" for text in disagreements(said, self.found)]
         text = self._files.campaign / "verdicts.txt"
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
@@ -242,7 +242,7 @@ class _Shown:
 
 
 def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line, ``name: said -> found``, for each thing that two outcomes of a campaign rest on, and differ in.
+    """Yields a line, ``name: said, by the logs found``, for each thing in which two outcomes of a campaign differ.
 
     Figures may differ by the share ``SAME``. ``said`` may have any shape: what a wrong shape raises is not caught here.
     """
@@ -254,7 +254,7 @@ def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator
         else:
             same = one == other
         if not same:
-            yield f"{name}: {_said(one)} -> {_said(other)}"
+            yield f"{name}: {_said(one)}, by the logs {_said(other)}"
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def compare_sides(
         LLMBError: it cannot be planned, begun or continued
     """
     if (base is None) == (workload is None):
-        raise RequestError("side A is one job", remedy="--base RUN, or -w NAME and the other options of single")
+        problem = "side A is not named" if base is None else "side A is given twice: by --base and by -w"
+        raise RequestError(problem, remedy="name it with --base RUN, or with -w NAME and the other options of single")
     dimensions = dimensions_of(change, "--change")
     if several := [name for name, values in dimensions.items() if len(values) > 1]:
         raise RequestError(

@@ -321,7 +321,7 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     file that is missing or unreadable passes: its reader reports it. S1 of SECURITY.md.
 
     Raises:
-        ConfigError: code ``not-trusted``; the message says what is wrong with it, the remedy whose files are trusted.
+        ConfigError: code ``not-trusted``; the message says what is wrong with it.
     """
     real = Path(os.path.realpath(path))  # of links in a circle Path.resolve makes a RuntimeError
     if not os.access(real, os.R_OK):
@@ -337,11 +337,19 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     problem = why_not_trusted(real.parent, real.name, trusted)
     if not problem or problem == NO_FILE:
         return
-    names = ", ".join(sorted(map(user_name, {0, me(), *trusted})))
+    target = real.parent if problem.startswith("the folder") else real
+    if real != path.absolute():
+        remedy = f"look where the link leads (ls -l {path}), and put the file itself in its place, or remove the link"
+    elif problem.endswith("world-writable"):
+        remedy = f"check what it says, then: chmod o-w {target}"
+    else:
+        taker = user_name(status.st_uid if status else me()).removeprefix("user ")  # without a name: the number
+        remedy = f"check what it says, then remove it, or: sudo chown {taker} {target}"
+    if path.suffix == ".sqsh":
+        remedy += "; a folder with images of somebody you trust is named with ./installer.py --image-folder"
     raise ConfigError(
         f"{path if real == path.absolute() else f'{path} ({real})'} is not read: {problem}",
-        remedy=f"only files of {names} that not everybody can write to are trusted here: check what it says, then "
-        "remove it, or correct that (chown, chmod o-w); a folder of images elsewhere is named with --image-folder",
+        remedy=remedy,
         code="not-trusted",
     )
 

@@ -476,6 +476,8 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
         where += [f"to {chosen.peer}"] if chosen.peer else []
         if names_rank and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
+        if chosen.kind == "hang" and " never came " in chosen.what and where:  # no second pair of brackets
+            return chosen.what.replace(" never came ", f" {' '.join(where)} never came ", 1)
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):

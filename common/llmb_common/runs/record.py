@@ -295,7 +295,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
     except (msgspec.DecodeError, ValueError) as error:
         bad = "valid JSON" if type(error) is msgspec.DecodeError else "a run record"
         raise RecordError(
-            f"{file} is not {bad}: {error}", remedy="restore the file or remove the run's folder"
+            f"{file} is not {bad}: {error}", remedy="restore the file from a backup, or remove the run's folder"
         ) from error
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
@@ -308,7 +308,10 @@ def _check_version(file: Path, version: int) -> None:
         RecordError: it is another one
     """
     if version != SCHEMA:
-        raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
+        raise RecordError(
+            f"{file} was written by another version of LLMB: it has schema {version}, this one reads {SCHEMA}",
+            remedy="use that version for this run",
+        )
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:

@@ -19,7 +19,7 @@ from llmb_common.base.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import require_trusted
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import size
+from llmb_common.base.printable import counted, size
 from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
@@ -201,7 +201,7 @@ def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
         )
         yield DoctorCheck(name, "doubt", f"blocks of {min(blocks)} nodes", remedy)
     else:
-        yield DoctorCheck(name, "ok", f"{len(blocks)} blocks of {min(blocks)} nodes or more")
+        yield DoctorCheck(name, "ok", f"{counted(len(blocks), 'block')} of {min(blocks)} nodes or more")
 
 
 def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
