@@ -11,6 +11,7 @@ from typing import Any
 
 from llmb_common.base.errors import LLMBError, RequestError, attempt, did_you_mean
 from llmb_common.base.notices import notice
+from llmb_common.base.printable import counted
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.base.words import span_seconds
 from llmb_common.planning.workspace import Workspace
@@ -170,7 +171,7 @@ def select_rows(workspace: Workspace, words: Sequence[str], wanted: RunFilter, *
     rows = find_runs(install, wanted)
     chosen = [row for row in rows if not others or is_ours(row.folder)]
     if len(chosen) < len(rows):
-        notice(f"{others}: {len(rows) - len(chosen)} runs of other users; llmb-run jobs shows all")
+        notice(f"{others}: {counted(len(rows) - len(chosen), 'run')} of other users; llmb-run jobs shows all")
     return chosen
 
 

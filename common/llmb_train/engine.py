@@ -235,6 +235,11 @@ def importable(module: str) -> bool:
         return False
 
 
+def own_release() -> str:
+    """The version of Megatron-Bridge here, for messages; ``of an unknown release`` where it cannot be determined."""
+    return package_version("megatron-bridge") or "of an unknown release"
+
+
 def package_version(name: str) -> str | None:
     """The version that ``import`` would find of the distribution ``name``, or None where it cannot be determined.
 

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from llmb_train import layouts, perf_recipes, reduced, steps
-from llmb_train.engine import Engine, package_version
+from llmb_train.engine import Engine, own_release
 from llmb_train.errors import JobError
 from llmb_train.evidence.resolved import different, require_same
 from llmb_train.job import FunctionJob
@@ -110,7 +110,7 @@ def require_own(job: FunctionJob, config: Any) -> None:
     require_same(
         [(f"{job.function.name}: {name}", value, own.get(name)) for name, value in planned.items()],
         remedy=f"plan with a catalogue made in this engine (this one is of Megatron-Bridge {job.function.release}), "
-        f"which has {package_version('megatron-bridge')}: set LLMB_ENGINE to that where the recipe has its functions",
+        f"which is {own_release()}: set LLMB_ENGINE to that where the recipe has its functions",
     )
 
 
@@ -187,8 +187,8 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
     layouts.place_layers(job.function.name, model)
     if layouts.layers_of_chunks(model) is None:
         raise JobError(
-            f"{job.function.name} places its layers by hand, and Megatron-Bridge {package_version('megatron-bridge')} "
-            f"has no layout of it for PP={job.parallelism.pp} VP={job.parallelism.vp or 1}",
+            f"{job.function.name} places its layers by hand, and Megatron-Bridge "
+            f"{own_release()} has no layout of it for PP={job.parallelism.pp} VP={job.parallelism.vp or 1}",
             remedy="leave PP and VP unset",
         )
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from llmb_train.engine import FUNCTIONS, package_version
+from llmb_train.engine import FUNCTIONS, own_release
 from llmb_train.errors import EngineError, WrongEngine
 
 PACKAGE = "megatron.bridge.perf_recipes"
@@ -144,7 +144,7 @@ def find(name: str) -> Function:
         near = difflib.get_close_matches(name, known, n=1)
         hint = f" (the nearest is {near[0]})" if near else ""
         raise WrongEngine(
-            f"this Megatron-Bridge ({package_version('megatron-bridge')}) has no performance recipe {name}{hint}",
+            f"this Megatron-Bridge ({own_release()}) has no performance recipe {name}{hint}",
             remedy="use an image with the release that was planned for, or plan with a catalogue of this engine",
         )
     module = importlib.import_module(known[name])

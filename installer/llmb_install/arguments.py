@@ -42,9 +42,11 @@ def runs_remain(doing: str, names: Sequence[str]) -> EnvironmentLacks:
     ``doing`` begins the message: ``cannot uninstall /path``. The error is returned, not raised.
     """
     count = "a run has" if len(names) == 1 else f"{len(names)} runs have"
+    them = "it" if len(names) == 1 else "them"
     return EnvironmentLacks(
         f"{doing}: {count} not ended: {first_few(names, 5)}",
-        remedy=f"wait for them or end them with llmb-run cancel, then try again; {DESPITE_RUNS} removes anyway",
+        remedy=f"wait for {them}, or end {them} with llmb-run cancel; then run the same command again ({DESPITE_RUNS} "
+        "removes anyway)",
         code="live-runs",
     )
 
@@ -171,7 +173,10 @@ def take_secrets(argv: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         if flag in SECRET_FLAGS:
             secret = value if equals else next(words, "")
             if not secret or (secret.startswith("--") and not equals):
-                raise RequestError(f"{flag} has no value", remedy=f"better: set the variable {SECRET_FLAGS[flag]}")
+                raise RequestError(
+                    f"{flag} has no value",
+                    remedy=f"export {SECRET_FLAGS[flag]}=... instead: other users see command lines",
+                )
             if any(c.isspace() for c in secret):
                 raise RequestError(f"the value of {flag} contains a space or a line break", remedy="copy it again")
             found[SECRET_FLAGS[flag]] = secret

@@ -209,7 +209,7 @@ def test_an_acceptance_that_the_logs_do_not_support_is_refuted(site: Site, tmp_p
     packs.edit_json(folder, "campaign/verdicts.json", accept_it)
     done = site("accept", "show", folder)
     assert done.status == 1
-    texts(done.out, about=" -> ")
+    texts(done.out, about=": workload ")
     texts(done.err)
 
 

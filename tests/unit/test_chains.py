@@ -169,7 +169,7 @@ def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli, texts
         submit(resuming(failed.plan, failed.paths), RECIPE)
     (row,) = find_runs(here.install, RunFilter(states=("FAILED",)))
     record = load_record(row.folder)
-    why = "the jobs before it saved no checkpoint to continue from: no rank was started"
+    why = "the jobs before it saved no checkpoint to continue from"
     assert (record.state, record.detail) == ("FAILED", f"exit code 3; {why}")
     shown = here("show", row.run_id).out
     texts(shown, about="before its first iteration")

@@ -198,7 +198,9 @@ def test_the_catalogue_says_once_whether_a_workload_is_installed(cli: Cli) -> No
 
 def test_what_the_image_of_a_workload_lacks_is_marked(cli: Cli) -> None:
     """Functions of 0.6.2, of which nemo:26.08 has no more than 0.6.0 has."""
-    said = "* not in the workload's image: set RUN_CONF_IMAGE to one with Megatron-Bridge 0.6.2, and --engine"
+    said = (
+        "* not in the workload's image: export RUN_CONF_IMAGE=IMAGE, one with Megatron-Bridge 0.6.2, and give --engine"
+    )
     asked = ("list", "-w", "mbridge", "-s", "qwen3_235b_a22b", "--gpu-type", "gb300")
     done = cli(*asked)
     assert re.search(r"  64\*,256\* +full_iteration  ", done.out)

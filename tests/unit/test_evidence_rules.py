@@ -268,18 +268,18 @@ def grown(
     [
         (grown("hw_slowdown", 9.9), None),
         (grown("hw_slowdown", 10), "hardware slowdown, 1 % of the time"),
-        (grown("hw_thermal_slowdown", 250), "too hot (hardware), 25 % of the time"),
+        (grown("hw_thermal_slowdown", 250), "too hot, slowed by hardware, 25 % of the time"),
         (grown("sw_thermal_slowdown", 5000), None),  # it may follow the power cap
-        (grown("sw_thermal_slowdown", 5000, hot=True), "too hot (software), 100 % of the time"),
+        (grown("sw_thermal_slowdown", 5000, hot=True), "too hot, slowed by the driver, 100 % of the time"),
         (grown("sw_power_cap", 0, load=("hw_slowdown",)), "hardware slowdown"),
         (grown("sw_power_cap", 0, throttle=("hw_slowdown",)), None),  # at rest clocks change
         (grown("sw_power_cap", 0, throttle=("hw_power_brake_slowdown",)), "power brake"),
-        (grown("sw_power_cap", 0, throttle=("hw_thermal_slowdown",)), "too hot (hardware)"),
+        (grown("sw_power_cap", 0, throttle=("hw_thermal_slowdown",)), "too hot, slowed by hardware"),
         (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",)), None),
-        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",), hot=True), "too hot (software)"),
+        (grown("sw_power_cap", 0, throttle=("sw_thermal_slowdown",), hot=True), "too hot, slowed by the driver"),
         (
             grown("hw_slowdown", 100, load=("hw_slowdown", "sw_thermal_slowdown"), hot=True),
-            "hardware slowdown, 10 % of the time; too hot (software)",
+            "hardware slowdown, 10 % of the time; too hot, slowed by the driver",
         ),
         (grown("hw_slowdown", -5), None),  # a counter that began again
     ],
@@ -292,7 +292,7 @@ def test_clocks_that_were_held_down(plan: JobPlan, looks: dict[str, Any], text: 
 def test_the_power_limit_is_worth_knowing_from_one_hundredth_of_the_time(plan: JobPlan) -> None:
     assert said(plan, node("a"), node("b", **grown("sw_power_cap", 9.9))) == []
     assert said(plan, node("a", **grown("sw_power_cap", 10)), node("b", **grown("sw_power_cap", 400))) == [
-        ("power-cap", "note", "2 GPUs at their power limit, the longest for 40 % of the time")
+        ("power-cap", "note", "2 GPUs were at their power limit, for up to 40 % of the time")
     ]
 
 

@@ -224,7 +224,7 @@ REFUSED = {
     """,
     LIGHTNING: """
         -> nemotron_3_5_lightning_pretrain_8gpu_b200_bf16_config is not in Megatron-Bridge 0.6.0
-        -> nvcr.io#nvidia/nemo:26.08 & 0.6.2 has it: set LLMB_ENGINE=0.6.2, and RUN_CONF_IMAGE to an image
+        -> nvcr.io#nvidia/nemo:26.08 & 0.6.2 has it: use LLMB_ENGINE=0.6.2, and RUN_CONF_IMAGE to an image
     """,
     BLACKWELL: f"""
         LLMB_ENGINE=0.6.2 -> nvcr.io#nvidia/nemo:26.08 has Megatron-Bridge 0.6.0

@@ -383,7 +383,13 @@ RESULTS: list[tuple[list[dict[str, Any] | None], list[int]]] = [
     ([rank(7), rank(7, state="D")], [1]),
     ([rank(7), rank(7, hung="cannot be killed: state R")], [1]),
     ([rank(7), None], [1]),
-    ([{"error": "it died, or said too much", "step": 3}, {"error": "Connection closed by peer", "step": 4}], [0]),
+    (
+        [
+            {"error": "it died, or its answer cannot be read", "step": 3},
+            {"error": "Connection closed by peer", "step": 4},
+        ],
+        [0],
+    ),
     ([{"error": "ValueError: an all-reduce gave a wrong sum", "step": 4}] * 2, []),
     ([{"error": "no route to host", "step": 3}, rank(3)], []),
 ]

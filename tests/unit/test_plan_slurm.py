@@ -85,8 +85,8 @@ def test_a_time_limit_that_the_steps_do_not_fit_into_is_noted_with_one_that_woul
 
 NOTED = {
     BARE: """
-        TIME_LIMIT=00:08:00 -> the time left, 8 minutes, is too short for 50 steps of 5.74 s after 5 minutes to start
-        TIME_LIMIT=00:01:00 -> the time left, 1 minute, is too short
+        TIME_LIMIT=00:08:00 -> too short & remaining: 8 minutes & 5 minutes to start and 50 steps of 5.74 s
+        TIME_LIMIT=00:01:00 -> too short & remaining: 1 minute;
         TIME_LIMIT=00:11:00 -> !TIME_LIMIT
         TIME_LIMIT=99999 -> !TIME_LIMIT
         TIME_LIMIT=999999w -> !TIME_LIMIT

@@ -206,7 +206,7 @@ def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from(text
 def test_a_limit_is_too_short_for_what_was_measured_at_another_scale_too() -> None:
     def limited(**changes: str) -> list[str]:
         p = plan(**GB200, JOB_TOTAL_GPUS="256", TIME_LIMIT="00:08:00", **changes)
-        return [note for note in p.preflight.warnings if "is too short for 50 steps of 5.74 s" in note]
+        return [note for note in p.preflight.warnings if "to start and 50 steps of 5.74 s" in note]
 
     assert len(limited()) == 1
     assert limited(TP="4") == [], "no claim where nothing is known"

@@ -351,7 +351,7 @@ def test_every_value_has_its_line() -> None:
         ("b: 1\n? [a]\n: 1\n", ""),
         ("b: 1\n<<: {a: 1}\n", "write the keys out"),
         ("b: 1\na: " + "1" * 400 + "\n", ""),
-        ("", "name a file that says something"),
+        ("", "restore its content, or name another file"),
         ("\x00", ""),
     ],
 )

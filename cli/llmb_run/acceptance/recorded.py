@@ -72,8 +72,16 @@ def _refuse_unsafe(folder: Path) -> None:
                 )
             size += status.st_size if stat.S_ISREG(status.st_mode) else 0
             count += 1
-    if size > MOST_BYTES or count > MOST_FILES:
-        raise RecordError(f"{folder} is not an evidence pack: over {MOST_BYTES >> 30} GiB or {MOST_FILES} files")
+    problem = ""
+    if size > MOST_BYTES:
+        problem = f"it has {size / 2**30:,.1f} GiB, and a pack has at most {MOST_BYTES >> 30}"
+    elif count > MOST_FILES:
+        problem = f"it has {count:,} files and folders, and a pack has at most {MOST_FILES:,}"
+    if problem:
+        raise RecordError(
+            f"{folder} is not an evidence pack: {problem}",
+            remedy="name the folder into which the pack alone was unpacked",
+        )
 
 
 class _PackedPaths(RunPaths, frozen=True):

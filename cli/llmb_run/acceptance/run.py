@@ -125,8 +125,8 @@ def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     others = sum(item.indication for item in judged)
     if others:
         return [
-            f"{others} of {counted(len(main), 'workload')} will be compared with other software, and a wider limit:"
-            f" at best this campaign ends {headline(best)}"
+            f"{others} of {counted(len(main), 'workload')} will be compared with results of other software, within a "
+            f"wider limit: at best this campaign ends {headline(best)}"
         ]
     if evening:
         return [f"runs of one evening say nothing about other days: at best this campaign ends {headline(best)}"]

@@ -66,7 +66,8 @@ def show_campaign(folder: Path) -> Result:
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
         # A forged file may have any shape.
         raise RecordError(
-            f"the campaign in {folder} cannot be judged again: {type(error).__name__}: {error}",
+            f"the campaign in {folder} cannot be judged again: a file in it is damaged, or was made by something other "
+            f"than LLMB ({type(error).__name__}: {error})",
             remedy="get the original from its author",
         ) from error
     data = {
@@ -82,7 +83,7 @@ def show_campaign(folder: Path) -> Result:
         return Result(data, text, status=STATUS.get(found["outcome"], UNDER_WAY))
     refuted = CheckFailed(
         f"{folder} does not prove what it says: {shown.problems[0]}",
-        remedy="get the original from its author, or for its logs",
+        remedy="get the original from its author: its verdict must follow from its logs",
         code="pack-refuted",
     )
     return Result(data, text, error=refuted)
@@ -157,12 +158,12 @@ class _Shown:
             return ""
         written = read_json(file)
         said = in_todays_words(written)
-        self.problems += [f"{file.name} -> its logs: {text}" for text in disagreements(said, self.found)]
+        self.problems += [f"{file.name}: {text}" for text in disagreements(said, self.found)]
         text = self._files.campaign / "verdicts.txt"
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
             if f": {headline(written)}: " not in last:
-                self.problems.append(f"the logs do not give the end of verdicts.txt: {last[:200]}")
+                self.problems.append(f"the last line of verdicts.txt does not follow from the logs: {last[:200]}")
         if said["outcome"] != written["outcome"]:
             self.notes.append(f"it was made when an open answer was called {headline(written)}")
         return f"{headline(said)}: {said['why']}"
@@ -177,8 +178,9 @@ class _Shown:
         workloads = self.frozen.frozen(planned)
         for item in workloads:
             if item.scatter.learned:
-                known = f"{percent(item.scatter.total)}, by {item.scatter.runs} runs on record"
-                self.notes.append(f"how runs of that site differ ({known}): those runs are not in the campaign")
+                known = f"{percent(item.scatter.total)}) was learned from {counted(item.scatter.runs, 'run')}"
+                about = f"how much runs of that site differ ({known} that the campaign does not contain"
+                self.notes.append(f"{about}: it cannot be checked here")
             if why := self._other_reference(item):
                 self.problems.append(f"{item.title}: {why}")
         return workloads
@@ -238,7 +240,7 @@ class _Shown:
 
 
 def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line, ``name: said -> found``, for each thing that two outcomes of a campaign rest on, and differ in.
+    """Yields a line, ``name: said, by the logs found``, for each thing in which two outcomes of a campaign differ.
 
     Figures may differ by the share ``SAME``. ``said`` may have any shape: what a wrong shape raises is not caught here.
     """
@@ -250,7 +252,7 @@ def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator
         else:
             same = one == other
         if not same:
-            yield f"{name}: {_said(one)} -> {_said(other)}"
+            yield f"{name}: {_said(one)}, by the logs {_said(other)}"
 
 
 def _facts(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -248,7 +248,7 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
     given = [name for name, value in others.items() if value]
     if given:
         raise RequestError(
-            f"{option} starts runs exactly as they were, which {' and '.join(given)} would change",
+            f"{option} needs the runs exactly as they were, and {' and '.join(given)} would change them",
             remedy=f"leave out {option}, or {' and '.join(given)}",
         )
 

@@ -86,7 +86,7 @@ def compare_sides(
     if base is None and workload is None:
         raise RequestError("no job is given: --base RUN, or -w and its other options", complete={"WORKLOAD": ""})
     if base is not None and workload is not None:
-        raise RequestError("side A is one job", remedy="give --base RUN, or -w and its other options")
+        raise RequestError("side A is given twice: by --base and by -w", remedy="leave one of them out")
     dimensions = dimensions_of(change, "--change")
     if several := [name for name, values in dimensions.items() if len(values) > 1]:
         raise RequestError(

@@ -172,8 +172,8 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     if still:
         kind = CheckFailed if failed else NotYet
         error = kind(
-            f"{len(still)} of {len(ended)} runs did not end within {timeout}",
-            remedy="they keep running; llmb-run jobs shows them",
+            f"{f'{len(still)} of {len(ended)} runs' if len(ended) > 1 else 'the run'} did not end within {timeout}",
+            remedy=f"{'it keeps' if len(still) == 1 else 'they keep'} running: llmb-run jobs shows how far",
             code="timeout",
         )
     return Result(

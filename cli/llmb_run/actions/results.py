@@ -78,7 +78,7 @@ def results(
             remedy="choose one",
         )
     if alarm and output == "csv":
-        raise RequestError("--alarm is a line of text", remedy="without --format csv, or with --json")
+        raise RequestError("--alarm has no CSV output", remedy="leave out --format csv, or use --json")
     if runs:
         from llmb_run.results.nccl import are_nccl_tests, nccl_results  # fabrics come with it
 
@@ -206,7 +206,10 @@ def compare(first: str, second: str) -> Result:
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
     if both := sorted({*one.run_ids} & {*other.run_ids}):
-        raise RequestError(f"{', '.join(both)} is on both sides", remedy="name different runs")
+        verb = "is" if len(both) == 1 else "are"
+        raise RequestError(
+            f"{', '.join(both)} {verb} on both sides of the comparison", remedy="name different runs on the two sides"
+        )
     change = None
     if one.times and other.times:
         change = compare_times(one.times, other.times, one.runs[0].past.scatter(one.runs[0].configuration))

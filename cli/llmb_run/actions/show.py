@@ -88,7 +88,7 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         ],
         "made by": [f"llmb {made.get('llmb', '?')}{commit}, on {made.get('host', '?')}"],
         "image": [image_line(made)],
-        "ran on": measured.account.lines() or ["the nodes recorded nothing"],
+        "ran on": measured.account.lines() or ["unknown: the run's folder has no files of its nodes"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
         "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],

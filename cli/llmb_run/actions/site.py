@@ -131,7 +131,7 @@ def remove_nodes(hosts: str) -> Result:
     """
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
-        notice(f"none of {hosts} was on the list; earlier findings on them are cleared")
+        notice(f"{hosts}: not excluded; what earlier runs found of these nodes no longer counts against them")
     return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
 
 

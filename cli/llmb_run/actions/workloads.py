@@ -83,7 +83,7 @@ def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> Non
     elsewhere = [release for release in releases if release not in here]
     ways = [f"--engine {release} takes the image that has it" for release in here]
     if elsewhere:
-        ways.append(f"set RUN_CONF_IMAGE to one with Megatron-Bridge {', '.join(elsewhere)}, and --engine")
+        ways.append(f"export RUN_CONF_IMAGE=IMAGE, one with Megatron-Bridge {', '.join(elsewhere)}, and give --engine")
     notice(f"* not in the workload's image: {'; '.join(ways)}")
 
 
@@ -165,10 +165,13 @@ def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | 
     """
     rows = chain.from_iterable(listing.rows for listing in listings)
     known = [known for known, _ in rows]
-    message = f"no size holds {', '.join(words)}{f' for {gpu_type}' if gpu_type else ''}"
+    quoted = " or ".join(f"'{word}'" for word in words)
+    message = f"no model size contains {quoted}{f' for {gpu_type}' if gpu_type else ''}"
     types = {one.gpu for one in known if any(word in one.size for word in words)}
     if others := [name for name in gpus.gpu_types() if name in types]:
-        raise RequestError(message, remedy=f"for others: --gpu-type {' or '.join(others)}", field="GPU_TYPE")
+        raise RequestError(
+            message, remedy=f"there is one for other GPUs: --gpu-type {' or '.join(others)}", field="GPU_TYPE"
+        )
     if in_library(words[0]) is not None:
         remedy = remedy_for(words[0], [listing.recipe for listing in listings], gpu_type=gpu_type)
         raise RequestError(message, remedy=remedy, field="MODEL_SIZE")

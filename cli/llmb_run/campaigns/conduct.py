@@ -82,7 +82,12 @@ def attempt_of(
     if status.state == "Incomplete" and not (strict and trained):
         return SuiteAttempt(fault=status.message)
     said = status.message or record.detail or record.state
-    return SuiteAttempt(failure=f"{said}: {why.said}" if record.state != COMPLETED else said)
+    if record.state == COMPLETED or (record.detail and record.detail in said and why.trained):
+        return SuiteAttempt(failure=said)
+    # The scheduler's words for the end may be the very line that the cause rests on.
+    if record.detail and record.detail in why.said:
+        said = said.removesuffix(f" ({record.state}, {record.detail})")
+    return SuiteAttempt(failure=f"{said}: {why.said}")
 
 
 @dataclass(frozen=True)

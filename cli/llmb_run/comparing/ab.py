@@ -210,7 +210,9 @@ def ab(
     if unknown := [name for name, value in changes.items() if value is None and name not in base.settings]:
         raise RequestError(f"--unset {unknown[0]}: side A does not set it", remedy="leave it out")
     if changes.get("workload", "") is None:
-        raise RequestError("--unset workload: no recipe chooses one", remedy="--change workload=NAME")
+        raise RequestError(
+            "--unset workload: a job without a workload is none", remedy="to compare two: --change workload=NAME"
+        )
     planned = [plan_job(base, workspace), plan_job(changed(base, changes), workspace)]
     for item, side in zip(planned, "AB", strict=True):
         refuse_untimed(item.plan, f"side {side}")

@@ -27,7 +27,7 @@ from typing import IO, Any, cast
 
 from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError, RequestError
-from llmb_common.base.files import read_plain
+from llmb_common.base.files import read_plain, remedy_for
 from llmb_common.base.words import SECRET_SHAPES, is_secret_name
 from llmb_common.causes.hangs import FLIGHT, dump_as_json
 from llmb_common.runs.manifest import hash_of_packed
@@ -113,9 +113,7 @@ def write_archive(
         archive.bytes = temporary.stat().st_size
         temporary.replace(path)
     except OSError as error:
-        raise RecordError(
-            f"cannot write {path}: {error.strerror or error}", remedy="check free space and permissions there"
-        ) from error
+        raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy=remedy_for(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
     return archive

@@ -284,7 +284,8 @@ def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
         elif item.outcome in ("running", "waiting"):
             trouble = [item.unfit]
         else:
-            trouble = [f"{item.outcome}: {why or item.unfit}"]
+            reason = item.why_not_training if item.outcome == "not training" else item.unfit
+            trouble = [f"{item.outcome}: {why or reason}"]
         held = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
         marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), held)))
     beside = (

@@ -124,7 +124,8 @@ def _why(run: MeasuredRun) -> str:
     """Why a run has no result that counts, in words: of one that failed the short diagnosis; empty where it has one."""
     if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
-    return run.unfit
+    # Beside the outcome, which says that it is not training.
+    return run.why_not_training if run.outcome == "not training" else run.unfit
 
 
 def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable[Note]:

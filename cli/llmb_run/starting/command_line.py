@@ -41,7 +41,10 @@ def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, st
     result: dict[str, str] = {}
     for name, value in pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
         if name in VARIABLES_OF:
-            raise RequestError(f"{option}: {name} is not a variable", remedy=f"{option} {VARIABLES_OF[name]}={value}")
+            right = f"{VARIABLES_OF[name]}={value}"
+            # A call of Python is written otherwise than an option.
+            remedy = f"{option[:-1]}..., {right})" if option.endswith("()") else f"{option} {right}"
+            raise RequestError(f"{option}: {name} is not a variable", remedy=remedy)
         check_job_variable(name, value, option)
         refuse_twice(name, value, result, option)
         result[name] = value
@@ -63,7 +66,12 @@ def check_job_variable(name: str, value: str, where: str) -> None:
     if problem := job_variable_problem(name, value):
         raise RequestError(f"{where}: {problem}", remedy="correct it, or leave it out")
     if name in ("DRY_RUN", "PATH") or name.startswith(("LLMB_", "SLURM_")):
-        raise RequestError(f"{where}: {name} cannot be set for a job", remedy="export it before llmb-run")
+        remedy = "leave it out"
+        if name == "DRY_RUN":
+            remedy = "use --dry-run"
+        elif name.startswith("LLMB_"):
+            remedy = f"export {name}={value} in the shell that submits: jobs inherit it"
+        raise RequestError(f"{where}: {name} cannot be set for a job", remedy=remedy)
 
 
 def columns_of(values: Sequence[str]) -> dict[str, str]:

@@ -102,7 +102,9 @@ def combined(
     assert workspace.install  # without one nothing can be planned: say so once
     given = _check_names(base, workspace, {name: values for name, values in dimensions.items() if values})
     for name in sorted(set(chain.from_iterable(zipped)).intersection(given)):
-        raise RequestError(f"{name} is given, and zipped", remedy="give its values once")
+        raise RequestError(
+            f"{name} is given both by itself and together with others", remedy="leave out one of the two"
+        )
     given.pop("scale", None)
     base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
@@ -116,8 +118,12 @@ def combined(
                 day = (number - 1) * spread // repeats
                 specs.append(replace(at, repeat=number, days=day))
     if not specs:
+        low = f"--min-scale {min_scale}" if min_scale else ""
+        high = f"--max-scale {max_scale}" if max_scale else ""
+        bounds = " and ".join(filter(None, (low, high)))
         raise RequestError(
-            "the recipe has no number of GPUs within the bounds", remedy="llmb-run list shows its numbers of GPUs"
+            f"no documented number of GPUs of {base.workload} fits {bounds or '--scale all'}",
+            remedy="llmb-run list shows the documented numbers: widen the bounds, or name one with --scale",
         )
     return specs
 

@@ -203,7 +203,8 @@ def _refuse_said_twice(spec: JobSpec) -> None:
     for part, option in spec.slurm.items():
         if option_name(part) in listed:
             raise RequestError(
-                f"{option} {part} and {env} ADDITIONAL_SLURM_PARAMS set the same", remedy="leave one of them out"
+                f"{_as_given(part, option)} and {env} ADDITIONAL_SLURM_PARAMS set the same",
+                remedy="leave one of them out",
             )
     if "MEGATRON_SETTINGS" in given:
         for name in settings_in(given["MEGATRON_SETTINGS"], f"{env} MEGATRON_SETTINGS"):
@@ -223,8 +224,13 @@ def _options_by_variable(spec: JobSpec) -> dict[str, str]:
     for part, option in spec.slurm.items():
         variable = _SLURM_VARIABLES.get(option_name(part))
         if variable is not None:
-            found[variable] = f"{option} {part}"
+            found[variable] = _as_given(part, option)
     return found
+
+
+def _as_given(part: str, option: str) -> str:
+    """An option of Slurm as it was given: ``--nodelist n1`` or ``--slurm-arg nodelist=n1``."""
+    return f"{option} {part.removeprefix(option.lstrip('-') + '=')}"
 
 
 def names_for(spec: JobSpec) -> FieldNames:

@@ -104,7 +104,8 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
         said = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise RequestError(
-            f"values that change together are as many of each of several dimensions: {said or 'none is given'}",
+            f"dimensions that change together need equally many values, and at least two dimensions: "
+            f"{said or 'none is given'}",
             remedy="for example tp=1,2 pp=4,2",
         )
     rows = [dict(zip(group, values, strict=True)) for values in zip(*group.values(), strict=True)]

@@ -149,10 +149,14 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
         )
     dtypes, scales, repeats, *profile = values
     if len(repeats) != 1 or not re.fullmatch(r"[1-9][0-9]*", repeats[0]) or int(repeats[0]) > MAX_REPEATS:
-        raise ConfigError(f"{at}: repeats is {', '.join(repeats)}", remedy=f"a whole number from 1 to {MAX_REPEATS}")
+        raise ConfigError(
+            f"{at}: repeats {', '.join(repeats)!r} is not a whole number from 1 to {MAX_REPEATS}",
+            remedy="write how often each job is to run, such as 3",
+        )
     words = {"true": "true", "false": None}
     if profile and (len(profile[0]) != 1 or profile[0][0].lower() not in words):
-        raise ConfigError(f"{at}: profile is {', '.join(profile[0])}", remedy="true or false")
+        said = ", ".join(profile[0])
+        raise ConfigError(f"{at}: profile {said!r} is neither true nor false", remedy="write true or false")
     base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
         return combined(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
@@ -288,7 +292,10 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
             fits = [_fits(spec, override.when) for spec in specs]
             use = _said(override.use)
             for name in (name for name, values in use.items() if len(values) > 1):
-                raise ConfigError(f"{name}: an override has one value of each", remedy="a list belongs into the task")
+                raise ConfigError(
+                    f"{name}: an override takes one value, and this is a list",
+                    remedy="put the list into the task itself",
+                )
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
             said = {name: values[0] for name, values in use.items()}

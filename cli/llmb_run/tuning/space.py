@@ -18,7 +18,6 @@ from itertools import combinations as chosen_of
 import msgspec
 
 from llmb_common.base.errors import RequestError
-from llmb_common.base.printable import counted
 from llmb_common.planning.divisibility import divides_at_all
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.request.variables import COLUMNS
@@ -214,10 +213,11 @@ def _planned(
     arms, refused = once_each(outcomes)
     if len(arms) == 1:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
-        if not seen:
-            why = "no value differs from the base's own"
+        none = f"none of {len(seen)} combinations" if len(seen) > 1 else "the only combination"
+        cannot = "cannot" if len(seen) == 1 else "can"
+        problem = f"{none} {cannot} be run beside the base: {why}" if seen else "no value differs from the base's own"
         raise RequestError(
-            f"nothing to choose from: none of {counted(len(seen), 'combination')} can be run beside the base: {why}",
+            f"nothing to choose from: {problem}",
             remedy="give values that differ from the base's, for example --vary mbs=1,2; --dry-run shows what there is",
             code="nothing-to-tune",
         )

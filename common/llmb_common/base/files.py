@@ -169,6 +169,26 @@ def _without_waiting(name: str, flags: int) -> int:
     return descriptor
 
 
+_REMEDIES = {
+    errno.ENOENT: "check the path: ls -ld shows which part of it exists",
+    errno.EISDIR: "move the folder of that name away: a file belongs there",
+    errno.ENOTDIR: "move away the file that stands where a folder belongs: ls -ld shows it",
+    errno.EEXIST: "move away what has that name already: ls -ld shows it",
+    errno.ELOOP: "remove the symbolic link, or put the file itself in its place: ls -l shows where it leads",
+    errno.EINVAL: "put an ordinary file in its place: ls -l shows what is there now",
+    errno.EACCES: "ask its owner, whom ls -ld shows, for permission",
+    errno.EPERM: "ask its owner, whom ls -ld shows, for permission",
+    errno.EROFS: "the file system is mounted read-only: use another folder, or ask the administrator",
+    errno.ENOSPC: "free space there: df -h shows how much there is",
+    errno.EDQUOT: "free space there, or ask for a larger quota",
+}
+
+
+def remedy_for(error: OSError) -> str:
+    """What to do about a file that cannot be read or written, by the system's reason; never empty."""
+    return _REMEDIES.get(error.errno or 0, "check free space, quota and permissions there")
+
+
 def read_json(path: Path, content: bytes | None = None) -> Any:
     """The JSON in ``path``, or in ``content`` if that has been read already.
 
@@ -181,10 +201,10 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
                 content = stream.read()
         return json.loads(content.decode())
     except OSError as error:
-        raise RecordError(f"cannot read {path}: {error.strerror or error}") from error
+        raise RecordError(f"cannot read {path}: {error.strerror or error}", remedy=remedy_for(error)) from error
     except (ValueError, RecursionError) as error:
         raise RecordError(
-            f"{path} is not valid JSON: {error}", remedy="restore the file, or remove its folder"
+            f"{path} is not valid JSON: {error}", remedy="restore the file from where it came, or from a backup"
         ) from error
 
 
@@ -301,7 +321,7 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     file that is missing or unreadable passes: its reader reports it. S1 of SECURITY.md.
 
     Raises:
-        ConfigError: code ``not-trusted``; the message says what is wrong with it, the remedy whose files are trusted.
+        ConfigError: code ``not-trusted``; the message says what is wrong with it.
     """
     real = Path(os.path.realpath(path))  # of links in a circle Path.resolve makes a RuntimeError
     if not os.access(real, os.R_OK):
@@ -317,11 +337,19 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     problem = why_not_trusted(real.parent, real.name, trusted)
     if not problem or problem == NO_FILE:
         return
-    names = ", ".join(sorted(map(user_name, {0, me(), *trusted})))
+    target = real.parent if problem.startswith("the folder") else real
+    if real != path.absolute():
+        remedy = f"look where the link leads (ls -l {path}), and put the file itself in its place, or remove the link"
+    elif problem.endswith("world-writable"):
+        remedy = f"check what it says, then: chmod o-w {target}"
+    else:
+        taker = user_name(status.st_uid if status else me()).removeprefix("user ")  # without a name: the number
+        remedy = f"check what it says, then remove it, or: sudo chown {taker} {target}"
+    if path.suffix == ".sqsh":
+        remedy += "; a folder with images of somebody you trust is named with ./installer.py --image-folder"
     raise ConfigError(
         f"{path if real == path.absolute() else f'{path} ({real})'} is not read: {problem}",
-        remedy=f"only files of {names} that not everybody can write to are trusted here: check what it says, then "
-        "remove it, or correct that (chown, chmod o-w); a folder of images elsewhere is named with --image-folder",
+        remedy=remedy,
         code="not-trusted",
     )
 

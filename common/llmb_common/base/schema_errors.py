@@ -66,7 +66,9 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
     if problem.startswith("Invalid enum value"):
         choices = [str(choice) for choice in _choices_at(path, kind)]
         near = did_you_mean(value.strip(" ()'\""), choices)
-        remedy = f"use one of {', '.join(choices)}" if len(choices) > 1 else f"write {key}: {''.join(choices)}"
+        remedy = f"use one of {', '.join(choices)}"
+        if len(choices) < 2:
+            remedy = f"write {key}: {choices[0]}" if choices else "correct it"
         return path, f"{key}{value} is unknown{near}", remedy
     if found := re.match(r"Expected '(?:int|float)' ([<>]=?) (-?[0-9.e+-]+)", problem):
         bound = {">=": "at least", ">": "more than", "<=": "at most", "<": "less than"}[found[1]]
@@ -144,7 +146,8 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
     for step in _steps(path):
         for option in _options(kind):
             if isinstance(option, type) and issubclass(option, msgspec.Struct):
-                kind = typing.get_type_hints(option).get(step, Any)
+                names = dict(zip(option.__struct_encode_fields__, option.__struct_fields__, strict=True))
+                kind = typing.get_type_hints(option).get(names.get(step, step), Any)
             elif step.startswith("[") and typing.get_args(option):
                 kind = next(a for a in reversed(typing.get_args(option)) if a is not Ellipsis)
             else:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmb_common.base.errors import ConfigError, LLMBError
-from llmb_common.base.files import read_some
+from llmb_common.base.files import read_some, remedy_for
 from llmb_common.base.structs import from_plain
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     except RecursionError as problem:
         raise error(f"{where}: nested too deeply", remedy=_FLATTER) from problem
     if node is None:
-        raise error(f"{where}: the file is empty", remedy="name a file that says something")
+        raise error(f"{where}: the file is empty", remedy="restore its content, or name another file")
     lines: Lines = {}
     return _plain(node, "$", where, lines, error, frozenset()), lines
 
@@ -322,9 +322,7 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
     try:
         content = read_some(path, _MOST_BYTES + 1)
     except OSError as problem:
-        raise error(
-            f"cannot read {path}: {problem.strerror or problem}", remedy="it must be a file that you can read"
-        ) from problem
+        raise error(f"cannot read {path}: {problem.strerror or problem}", remedy=remedy_for(problem)) from problem
     if len(content) > _MOST_BYTES:
         raise error(f"{path} is larger than {_MOST_BYTES >> 20} MiB", remedy="name another file")
     try:

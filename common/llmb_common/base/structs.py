@@ -98,7 +98,10 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
     value = read_json(file)
     try:
         if value["schema"] != SCHEMA:
-            raise RecordError(f"{file} has schema {value['schema']}, this version reads {SCHEMA}")
+            raise RecordError(
+                f"{file} is of another version of LLMB: it has schema {value['schema']}, this one reads {SCHEMA}",
+                remedy="use that version, or move the file away to begin an empty one",
+            )
         found: list[T] = from_plain(value[name], list[kind])  # type: ignore[valid-type]
     except (KeyError, TypeError, msgspec.ValidationError) as error:
         raise RecordError(f"{file} is not {what}: {error}", remedy="correct or remove the file") from error

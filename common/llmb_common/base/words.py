@@ -169,6 +169,10 @@ def clock(seconds: int) -> str:
     return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
 
 
+SLURM_NAME_REMEDY = "write it as sacctmgr or sinfo shows it: letters, digits and _ . : @ + / = - only, without blanks"
+"""What to do about a text that ``is_slurm_name`` refuses."""
+
+
 def is_slurm_name(text: str) -> bool:
     """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
     # Several partitions are separated by commas. Anything a shell would interpret is not allowed.

@@ -102,7 +102,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         line = ""
         if self.cause:
             line = self.cause.line
-        elif self.suspect:
+        elif self.suspect and (self.trained or self.summary.startswith("unknown:")):
             line = self.suspect.line
         return self.summary if not line or line in self.summary else f"{self.summary}: {line}"
 

@@ -174,7 +174,7 @@ class TimedOutCollectives:
         members = {group: _members(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
         members[_DEFAULT] = tuple(range(min(world, _MOST_RANKS)))
         of_all = f" of {world}" if world else ""
-        how = f"{len(self.waiting)}{of_all} ranks waited for it"
+        how = f"{len(self.waiting)}{of_all} ranks"
         return never_came(Begun(dict(entries), members, self.names), how)
 
     @property

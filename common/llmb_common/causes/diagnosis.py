@@ -464,7 +464,10 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 
 
 def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
-    """The one line that says why the run failed, with rank and node; without a cause it begins with "unknown:"."""
+    """The one line that says why the run failed, with rank and node.
+
+    It begins with "unknown:" where neither a cause is known nor what the supervisor did about it.
+    """
     if chosen is not None:
         names_rank = chosen.rank is not None and chosen.kind != "hang"
         more = len(chosen.ranks) - 1
@@ -473,9 +476,13 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
         where += [f"to {chosen.peer}"] if chosen.peer else []
         if names_rank and more > 0:
             where += [f"and {more if more < _MOST_RANKS - 1 else 'many'} more"]
+        if chosen.kind == "hang" and " never came " in chosen.what and where:  # no second pair of brackets
+            return chosen.what.replace(" never came ", f" {' '.join(where)} never came ", 1)
         return f"{chosen.what} ({' '.join(where)})" if where else chosen.what
     # A job that hung was ended by its own supervisor: whoever was killed then is no riddle.
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):
+        if outcome.problem and not outcome.problem.startswith("hung"):
+            return outcome.problem
         return f"unknown: {outcome.problem or outcome.said or 'no output'}"
     rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
     on = f" on {suspect.node}" if suspect.node else ""

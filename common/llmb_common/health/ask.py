@@ -275,9 +275,11 @@ def keep_out(install: Path, found: Health, days: float) -> None:
         RecordError: the list cannot be read
     """
     if shared := found.shared_fault:
+        common = [item for item in found.failed[0].remarks if item.level == "fail" and item.text in shared]
+        remedy = "; ".join(filter(None, (item.remedy for item in common))) or "mend that on all nodes"
         raise CheckFailed(
-            f"all nodes fail alike: {shared}",
-            remedy="no node is at fault, and none was excluded: correct what they share",
+            f"all nodes fail alike, and none was excluded: {shared}",
+            remedy=remedy,
             code="unhealthy-nodes",
         )
     exclude_unfit(install, {verdict.node: verdict.reason for verdict in found.failed}, days)

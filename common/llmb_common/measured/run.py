@@ -240,12 +240,17 @@ class MeasuredRun:
         return None if self.unfit else self.steps.time
 
     @property
+    def why_not_training(self) -> str:
+        """What shows that the run did not train, in words; empty where nothing does."""
+        return "; ".join(self.not_training)
+
+    @property
     def unfit(self) -> str:
         """Why the run has no step time that counts, in words; empty where it has one."""
         if not self.status.measured:
             return self.status.message or self.status.state
         if self.not_training:
-            return f"not training: {'; '.join(self.not_training)}"
+            return f"not training: {self.why_not_training}"
         return "" if self.steps.time else "the window is incomplete"
 
     @cached_property

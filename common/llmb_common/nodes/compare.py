@@ -101,7 +101,8 @@ def power_capped(fleet: Fleet) -> Iterator[Found]:
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
     if long:
-        yield Found("", f"{len(long)} GPUs at their power limit, the longest for {percent(max(long), 0)} of the time")
+        held = "1 GPU was at its" if len(long) == 1 else f"{len(long)} GPUs were at their"
+        yield Found("", f"{held} power limit, for up to {percent(max(long), 0)} of the time")
 
 
 # Numbers of nodes before a job; is_far is asked with a number and the median of all

@@ -28,9 +28,9 @@ _HOT = 3.0
 
 _HARD = {
     "hw_slowdown": "hardware slowdown",
-    "hw_thermal_slowdown": "too hot (hardware)",
+    "hw_thermal_slowdown": "too hot, slowed by hardware",
     "hw_power_brake_slowdown": "power brake",
-    "sw_thermal_slowdown": "too hot (software)",
+    "sw_thermal_slowdown": "too hot, slowed by the driver",
 }
 _AT_REST = ("hw_thermal_slowdown", "hw_power_brake_slowdown", "sw_thermal_slowdown")
 """Those that mean something without load: NVML also reports hw_slowdown while clocks change."""

@@ -161,7 +161,7 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
             near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
             if near is not None:
                 apart = differences(gpu_type, near)
-                remedy += f"; the nearest is {near}" + (f", where {gpu_type} has {apart}" if apart else "")
+                remedy += (f"; {gpu_type} has {apart}" if apart else "") + f"; the nearest is {near}"
                 remedy += f": {plan_command(recipe, model.size, **_asked(given, near))}"
         else:
             small = recipe.smoke_of(model.size)

@@ -205,7 +205,7 @@ def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
     other = "" if by_site and by_site.image else f", and {say('RUN_CONF_IMAGE')} to an image with that release"
     return RequestError(
         f"{case.row.function} is not in Megatron-Bridge {own.release}{why}" + (f", which {image} has" if image else ""),
-        remedy=f"Megatron-Bridge {release} has it: set {say('LLMB_ENGINE', release)}{other}",
+        remedy=f"Megatron-Bridge {release} has it: use {say('LLMB_ENGINE', release)}{other}",
         code="not-in-image",
         field="RUN_CONF_IMAGE",
     )

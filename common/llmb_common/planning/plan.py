@@ -256,8 +256,11 @@ def _four_digits(value: float) -> float:
 
 
 def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, machine: Machine) -> str:
-    """The end of a remedy, ``, such as 96 (fits) and 192``: the nearest numbers of GPUs that FORCE takes; or empty."""
-    asked, found = request.gpus or 0, list[str]()
+    """The end of a remedy, ``, such as 96 (fits), 192 (fits)``: the nearest numbers of GPUs that FORCE takes.
+
+    Those that do not fit are named only where none does, or where they are asked for. Empty: it takes none.
+    """
+    asked, found = request.gpus or 0, dict[int, str]()
     forced = msgspec.structs.replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
     layout = _of_row(case, **{"gbs": 0, **request.columns})
@@ -271,10 +274,13 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
             memory = make_plan(recipe, cluster, msgspec.structs.replace(forced, gpus=gpus), machine).preflight.memory
         except RequestError:
             continue
-        found.append(str(gpus) if memory is None else f"{gpus} ({memory.verdict})")
+        found[gpus] = "" if memory is None else memory.verdict
         if len(found) == _NEAREST:
             break
-    return f", such as {', '.join(found)}" if found else ""
+    fitting = [gpus for gpus, verdict in found.items() if verdict in ("", "fits")]
+    chosen = [gpus for gpus in found if gpus == asked or gpus in (fitting or found)]
+    named = [f"{gpus} ({found[gpus]})" if found[gpus] else str(gpus) for gpus in chosen]
+    return f", such as {', '.join(named)}" if named else ""
 
 
 def no_install(problem: str) -> RequestError:

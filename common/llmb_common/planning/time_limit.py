@@ -62,8 +62,8 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
         needed = start + steps * step.high + (saving or 0)
         enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: the time left, {_words(left)}, is too short for {steps} steps of {likely:.3g} s after "
-            f"{_words(start)} to start, and {ended}; {enough} would be enough{slow}"
+            f"{facts}: too short, {ended}; {enough} is enough (remaining: {_words(left)}; needed: {_words(start)} to "
+            f"start and {steps} steps of {likely:.3g} s){slow}"
         ]
     if step is None and saving is not None and left < saving:
         return [f"{facts}: that leaves {_words(left)} to train{slow}"]

@@ -121,7 +121,10 @@ def _problems(recipe: Recipe) -> Problems:
         default = recipe.defaults.model_size
         yield f"the default model size {default!r} is not among the models", f"one of {', '.join(sizes)}"
     if recipe.engine in recipe.other_engines:
-        yield f"other_engines: {recipe.engine} is the engine already", "give its image as image"
+        yield (
+            f"other_engines: {recipe.engine} is the engine already",
+            "remove it there; the image of the engine itself belongs in the key 'image'",
+        )
     for engine in recipe.engines:
         if engine not in ENGINES and not is_newer(engine):
             yield f"there are no settings for the engine {engine!r}", f"one of {', '.join(ENGINES)}, or a newer one"

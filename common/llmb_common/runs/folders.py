@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import me, try_lock, user_name
+from llmb_common.base.files import me, remedy_for, try_lock, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -47,11 +47,16 @@ class OwnRun(NamedTuple):
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
         except OSError as error:
-            raise RecordError(f"cannot read {self.folder}/{name}: {error.strerror or error}") from error
+            raise RecordError(
+                f"cannot read {self.folder}/{name}: {error.strerror or error}", remedy=remedy_for(error)
+            ) from error
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                raise RecordError(f"{self.folder}/{name} is not a regular file")
+                raise RecordError(
+                    f"{self.folder}/{name} is not a regular file",
+                    remedy="put the file itself in its place: ls -l shows what is there now",
+                )
             if status.st_uid != self.owner:
                 raise not_yours(f"{self.folder}/{name}", user_name(status.st_uid))
         except RecordError:
@@ -194,7 +199,9 @@ def locked(run: OwnRun) -> Iterator[None]:
     try:
         descriptor = open_lock(run.descriptor, ".lock")
     except OSError as error:
-        raise RecordError(f"cannot write to {run.folder}: {error.strerror or error}") from error
+        raise RecordError(
+            f"cannot write to {run.folder}: {error.strerror or error}", remedy=remedy_for(error)
+        ) from error
     try:
         deadline = time.monotonic() + LOCK_SECONDS
         while not _take(descriptor, run.folder):

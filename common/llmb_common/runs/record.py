@@ -21,7 +21,7 @@ from typing import Annotated, Any, get_type_hints
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import read_plain, write_atomic
+from llmb_common.base.files import read_plain, remedy_for, write_atomic
 from llmb_common.base.processes import ProcessId
 from llmb_common.base.structs import from_json, json_text
 from llmb_common.base.words import is_experiment_name
@@ -291,11 +291,11 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
         if job_id is not None and not re.fullmatch(plan.traits.job_id, job_id):
             raise ValueError(f"job_id {job_id[:100]!r}")
     except OSError as error:
-        raise RecordError(f"cannot read {file}: {error.strerror or error}") from error
+        raise RecordError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
     except (msgspec.DecodeError, ValueError) as error:
         bad = "valid JSON" if type(error) is msgspec.DecodeError else "a run record"
         raise RecordError(
-            f"{file} is not {bad}: {error}", remedy="restore the file or remove the run's folder"
+            f"{file} is not {bad}: {error}", remedy="restore the file from a backup, or remove the run's folder"
         ) from error
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
@@ -308,7 +308,10 @@ def _check_version(file: Path, version: int) -> None:
         RecordError: it is another one
     """
     if version != SCHEMA:
-        raise RecordError(f"{file} has schema {version}, this version reads {SCHEMA}")
+        raise RecordError(
+            f"{file} was written by another version of LLMB: it has schema {version}, this one reads {SCHEMA}",
+            remedy="use that version for this run",
+        )
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:

@@ -169,15 +169,18 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     except LLMBError:
         return  # whoever submits the job will say
     avoided = {item.node for item in exclusions(Path(plan.install))} | set(expand_known(told.excluded or ""))
-    serving = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE) and name not in avoided]
+    in_service = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE)]
+    serving = [name for name in in_service if name not in avoided]
     out = [item for item in bad if item.node in serving]
     left = len(serving) - len(out)
     if not out or left >= plan.nodes:
         return
     reasons = "; ".join(f"{item.node} ({item.why})" for item in out)
+    kept_off = len(in_service) - len(serving)
+    excluded = f"; {kept_off} excluded (llmb-run exclude list, or --exclude)" if kept_off else ""
     raise EnvironmentLacks(
-        f"too few nodes are left: the job needs {plan.nodes}; {left} of {counted(len(serving), 'node')} in service can "
-        f"be used, without those that were bad in earlier runs: {reasons}",
+        f"too few nodes are left: the job needs {plan.nodes}, and {left} of {counted(len(in_service), 'node')} in "
+        f"service can be used{excluded}; {len(out)} bad in earlier runs: {reasons}",
         remedy=f"once they are repaired, llmb-run exclude remove {compress(item.node for item in out)} "
         "puts them back in use; or ask for fewer GPUs",
         code="too-few-nodes",

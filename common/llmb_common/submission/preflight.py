@@ -11,6 +11,7 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import status_of
+from llmb_common.base.printable import counted
 from llmb_common.base.words import limit_seconds
 from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
@@ -121,7 +122,7 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
     if step is None:
         raise RequestError(
             f"LOAD_CHECKPOINT_PATH={path} holds no finished checkpoint: {_complaint(path)}",
-            remedy="give the folder that holds the iter_* folders of a run that saved a checkpoint, or one of these",
+            remedy="set it to a folder that has iter_* folders of a run that saved a checkpoint, or to one of those",
         )
     folder = path if _ITERATION.fullmatch(path.name) else path / f"iter_{step:07d}"
     if not any(folder.glob("*.distcp")):
@@ -217,7 +218,8 @@ def _check_space(plan: JobPlan) -> None:
     free = shutil.disk_usage(folder).free
     if free < needed:
         raise EnvironmentLacks(
-            f"{saves} checkpoint(s) of {plan.model_size} need {needed / 2**30:,.0f} GiB, "
+            f"{counted(saves, 'checkpoint')} of {plan.model_size} {'needs' if saves == 1 else 'need'} "
+            f"{needed / 2**30:,.0f} GiB, "
             f"and {folder} has {free / 2**30:,.0f} GiB free",
             remedy="set CHECKPOINT_DIR to a larger file system, raise CHECKPOINT_INTERVAL, or free space",
             code="no-space",

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import try_lock
+from llmb_common.base.files import remedy_for, try_lock
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.submission.jobs import JobToSubmit
@@ -92,7 +92,7 @@ def open_round(
         except OSError as error:
             raise RecordError(
                 f"cannot write {file}: {error.strerror or error}",
-                remedy="check free space, quota and permissions there, then run the same command again",
+                remedy=f"{remedy_for(error)}; then run the same command again",
             ) from error
         yield now
         if now.over:

@@ -235,7 +235,7 @@ class _Child:
         try:
             return dict(json.loads(bytes(self._said).decode()), seconds=self.took)
         except ValueError:
-            return {"error": "it died, or said too much", "seconds": self.took}
+            return {"error": "it died, or its answer cannot be read", "seconds": self.took}
 
 
 def _run(function: Callable[[], Any], writing: int) -> None:

@@ -114,7 +114,7 @@ def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], 
             yield RequestError(
                 f"{at(question.field)}{question.field} does not matter here: cluster_type is "
                 f"{given.get('cluster_type')}, runtime {given.get('runtime') or 'the default'}",
-                remedy=f"leave {question.field} out, or correct the other answer",
+                remedy=f"leave {question.field} out, or correct cluster_type or runtime",
             )
     if uses_images(given) and given["gpu_type"].lower() == "cpu":
         yield RequestError(
@@ -155,15 +155,16 @@ def value_problem(question: Question, value: object, at: str = "") -> RequestErr
         return None
     if question.is_switch:
         if not isinstance(value, bool):
-            problem, remedy = f" is {value!r}", "true or false, without quotes"
+            problem = f" is {value!r}, which is neither true nor false"
+            remedy = "write true or false, without quotes"
     elif question.choices:
         if str(value).lower() not in question.choices:
             near = did_you_mean(str(value).lower(), question.choices)
             problem = f" {value!r} is unknown{near}"
-            remedy = f"one of {', '.join(question.choices)}"
+            remedy = f"use one of {', '.join(question.choices)}"
     elif question.kind.is_list:
         if not isinstance(value, str) and not _is_list_of_text(value):
-            problem = f" is {value!r}"
+            problem = f" is {value!r}, which is not a list of texts"
     elif not isinstance(value, str):
         problem = f" is {value!r}, which is not text"
         remedy = question.remedy or "put the value in quotes"
@@ -292,7 +293,7 @@ def refuse(found: Iterable[LLMBError], given: Given) -> None:
     if problems and given:
         with contextlib.suppress(RecordError, OSError):
             keep_draft(given)
-            more = "; the answers are kept: ./installer.py without any continues with them in a terminal"
+            more = "; or go on in a terminal: ./installer.py without flags offers the answers of this attempt"
     raise_all(problems, more)
 
 

@@ -195,7 +195,7 @@ def row_problems(given: Given, recipes: Mapping[str, Recipe]) -> Iterator[Reques
         known = sorted({known.gpu for known in recipes[name].configurations} - {"any"})
         yield RequestError(
             f"{name} has no configuration for {gpu_type}; it has some for {', '.join(known)}",
-            remedy=f"leave it out, or correct gpu_type, {_OVERRIDE}",
+            remedy="leave it out, or correct gpu_type",
         )
 
 

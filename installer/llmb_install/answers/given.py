@@ -95,7 +95,8 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
         elif f"{_PREFIX}{name}" in all_of_them:
             found.add(_PREFIX + name)
         else:
-            near = did_you_mean(_PREFIX + name.removeprefix(_PREFIX), all_of_them, cutoff=0.85)
+            short = {known.removeprefix(_PREFIX): known for known in all_of_them}
+            near = did_you_mean(name.removeprefix(_PREFIX), short, cutoff=0.7)
             raise RequestError(f"{at}there is no workload {name!r}{near}", remedy=remedy)
     return sorted(found)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import user_path
 from llmb_common.base.printable import size
-from llmb_common.base.words import is_slurm_name, line_problem, mount_problem
+from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name, line_problem, mount_problem
 from llmb_install.answers.given import Given, on_cpus, uses_images
 from llmb_install.working.artefact import existing, free_bytes
 
@@ -68,14 +68,14 @@ class Kind:
     is_list: bool = False
 
 
-SLURM_NAME = Kind(wrong=_not_a_slurm_name)
-MIRROR = Kind(wrong=_not_a_mirror, remedy="HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr")
+SLURM_NAME = Kind(wrong=_not_a_slurm_name, remedy=SLURM_NAME_REMEDY)
+MIRROR = Kind(wrong=_not_a_mirror, remedy="write HOST[:PORT][/FOLDER], such as registry.site:5000/nvcr")
 FOLDER = Kind(here=folder_problem, remedy="choose another folder", is_path=True)
 PROGRAM = Kind(
     here=engine_problem, remedy="give the Python of an environment with torch and Megatron-Bridge", is_path=True
 )
-WORKLOADS = Kind(remedy="all, or a list of names", is_list=True)
-RELEASES = Kind(remedy='a list of releases in quotes, such as ["0.6"]', is_list=True)
+WORKLOADS = Kind(remedy="write all, or a list of names such as [grok1, llama3.1]", is_list=True)
+RELEASES = Kind(remedy='write a list of releases in quotes, such as ["0.6"]', is_list=True)
 
 
 def unusable_path(text: str) -> str:

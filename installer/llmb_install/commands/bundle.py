@@ -213,7 +213,7 @@ def _fetch_wheels(
                     if name is None:
                         name = _best([link.name for link in sources.links(package, more=more)], requirement, fits)
                     if name is None:
-                        raise Unavailable("there is no file of it for that", OTHER_INDEX, absent=True)
+                        raise Unavailable("the package index has no such file", OTHER_INDEX, absent=True)
                     if there.get(name) not in locked:
                         step.update(f"{len(wanted) + 1}: {name}")
                         content = sources.fetch(package, name.__eq__, locked, more)

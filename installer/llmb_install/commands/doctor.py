@@ -19,8 +19,8 @@ from llmb_common.base.cluster_types import LOCAL, SLURM, Traits, traits_of
 from llmb_common.base.errors import RequestError
 from llmb_common.base.files import require_trusted
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import size
-from llmb_common.base.words import is_slurm_name
+from llmb_common.base.printable import counted, size
+from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
 from llmb_common.planning.site.machine import way_here
@@ -78,7 +78,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
     for field, value in changes.items():
         if value and not is_slurm_name(value):
             raise RequestError(
-                f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy="correct it"
+                f"--{field.replace('_', '-')} {value!r} is not a valid name in Slurm", remedy=SLURM_NAME_REMEDY
             )
     slurm = msgspec.structs.replace(config.scheduler(SLURM), **{key: value for key, value in changes.items() if value})
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
@@ -201,7 +201,7 @@ def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
         )
         yield DoctorCheck(name, "doubt", f"blocks of {min(blocks)} nodes", remedy)
     else:
-        yield DoctorCheck(name, "ok", f"{len(blocks)} blocks of {min(blocks)} nodes or more")
+        yield DoctorCheck(name, "ok", f"{counted(len(blocks), 'block')} of {min(blocks)} nodes or more")
 
 
 def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:

@@ -15,6 +15,7 @@ from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import write_output
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, size, tell
+from llmb_common.base.words import is_slurm_name
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.recipes.recipe import Recipe
 from llmb_install import arguments
@@ -366,8 +367,8 @@ def _without_found_mpi(play: Given, where: str) -> Given:
     Tells the user what becomes of it. Those without ``mpi`` are returned as they are.
     """
     mpi = play.get("mpi")
-    if not isinstance(mpi, str):
-        return play
+    if not isinstance(mpi, str) or not is_slurm_name(mpi):
+        return play  # what is wrong with it is said later
     own = _own_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
     tell(f"note: {where}: mpi is no longer a question, jobs get what they need: {becomes}")

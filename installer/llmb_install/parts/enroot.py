@@ -117,19 +117,24 @@ def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *
     return EnvironmentLacks(f"{source} was not imported: {cause}\n{tail}", remedy=remedy)
 
 
-def bad_result(source: str, problem: str, watch: Watch) -> EnvironmentLacks:
+_CHOOSE_ARCHITECTURE = "choose the right --arch, or a release of the image that has it"
+
+
+def bad_result(source: str, problem: str, watch: Watch, *, for_others: bool = False) -> EnvironmentLacks:
     """The error for an import of ``source`` that reported success and left a file that is unusable.
 
-    ``problem`` is a clause that says what is wrong with the file.
+    ``problem`` is a clause that says what is wrong with the file; ``for_others``: it is sound, for other machines.
     """
     if watch.wrong_architecture:
         return EnvironmentLacks(
             f"{source} exists, but not for the compute nodes: {problem}\n    {watch.wrong_architecture}",
-            remedy="choose the right --arch, or a release of the image that has it",
+            remedy=_CHOOSE_ARCHITECTURE,
         )
     return EnvironmentLacks(
         f"{source} was imported, but the file is unusable: {problem}",
-        remedy="check free space and the file system, then run the same command again",
+        remedy=_CHOOSE_ARCHITECTURE
+        if for_others
+        else "check free space and the file system, then run the same command again",
     )
 
 

@@ -23,7 +23,7 @@ from pathlib import Path
 from llmb_common.base.errors import EnvironmentLacks, LLMBError
 from llmb_common.base.files import write_json
 from llmb_common.base.packages import damaged_files
-from llmb_common.base.printable import first_few, size
+from llmb_common.base.printable import counted, first_few, size
 from llmb_common.base.processes import ask, uses
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
@@ -260,7 +260,7 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
         "packages": packages,
     }
     write_json(folder / RECEIPT, receipt)
-    step.update(f"{len(packages)} packages, {size(_disk_usage(folder))}")
+    step.update(f"{counted(len(packages), 'package')}, {size(_disk_usage(folder))}")
     if not environment.of_one_user and (closed := _closed_to_others(folder)):
         reporter.note(
             f"        note: only you can run this installation, because its Python is in {closed}; for colleagues, "

@@ -352,8 +352,8 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
 def cpu_torch_remedy() -> str:
     """What to do where PyTorch's CPU build cannot be had."""
     return (
-        "make the CPU build of PyTorch available (an index or find-links with it, as pip or uv are told; publicly "
-        f"{CPU_TORCH_INDEX}), then run the same command again"
+        f"let this machine reach {CPU_TORCH_INDEX}, or name an index that has the CPU build of PyTorch, as for pip or "
+        "uv (UV_INDEX, UV_FIND_LINKS); then run the same command again"
     )
 
 
@@ -409,7 +409,7 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
     _install(build)
     step.update("checking that it imports")
     what = f"its packages do not import ({', '.join(environment.smoke)})"
-    remedy = "correct what its last lines name, such as a variable of yours; else run the same command again"
+    remedy = "correct what the last lines name, such as a variable in your shell; then run the same command again"
     build.require(build.run(_smoke_argv(environment, folder)), what, remedy)
     shutil.rmtree(build.cache, ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)  # uv's, open to everybody
@@ -471,4 +471,4 @@ def smoke_problem(environment: Content, folder: Path) -> str | None:
     if answer.ok:
         return None
     lines = answer.errors.strip().splitlines()
-    return f"{environment.link} does not import: {lines[-1] if lines else '?'}"
+    return f"the packages in {environment.link} do not import: {lines[-1] if lines else 'Python says nothing'}"

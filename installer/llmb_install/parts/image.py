@@ -25,7 +25,7 @@ from llmb_common.base.printable import size
 from llmb_common.base.processes import ask
 from llmb_install.parts import enroot
 from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
-from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
+from llmb_install.parts.squashfs import BadImage, Inspector, OtherMachines, check_superblock
 from llmb_install.working import command
 from llmb_install.working.artefact import Artefact, Room, free_bytes, read_receipt
 from llmb_install.working.reporter import Reporter, Step
@@ -355,7 +355,8 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
         try:
             image.inspector.check(fresh, image.architecture)
         except BadImage as problem:
-            raise enroot.bad_result(image.asked_for, str(problem), watch) from problem
+            for_others = isinstance(problem, OtherMachines)
+            raise enroot.bad_result(image.asked_for, str(problem), watch, for_others=for_others) from problem
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())

@@ -357,7 +357,7 @@ def _persistently(read: Callable[[], bytes]) -> bytes:
     try:
         return read()
     except Unavailable as problem:
-        problem.args = (f"{problem}, {len(PAUSES) + 1} times",)
+        problem.args = (f"{problem}; tried {len(PAUSES) + 1} times",)
         raise
 
 

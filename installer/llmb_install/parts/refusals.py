@@ -89,6 +89,10 @@ def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
     return Unavailable(f"{shown} cannot be reached: {why}{by}", _REACH, down=True, later=later)
 
 
+_LONGEST_WAIT = 7 * 86400
+"""In seconds; a server that asks to wait longer has a wrong clock, and its request is not repeated to the user."""
+
+
 def broken_off(location: str, what: str, where: str = "") -> Unavailable:
     """The error that a file at ``location`` ends before its end; ``what`` it is, ``where`` it ends, put behind that."""
     remedy = f"{_AGAIN}: a proxy or a filter on the way may cut off large files"
@@ -102,7 +106,8 @@ def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bo
     """
     code = f"{status} {reason}"
     later = _seconds(retry_after)
-    wait = f", and asks to wait {later:.0f} s" if later else ""
+    # A date in another century is a broken clock, not a time to wait.
+    wait = f"; it asks to be left alone for {later:.0f} s" if 0 < later <= _LONGEST_WAIT else ""
     if status in (404, 410):
         remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
         return Unavailable(f"{shown}: {code}", remedy, absent=True)

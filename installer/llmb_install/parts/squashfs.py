@@ -25,6 +25,10 @@ class BadImage(Exception):
     """Why a file is not a usable image, as a clause: ``it ends after 3 of 20 GB``."""
 
 
+class OtherMachines(BadImage):
+    """The image is for another architecture than the compute nodes have."""
+
+
 def check_superblock(path: Path) -> int:
     """Read the squashfs superblock; returns the file system's size in bytes.
 
@@ -73,7 +77,7 @@ class Inspector:
             raise BadImage(f"its content cannot be listed ({cause[-1] if cause else 'unsquashfs failed'})")
         found = self._architecture(path, names)
         if found != architecture:
-            raise BadImage(f"its programs are for {found}, and the compute nodes are {architecture}")
+            raise OtherMachines(f"its programs are for {found}, and the compute nodes are {architecture}")
         return used
 
     def read_everything(self, path: Path) -> None:

@@ -309,10 +309,13 @@ def problem_in(found: Mapping[str, str | None], remedy: str) -> CheckFailed | No
         return None
     # An error has its own remedy: a mistake by hand, which no update takes out of a file.
     by_hand = [line for line in bad if "\n  -> " in line]
-    remedies = ["correct by hand what has a line to write"] if by_hand else []
+    remedies = ["do by hand what the lines with -> say"] if by_hand else []
     remedies += [remedy] if len(by_hand) < len(bad) else []
+    parts = f"{len(bad)} of the {len(found)} parts of the installation {'is' if len(bad) == 1 else 'are'}"
+    if len(found) == 1:
+        parts = "a part of the installation is"
     return CheckFailed(
-        "\n".join([f"{len(bad)} of {len(found)} parts of the installation are damaged or missing:", *bad]),
+        "\n".join([f"{parts} damaged or missing:", *bad]),
         remedy="; then ".join(remedies),
     )
 

@@ -213,8 +213,8 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
         return EnvironmentLacks(f"{name} runs on {process.host}, and this is another machine", remedy="cancel it there")
     if alive and not is_ours_to_end(process.pid):
         return RecordError(
-            f"process {process.pid} on the record of {name} is not yours to kill",
-            remedy="the record was changed: look at the process (ps -p), and remove the run's folder",
+            f"{name} was not ended: process {process.pid}, which its record names, belongs to another user",
+            remedy="ps -fp, with that number, shows whose it is: ask its owner to end it",
             code="not-yours",
         )
     end_processes(process, lambda: processes_of(record), END_SECONDS)

@@ -183,7 +183,11 @@ def _scancel(*arguments: str) -> SchedulerError | None:
     complaints = [line for line in answer.errors.splitlines() if line.strip() and not re.search(_ENDED, line)]
     if answer.status == 0 or (not complaints and answer.errors.strip()):
         return None
+    said = complaints[0][:300] if complaints else answer.complaint
+    denied = re.search("access|permission", said, re.IGNORECASE) is not None
     return SchedulerError(
-        f"scancel {' '.join(arguments)[:200]}: {complaints[0][:300] if complaints else answer.complaint}",
-        remedy="the job keeps running; cancel it again when the scheduler answers",
+        f"scancel {' '.join(arguments)[:200]}: {said}",
+        remedy="the job keeps running: ask its owner or an operator of Slurm to cancel it"
+        if denied
+        else "the job keeps running; cancel it again when the scheduler answers",
     )

@@ -92,9 +92,9 @@ class SlurmExecutor(SlurmScript, Executor):
             own = dict(slurm.additional).get("dependency") or ""
             if "?" in own:
                 raise RequestError(
-                    f"the job is to follow others, and dependency={own} asks for any of several: Slurm has no way to "
-                    "say both",
-                    remedy="leave out one of them",
+                    f"the job must wait for the runs before it, and dependency={own} for any one of several: Slurm "
+                    "cannot combine the two",
+                    remedy="leave out dependency=, or what makes the job follow others (--after, --chain)",
                 )
             arguments.append(f"--dependency={','.join(filter(None, [own, 'afterany:' + ':'.join(after)]))}")
         if excluded:
@@ -102,7 +102,7 @@ class SlurmExecutor(SlurmScript, Executor):
                 reasons = ", ".join(f"{name} ({excluded[name]})" for name in sorted(both))
                 raise RequestError(
                     f"the job requests excluded nodes: {reasons}",
-                    remedy=f"llmb-run exclude remove {compress(both)}, or other nodes",
+                    remedy=f"llmb-run exclude remove {compress(both)}; or name other nodes",
                 )
             arguments.append(f"--exclude={compress({*excluded, *expand(slurm.excluded or '')})}")
         return tuple(arguments)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from llmb_common.base.errors import RequestError
-from llmb_common.base.words import assigned, is_slurm_name, line_problem
+from llmb_common.base.words import SLURM_NAME_REMEDY, assigned, is_slurm_name, line_problem
 
 # Options that belong to the job script, and what to use instead.
 _OURS = {
@@ -88,11 +88,11 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
             raise RequestError(f"{where}: --{key} needs a value", remedy=f"write {key}=value")
         if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
             raise RequestError(
-                f"{where}: {part!r} contains a second option, {second[1]!r}",
+                f"{where}: {value if where == f'--{key}' else part!r} contains a second option, {second[1]!r}",
                 remedy=f"separate them: {_apart(where, f'{key}={value[: second.start()]}', value[second.start(1) :])}",
             )
         if key in ("account", "partition") and not is_slurm_name(value):
-            raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy="correct it")
+            raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy=SLURM_NAME_REMEDY)
         said = value if given else None
         if key in options and options[key] != said:
             raise RequestError(
@@ -113,8 +113,15 @@ def _abbreviated(key: str) -> list[str]:
 
 
 def _apart(where: str, *options: str) -> str:
-    """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons."""
-    return " ".join(f"--slurm-arg {text}" for text in options) if where.startswith("-") else ";".join(options)
+    """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons.
+
+    What ``where`` itself is an option for stays its own: ``--exclude n1``.
+    """
+    if not where.startswith("-"):
+        return ";".join(options)
+    own = f"{where.lstrip('-')}="
+    given = [f"{where} {text.removeprefix(own)}" if text.startswith(own) else f"--slurm-arg {text}" for text in options]
+    return " ".join(given)
 
 
 def listed_nodes(value: str) -> str:

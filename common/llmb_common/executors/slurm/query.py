@@ -205,7 +205,7 @@ def unfit_nodes(nodes: str) -> list[str]:
         SchedulerError: the scheduler does not say.
     """
     options = ["--Node", *_only(None, nodes), "--states=down,drain,fail,no_respond"]
-    rows = _sinfo("%N", *options, remedy="name the nodes with --exclude HOSTS")
+    rows = _sinfo("%N", *options, remedy="try again when sinfo answers, or name the nodes yourself: --exclude HOSTS")
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
 

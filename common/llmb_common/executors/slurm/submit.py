@@ -20,7 +20,7 @@ from shlex import quote
 import msgspec
 
 from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
-from llmb_common.base.files import shell_part, write_atomic
+from llmb_common.base.files import remedy_for, shell_part, write_atomic
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.words import clock, limit_seconds
 from llmb_common.executors.base import WAIT
@@ -114,7 +114,8 @@ def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, s
         remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
         if remedy == _OTHER_NODES and any(option.startswith(_EXCLUDE) for option in options):
             remedy += ", or fewer excluded nodes (llmb-run exclude list)"
-        raise SchedulerError(f"sbatch refused the job: {complaint or 'no message'}", remedy=remedy, code="refused")
+        said = re.sub(r"(?m)^(?:sbatch: )?(?:error: )?(?:sbatch: )?", "", complaint)
+        raise SchedulerError(f"sbatch refused the job: {said or 'no message'}", remedy=remedy, code="refused")
     return ids[-1], answer.errors.strip()[:500]
 
 
@@ -138,7 +139,7 @@ def _unknown(job_name: str, message: str) -> AnswerLost:
     )
 
 
-_OTHER_NODES = "fewer GPUs, or another partition"
+_OTHER_NODES = "ask for fewer GPUs, or choose another partition"
 
 _ADVICE = (
     (r"invalid account", "set SBATCH_ACCOUNT; sacctmgr show assoc user=$USER lists yours"),
@@ -152,8 +153,14 @@ _ADVICE = (
     (r"time limit|PartitionTimeLimit", "lower TIME_LIMIT, or choose a partition that allows it (sinfo -o '%P %l')"),
     (r"node count|more processors than|configuration is not available", _OTHER_NODES),
     (r"gres|without gpu", "set SBATCH_GPUS_PER_NODE to the GPUs of a node, or unset it on a cluster without GRES"),
-    (r"unrecognized option|invalid option", "this Slurm or its container plugin does not know that option"),
-    (r"invalid node name", "is it in --nodelist, or on the list of llmb-run exclude?"),
+    (
+        r"unrecognized option|invalid option",
+        "leave that option out: this Slurm, or its container plugin, does not know it (sbatch --help)",
+    ),
+    (
+        r"invalid node name",
+        "correct --nodelist, or remove the name with llmb-run exclude remove; sinfo -N lists the nodes",
+    ),
     (r"requested reservation", "scontrol show reservation lists them and their users"),
     (r"dependency problem", "the job to follow is no longer known; leave out --after"),
     (r"invalid qos", "set qos=... in ADDITIONAL_SLURM_PARAMS or with --slurm-arg; sacctmgr show qos lists them"),
@@ -314,7 +321,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
             shutil.rmtree(series.folder, ignore_errors=True)
         raise RecordError(
             f"cannot write {series.folder}: {error.strerror or error}",
-            remedy="check free space, quota and permissions there; then run the same command again",
+            remedy=f"{remedy_for(error)}; then run the same command again",
         ) from error
     write_atomic(series.script, text, mode=0o755)
 

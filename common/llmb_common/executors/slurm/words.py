@@ -17,7 +17,7 @@ import msgspec
 
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError
-from llmb_common.base.words import clock, is_slurm_name, limit_seconds
+from llmb_common.base.words import SLURM_NAME_REMEDY, clock, is_slurm_name, limit_seconds
 from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
 from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
@@ -249,7 +249,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
             if word is not None and not is_slurm_name(word):
-                yield key, f"{word!r} is not a valid Slurm name", "correct it"
+                yield key, f"{word!r} is not a valid Slurm name", SLURM_NAME_REMEDY
         if self.mpi is not None and not re.fullmatch(r"[a-z0-9_]+", self.mpi):
             yield "mpi", f"{self.mpi!r} is not a type of MPI", "one of those that srun --mpi=list shows"
         if not re.fullmatch(r"[A-Za-z0-9_.:+=@-]{0,64}", self.job_name_prefix):

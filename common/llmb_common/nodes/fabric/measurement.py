@@ -138,5 +138,8 @@ def measurement_from_json(content: bytes, what: str = "the measurement") -> Fabr
             f"{what} is not a fabric measurement: {error}", remedy="measure again: llmb-run health --fabric"
         ) from error
     if found.schema != SCHEMA:
-        raise RecordError(f"{what} has schema {found.schema}, this version reads {SCHEMA}")
+        raise RecordError(
+            f"{what} was made by another version of LLMB: it has schema {found.schema}, this one reads {SCHEMA}",
+            remedy="use that version, or measure again: llmb-run health --fabric",
+        )
     return found

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmb_common.base.cluster_types import names
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.files import user_path
-from llmb_common.base.words import assigned, clock, is_slurm_name, line_problem, span_seconds
+from llmb_common.base.words import SLURM_NAME_REMEDY, assigned, clock, is_slurm_name, line_problem, span_seconds
 from llmb_common.planning.request.variables import VARIABLES, FieldNames
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
@@ -63,7 +63,8 @@ class Reader:
         """
         value = self.text(name)
         if value and not is_slurm_name(value):
-            raise self._wrong(name, repr(value), f" is not a valid {VARIABLES[name].meaning}", remedy="correct it")
+            problem = f" is not a valid {VARIABLES[name].meaning}"
+            raise self._wrong(name, repr(value), problem, remedy=SLURM_NAME_REMEDY)
         return value
 
     def path(self, name: str) -> Path | None:
@@ -213,7 +214,7 @@ class Reader:
         mounts = tuple(part.strip() for part in value.split(",")) if value is not None else ()
         for mount in mounts:
             if not is_mount(mount):
-                raise RequestError(f"{name}: {mount!r} is not a mount", remedy="/source:/target[:ro], comma-separated")
+                raise RequestError(f"{name}: {mount!r} is not a mount", remedy=_MOUNTS)
         return mounts
 
     def settings(self, name: str) -> dict[str, str]:
@@ -264,6 +265,7 @@ def is_mount(text: str) -> bool:
 
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*\.[A-Za-z][A-Za-z0-9_]*")
+_MOUNTS = "write each as /source:/target, or /source:/target:ro, with commas between them"
 _EXAMPLE = "model.moe_token_dispatcher_type=flex"
 
 
@@ -308,8 +310,10 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, cod
         RequestError: ``found`` has the name already
     """
     if name in found:
-        several = f"llmb-run sweep --vary {name}={found[name]},{value} tries both"
-        raise RequestError(f"{said}: {name} is given twice", remedy=f"give it once; {several}", code=code)
+        remedy = "give it once"
+        if found[name] != value:
+            remedy += f"; llmb-run sweep --vary {name}={found[name]},{value} tries both"
+        raise RequestError(f"{said}: {name} is given twice", remedy=remedy, code=code)
 
 
 def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:

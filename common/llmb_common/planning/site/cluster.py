@@ -243,10 +243,14 @@ def _problems(config: ClusterConfig) -> Iterator[tuple[str, str, str]]:
                 yield key, f": {release!r} is not a release of Megatron-Bridge", 'write it as "0.7" or "0.7.0"'
     for key, path in paths:
         if path is not None and not path.startswith("/"):
-            yield key, f" {path!r} is not an absolute path", "jobs run in other folders"
+            yield (
+                key,
+                f" {path!r} is not an absolute path",
+                f"write the whole path, such as /opt/{path}: jobs run in other folders",
+            )
     for mount in config.mounts:
         if not is_mount(mount):
-            yield "mounts", f": {mount!r} is not a mount", "/source:/target[:ro]"
+            yield "mounts", f": {mount!r} is not a mount", "write it as /source:/target, or /source:/target:ro"
 
 
 def _texts(config: ClusterConfig) -> Iterator[tuple[str, str]]:

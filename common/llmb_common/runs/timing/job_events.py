@@ -189,7 +189,7 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
         if event["event"] == "unfit":
             return f"{event.get('nodes') or 'all nodes together'} failed the check before training: no rank was started"
         if event["event"] == "no-checkpoint":
-            return "the jobs before it saved no checkpoint to continue from: no rank was started"
+            return "the jobs before it saved no checkpoint to continue from"
         if event["event"] == "teardown":
             return f"did not exit after its last iteration {last} and was ended; counts as success"
         if event["event"] == "disk-full":
