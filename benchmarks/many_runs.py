@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from llmb_common.nodes.summary import NodeSummary
-from llmb_common.runs.account import KEY, as_plain
+from llmb_common.runs.account import KEY, as_json_values
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission.job_files import job_document
@@ -51,7 +51,9 @@ def make_runs(install: Path, count: int, state: str = "COMPLETED", scales: Seque
         variables |= {"MODEL_SIZE": "70b", "JOB_TOTAL_GPUS": str(gpus)}
         plan = plan_from_variables(ROOT / "llama3.1", variables)[1]
         paths = RunPaths(experiments_folder(plan.workload_folder), plan.experiment_name, "STAMP", "RUNID")
-        nodes = as_plain(NodeSummary(nodes=plan.nodes, hosts=("gpu1",), gpus="4 x NVIDIA GB200", driver="580.95.05"))
+        nodes = as_json_values(
+            NodeSummary(nodes=plan.nodes, hosts=("gpu1",), gpus="4 x NVIDIA GB200", driver="580.95.05")
+        )
         record = RunRecord(paths, plan, job_id="JOBID", manifest={"job": {"software": {"torch": "2.9.0"}, KEY: nodes}})
         text = json.dumps(record.with_state("SUBMITTED").with_state(state).as_dict())
         job = json.dumps(job_document(plan, paths))

@@ -21,8 +21,8 @@ try:
     main = __import__(module, fromlist=["main"]).main
     status = main()
 except Exception as error:
-    from llmb_common.base.packages import lost
-    why = lost(error)
+    from llmb_common.base.packages import lost_package_file
+    why = lost_package_file(error)
     if why is None and main is None:
         why = "%s: %s" % (type(error).__name__, error)
     if why is None:

@@ -62,18 +62,22 @@ def published() -> Iterator[str]:
             variants = sorted({variant for variant, _ in results})
             named = f" {', '.join(f'`{name}`' for name in variants)}" if len(recipe.listed_variants) > 1 else ""
             where = f"[{title}]({page})" if page.startswith("https://") else f"{title}: `{page}`"
-            said = f"{release}, {date}" if release else date
+            release_text = f"{release}, {date}" if release else date
             if recipe.results_file is not None:
-                said += f"; looked up {json.loads(Path(recipe.results_file).read_text(encoding='utf-8'))['looked_up']}"
-            rows.append((f"{recipe.name}{named}", said, where, _measured([document for _, document in results])))
+                release_text += (
+                    f"; looked up {json.loads(Path(recipe.results_file).read_text(encoding='utf-8'))['looked_up']}"
+                )
+            rows.append(
+                (f"{recipe.name}{named}", release_text, where, _measured([document for _, document in results]))
+            )
     return lines(("results", "release", "page", "measured with"), rows, words=4)
 
 
 def _measured(documents: list[Document]) -> str:
     """``NeMo 2, nemo:25.02.01`` of one container, or the first and the last of several."""
     found = sorted({document.container or "" for document in documents}, key=release_order)
-    said = f"`nemo:{found[0]}`" if len(found) == 1 else f"`nemo:{found[0]}` to `nemo:{found[-1]}`"
-    return f"{documents[0].framework}, {said}"
+    container_text = f"`nemo:{found[0]}`" if len(found) == 1 else f"`nemo:{found[0]}` to `nemo:{found[-1]}`"
+    return f"{documents[0].framework}, {container_text}"
 
 
 def _recipes() -> list[Recipe]:

@@ -86,8 +86,8 @@ def text(checkout: Path, looked_up: str) -> str:
     for gpu_type, listed in document["workloads"].items():
         workloads[gpu_type] = {}
         for item in listed:
-            for name, said in item.items():
-                dtypes = [_precision(checkout, name, gpu_type, dtype) for dtype in said["dtypes"]]
+            for name, precisions in item.items():
+                dtypes = [_precision(checkout, name, gpu_type, dtype) for dtype in precisions["dtypes"]]
                 workloads[gpu_type][name] = dtypes
     facts: dict[str, Any] = {
         "looked_up": looked_up,

@@ -267,7 +267,7 @@ def one_slow(
         yield Simulated(hosts, scatter, {host: loss}), {host}
 
 
-def _some(hosts: Sequence[str], share: float, loss: float) -> dict[str, float]:
+def _sample(hosts: Sequence[str], share: float, loss: float) -> dict[str, float]:
     """The first nodes, as a batch stands in racks next to each other."""
     return dict.fromkeys(hosts[: round(share * len(hosts))], loss)
 
@@ -312,16 +312,16 @@ def case(name: str, source: random.Random) -> tuple[Simulated, set[str]]:
         first = next((set(nodes) for nodes in first_groups(few) if link.issubset(nodes)), set(link))
         return Simulated(few, REAL, links=(link,)), first
     if name == "half of 64 nodes 2 % slower":
-        return Simulated(few, REAL, _some(few, 0.5, 0.02)), set()
+        return Simulated(few, REAL, _sample(few, 0.5, 0.02)), set()
     if name == "a third of 64 nodes 5 % slower":
-        return Simulated(few, REAL, _some(few, 1 / 3, 0.05)), set()
+        return Simulated(few, REAL, _sample(few, 1 / 3, 0.05)), set()
     if name == "70 % of 64 nodes 4 % slower":
-        return Simulated(few, REAL, _some(few, 0.7, 0.04)), set()
+        return Simulated(few, REAL, _sample(few, 0.7, 0.04)), set()
     if name == "half of 64 nodes 2 % slower, anywhere":
         return Simulated(few, REAL, dict.fromkeys(source.sample(few, 32), 0.02)), set()
     if name == "half of 12 nodes 2 % slower":
         hosts = hosts_of(12)
-        return Simulated(hosts, REAL, _some(hosts, 0.5, 0.02)), set()
+        return Simulated(hosts, REAL, _sample(hosts, 0.5, 0.02)), set()
     if name == "three kinds of nodes: 0, 7 and 15 % slower":
         slow = dict.fromkeys(few[24:44], 0.07) | dict.fromkeys(few[44:], 0.15)
         return Simulated(few, REAL, slow), set()

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from llmb_common.base.cluster_types import ways
+from llmb_common.base.cluster_types import all_traits
 from llmb_common.base.outcome import SCHEMA
 from llmb_common.causes.answer import Diagnosis
 from llmb_common.planning.job_plan import JobPlan
@@ -75,7 +75,7 @@ def _key(command: str) -> str:
 
 
 def _structs() -> dict[str, Any]:
-    parts = [way.settings_type.part for way in ways().values()]
+    parts = [way.settings_type.part for way in all_traits().values()]
     parts = [part for part in parts if part.__struct_fields__]
     _, definitions = msgspec.json.schema_components(
         [*_STRUCTS.values(), *parts], schema_hook=lambda _: {"type": "string"}, ref_template="#/definitions/{name}"
@@ -112,11 +112,11 @@ def _data(keys: dict[str, str]) -> dict[str, Any]:
 
 def _object(keys: dict[str, str], more: dict[str, Any] | None = None) -> dict[str, Any]:
     properties, required = {}, []
-    for key, told in keys.items():
+    for key, field_schema in keys.items():
         name = key.removesuffix("?")
         if "[]." in name:
             continue
-        kind, _, means = told.partition(": ")
+        kind, _, means = field_schema.partition(": ")
         listed = name.endswith("[]")
         name = name.removesuffix("[]")
         schema = _items(kind, f"{name}[].", keys) if listed else _type(kind)
@@ -133,8 +133,10 @@ def _object(keys: dict[str, str], more: dict[str, Any] | None = None) -> dict[st
 
 def _items(kind: str, prefix: str, keys: dict[str, str]) -> dict[str, Any]:
     """A list of objects with the keys below ``prefix``, and those that its ``kind`` has anyway."""
-    own = {key.removeprefix(prefix): told for key, told in keys.items() if key.startswith(prefix)}
-    more = {"object": {}, "run": _run(), "result": {**_of(RUN), **_run()}, "group": _of(GROUP)}[kind.removesuffix("?")]
+    own = {key.removeprefix(prefix): schema for key, schema in keys.items() if key.startswith(prefix)}
+    more = {"object": {}, "run": _run(), "result": {**_schema_of(RUN), **_run()}, "group": _schema_of(GROUP)}[
+        kind.removesuffix("?")
+    ]
     return {"type": "array", "items": _object(own, more)}
 
 
@@ -143,7 +145,7 @@ def _run() -> dict[str, Any]:
     return {key: {**properties[key], "description": means} for key, means in RUN_KEYS.items()}
 
 
-def _of(columns: Iterable[Column[Any]]) -> dict[str, Any]:
+def _schema_of(columns: Iterable[Column[Any]]) -> dict[str, Any]:
     """A column that people see as a number is one; of others the meaning says it."""
     kinds = {"": {}, "d": {"type": ["integer", "null"]}}
     number = {"type": ["number", "null"]}
@@ -156,11 +158,11 @@ def _of(columns: Iterable[Column[Any]]) -> dict[str, Any]:
 
 def _type(text: str) -> dict[str, Any]:
     """``[string]|null`` as a schema."""
-    found = [_one(word) for word in text.split("|")]
+    found = [_single(word) for word in text.split("|")]
     return found[0] if len(found) == 1 and "$ref" not in found[0] else {"anyOf": found}
 
 
-def _one(word: str) -> dict[str, Any]:
+def _single(word: str) -> dict[str, Any]:
     if word.startswith("["):
-        return {"type": "array", "items": _one(word[1:-1])}
+        return {"type": "array", "items": _single(word[1:-1])}
     return _reference(_STRUCTS[word].__name__) if word in _STRUCTS else {"type": word}

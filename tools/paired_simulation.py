@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from llmb_common.results.paired import RESOLUTION, Answer, Block, Comparison, compare_blocks, looks, order
+from llmb_common.results.paired import RESOLUTION, Answer, Block, Comparison, compare_blocks, look_schedule, order
 from llmb_run.comparing.strategy import Rule
 from tools.markdown import lines, print_tables
 from tools.verdict_simulation import Noise, simulate
@@ -78,7 +78,7 @@ def _lag(source: random.Random, sides: str) -> Iterator[float]:
     return itertools.accumulate((source.gauss(0, 0.01) for _ in sides), lambda before, new: 0.9 * before + new)
 
 
-def _some(share: float, slower: float) -> Disturbance:
+def _sample(share: float, slower: float) -> Disturbance:
     return lambda source, sides: (slower * (source.random() < share) for _ in sides)
 
 
@@ -103,8 +103,8 @@ DISTURBED = (
     Cluster("the same with a period of 6, each run 0.5 % slower", _quiet(0.3), _sine(6, 0.005)),
     Cluster("jumps of 5 %, one in 7 runs", _quiet(0.3), _jumps),
     Cluster("correlation of 0.9 from run to run", _quiet(0.3), _lag),
-    Cluster("a tenth of the runs 30 % slower", _quiet(0.3), _some(0.1, 0.3)),
-    Cluster("runs not pinned, a third of the nodes 5 % slower", _quiet(0.3), _some(1 / 3, 0.05)),
+    Cluster("a tenth of the runs 30 % slower", _quiet(0.3), _sample(0.1, 0.3)),
+    Cluster("runs not pinned, a third of the nodes 5 % slower", _quiet(0.3), _sample(1 / 3, 0.05)),
     Cluster("heavy tails (t of 2 degrees, 0.5 %)", _quiet(0.1), _heavy),
     Cluster("A scatters by 0.5 %, B by 2 %", _quiet(0.5), _restless),
 )
@@ -116,15 +116,16 @@ def runs(cluster: Cluster, gain: float, source: random.Random) -> list[Block]:
     seed = f"{source.random()}"
     orders = [order(number, seed) for number in range(1, MOST + 1)]
     sides = "".join(orders)
-    apart = zip(sides, cluster.disturbed(source, sides), strict=False)
+    disturbed_pairs = zip(sides, cluster.disturbed(source, sides), strict=False)
     blocks = []
     for letters in orders:
         node = source.gauss(0, NODES)
         levels = [
-            math.exp(node + by) * (1 - gain if side == "B" else 1) for side, by in itertools.islice(apart, len(letters))
+            math.exp(node + by) * (1 - gain if side == "B" else 1)
+            for side, by in itertools.islice(disturbed_pairs, len(letters))
         ]
         blocks.append(
-            Block(letters, tuple(simulate(cluster.noise, source, level, "0", whole=True) for level in levels))
+            Block(letters, tuple(simulate(cluster.noise, source, level, "0", whole_run=True) for level in levels))
         )
     return blocks
 
@@ -133,12 +134,12 @@ def compare(cluster: Cluster, gain: float, source: random.Random) -> tuple[Answe
     """One comparison to its end."""
     blocks = runs(cluster, gain, source)
     last = None
-    for size in looks(MOST):
+    for size in look_schedule(MOST):
         found = compare_blocks(blocks[:size])
         if found is None:
             continue
         last = found
-        if USUAL.met(last):
+        if USUAL.is_met(last):
             break
     assert last is not None
     return last.answer(RESOLUTION), last

@@ -286,19 +286,19 @@ def _own_defaults(recipe: Recipe) -> dict[str, str]:
         "gpu_type": f"`{d.gpu_type}`" if d.gpu_type else "required on Slurm",
         "model_size": f"`{d.model_size}`",
         "dtype": f"`{d.dtype}`",
-        "fp8_recipe": _each(recipe, lambda v: f"`{v.fp8_recipe}`"),
-        "max_steps": _each(recipe, lambda v: str(v.max_steps)),
+        "fp8_recipe": _each_row(recipe, lambda v: f"`{v.fp8_recipe}`"),
+        "max_steps": _each_row(recipe, lambda v: str(v.max_steps)),
         "time_limit": recipe.variants[0].time_limit,
         "image": f"`{recipe.image}`",
         "engine": f"`{recipe.engine}` (of {', '.join((*recipe.engines, *recipe.releases))})",
-        "profile_start": _each(recipe, lambda v: str(v.profiling.start)),
-        "profile_stop": _each(recipe, lambda v: str(v.profiling.stop)),
-        "profile_ranks": _each(recipe, lambda v: v.profiling.ranks),
+        "profile_start": _each_row(recipe, lambda v: str(v.profiling.start)),
+        "profile_stop": _each_row(recipe, lambda v: str(v.profiling.stop)),
+        "profile_ranks": _each_row(recipe, lambda v: v.profiling.ranks),
         "workload_folder": f"`$LLMB_INSTALL/workloads/{recipe.workload}`",
     }
 
 
-def _each(recipe: Recipe, value: Callable[[Variant], str]) -> str:
+def _each_row(recipe: Recipe, value: Callable[[Variant], str]) -> str:
     values = {variant.name: value(variant) for variant in recipe.variants}
     if len(set(values.values())) == 1:
         return value(recipe.variants[0])

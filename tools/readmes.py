@@ -53,10 +53,10 @@ def filled(folder: Path) -> str:
 def fill_readme(text: str, recipe: Recipe, where: str) -> str:
     """``text`` with the tables and figures of ``recipe``. Raises RecipeError as ``fill``."""
     tables = readme_tables.TABLES | readme_functions.TABLES
-    return fill(text, where, _of(recipe, tables), _of(recipe, FIGURES))
+    return fill(text, where, _rows_of(recipe, tables), _rows_of(recipe, FIGURES))
 
 
-def _of(recipe: Recipe, makers: Mapping[str, Callable[..., Iterable[str]]]) -> Makers:
+def _rows_of(recipe: Recipe, makers: Mapping[str, Callable[..., Iterable[str]]]) -> Makers:
     return {name: partial(maker, recipe) for name, maker in makers.items()}
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import click
 import msgspec
 
-from llmb_common.base.cluster_types import ways
+from llmb_common.base.cluster_types import all_traits
 from llmb_common.base.errors import EXIT_STATUS, RecipeError
 from llmb_common.base.run_states import OWN_STATES, STATES
 from llmb_common.base.strict_yaml import read_text
-from llmb_common.causes.table import numbers, signatures
+from llmb_common.causes.table import driver_tables, signatures
 from llmb_common.planning.deviations import TABLE
 from llmb_common.planning.request.variables import COLUMNS, PATIENCE, VARIABLES
 from llmb_common.planning.site.cluster import ClusterConfig, Engine, HealthSettings, SiteRelease
@@ -115,19 +115,19 @@ def _settings() -> Iterator[str]:
     yield from ("| key | default | meaning |", "|---|---|---|")
     parts = (
         ("", ClusterConfig),
-        *((f"{way.name}.", way.settings_type) for way in ways().values()),
+        *((f"{way.name}.", way.settings_type) for way in all_traits().values()),
         ("engine.", Engine),
         ("releases.NUMBER.", SiteRelease),
         ("health.", HealthSettings),
     )
     for prefix, struct in parts:
-        told = docstrings(struct)
+        field_docs = docstrings(struct)
         for field in msgspec.structs.fields(struct):
             default = field.default if isinstance(field.default, (str, int, float)) and field.default != "" else None
             if isinstance(default, bool):
                 default = str(default).lower()
             shown = "" if default is None else f"`{default}`"
-            yield f"| `{prefix}{field.name}` | {shown} | {told[field.name]} |"
+            yield f"| `{prefix}{field.name}` | {shown} | {field_docs[field.name]} |"
 
 
 def docstrings(struct: type) -> dict[str, str]:
@@ -189,7 +189,7 @@ def _text(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str
 
 
 def _xids() -> Iterator[str]:
-    rows = ((xid.xid, xid.meaning, xid.role, xid.remedy, xid.nvidia) for xid in numbers().xids)
+    rows = ((xid.xid, xid.meaning, xid.role, xid.remedy, xid.nvidia) for xid in driver_tables().xids)
     return _text(("Xid", "meaning", "role", "what to do", "NVIDIA's resolution"), rows)
 
 

@@ -26,7 +26,7 @@ from llmb_common.runs.timing.records import Iteration
 from llmb_common.runs.timing.window import Window
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run
-from llmb_run.tuning.answer import crashed
+from llmb_run.tuning.answer import crashed_candidates
 from llmb_run.tuning.halving import CRASHED
 from llmb_run.tuning.strategy import Tuning
 from tools.markdown import lines, print_tables
@@ -168,19 +168,19 @@ class Site:
 
     def run(self, due: Due) -> Run:
         """What comes of a run that is due."""
-        at, whole = due.arm - 1, due.plan is None
-        steps = FULL if whole else SHORT
+        at, is_full_run = due.arm - 1, due.plan is None
+        steps = FULL if is_full_run else SHORT
         seconds = self.scale * math.exp(self.space.logs[at] + self._off())
         began, self.hours = self.hours, self.hours + (START + steps * seconds) / 3600
         if not self.space.holds[at]:
             self.hours = began + START / 3600
             return _run(due, "OUT_OF_MEMORY", began, self.hours, SuiteAttempt(failure="out of memory"))
-        certain = at == self.best and self.noise.best == ("whole" if whole else "trials")
+        certain = at == self.best and self.noise.best == ("whole" if is_full_run else "trials")
         if certain or self.source.random() < self.noise.crash:
             self.hours = began + (START + self.source.uniform(0, steps) * seconds) / 3600
             return _run(due, "FAILED", began, self.hours, SuiteAttempt(failure="it crashed"))
         time = StepTime(seconds, 0.001 * seconds, count=10, mean=seconds, steps=steps)
-        return _run(due, "COMPLETED", began, self.hours, SuiteAttempt(time), _timing(seconds) if whole else None)
+        return _run(due, "COMPLETED", began, self.hours, SuiteAttempt(time), _timing(seconds) if is_full_run else None)
 
     def _off(self) -> float:
         noise, source = self.noise, self.source
@@ -220,14 +220,14 @@ def tune(space: Space, noise: Noise, source: random.Random, best: int = 0, budge
     state = tuning.state(runs)
     proved = state.proof is not None and state.proof.answer == "faster"
     every = list(itertools.chain.from_iterable(runs.values()))
-    whole = sum(run.hours for run in every if run.number > len(space.logs))
+    full_run_hours = sum(run.hours for run in every if run.number > len(space.logs))
     return Found(
         space.logs[state.search.leader if proved else 0],
         state.spent / site.unit,
-        whole / site.unit,
+        full_run_hours / site.unit,
         len(every),
         state.search.out.get(best) in CRASHED,
-        any(row["title"] == str(best) for row in crashed(tuning, runs, state)),
+        any(row["title"] == str(best) for row in crashed_candidates(tuning, runs, state)),
     )
 
 

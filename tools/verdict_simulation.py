@@ -18,7 +18,7 @@ from typing import TypeAlias
 from llmb_common.results.comparison import compare_times
 from llmb_common.results.decision import LOOKS, Answer, Decision, decide
 from llmb_common.results.scatter import STATED, PastRun, PastRuns, Scatter
-from llmb_common.results.sequential import REQUIRED, SuiteAttempt, follow, tolerance_of
+from llmb_common.results.sequential import REQUIRED, SuiteAttempt, next_decision, tolerance_of
 from llmb_common.results.steps import StepTime, estimate
 from tools.markdown import Table, lines, print_tables
 
@@ -131,13 +131,14 @@ def simulate(
     level: float = 1.0,
     day: str = "",
     *,
-    whole: bool = False,
+    whole_run: bool = False,
     slow: bool | None = None,
     stalling: bool = True,
 ) -> StepTime:
     """One run whose steady steps take ``level`` s, measured as a real one is.
 
-    ``whole``: by all steps after warm-up; ``slow``: whether it is of the slower kind, None: by chance; ``stalling``:
+    ``whole_run``: by all steps after warm-up; ``slow``: whether it is of the slower kind, None: by chance;
+    ``stalling``:
     whether it is a day with stalls.
     """
     level *= 1 + noise.run * _deviate(noise, source)
@@ -154,7 +155,7 @@ def simulate(
         stalls = (index + 1) % noise.every == 0 if noise.every else source.random() < noise.stalls
         seconds = max(seconds, 0.01) * (noise.times if stalls and stalling else 1)
         steps.append(seconds * (_START if index < cold else 1))
-    window = slice(_WARM_UP, _WINDOW.stop) if whole else _WINDOW
+    window = slice(_WARM_UP, _WINDOW.stop) if whole_run else _WINDOW
     return replace(estimate(steps[window], steps[_WARM_UP:]), day=day)
 
 
@@ -190,8 +191,8 @@ def site(noise: Noise, source: random.Random, configurations: int = _HISTORY) ->
     """What the record of a site with such noise says of it; configurations differ in their scatter."""
     found = []
     for at in range(configurations):
-        apart = source.lognormvariate(0, 0.25)
-        own = replace(noise, run=noise.run * apart, day=noise.day * apart)
+        day_deviation = source.lognormvariate(0, 0.25)
+        own = replace(noise, run=noise.run * day_deviation, day=noise.day * day_deviation)
         found += [PastRun(f"{at}", f"{at} {n}", run) for n, run in enumerate(repeats(own, source, 4, 2))]
     return PastRuns(found).scatter("another")
 
@@ -323,7 +324,7 @@ def campaign(
 
     taken = repeats
     while True:
-        found = follow([SuiteAttempt(time) for time in runs[:taken]], repeats, reruns, judge)
+        found = next_decision([SuiteAttempt(time) for time in runs[:taken]], repeats, reruns, judge)
         if found.answer is not None:
             return found.answer, found.attempts
         taken = found.attempts

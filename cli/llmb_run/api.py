@@ -19,7 +19,7 @@ from llmb_common.submission import observe
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.single import submit as submit_job
 from llmb_run.results.run_columns import as_dicts
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from llmb_run.selecting import one_folder
 from llmb_run.starting.command_line import environment_of
 from llmb_run.starting.requests import JobSpec, plan_job
@@ -38,8 +38,8 @@ def plan(workload: str, *, install: str | os.PathLike[str] | None = None, **vari
     Raises:
         LLMBError: it cannot be planned: what is wrong, and what to do
     """
-    said = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
-    return plan_job(JobSpec(settings={"workload": workload, **said}), _workspace(install)).plan
+    environment = environment_of([f"{name}={value}" for name, value in variables.items()], "plan()")
+    return plan_job(JobSpec(settings={"workload": workload, **environment}), _workspace(install)).plan
 
 
 def submit(planned: JobPlan) -> str:
@@ -79,7 +79,7 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
     Raises:
         LLMBError: there is no such run
     """
-    return as_dicts(selected(_workspace(install), runs, {}))
+    return as_dicts(selected_runs(_workspace(install), runs, {}))
 
 
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:

@@ -216,7 +216,7 @@ class Command(click.Command):
         """Carry out the command and print its result; returns the exit status."""
         result: Result = super().invoke(ctx)
         name = ctx.command_path.partition(" ")[2]
-        return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=notices.said)
+        return print_result(name, result, as_json=ctx.meta.get(_JSON, False), notices=notices.recorded_notices)
 
 
 class VerbCommand(Command):

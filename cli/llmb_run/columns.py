@@ -74,10 +74,10 @@ class Column(Generic[Row]):
         return self.text(row) if self.text else formatted(self.value(row), self.spec)
 
 
-def at(path: str, then: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
-    """A function of a row that returns its attribute at a dotted path, or what ``then`` makes of that.
+def attribute_at(path: str, convert: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """A function of a row that returns its attribute at a dotted path, or what ``convert`` makes of that.
 
-    The function returns None where an attribute on the way is None, and does not call ``then`` for None. It raises
+    The function returns None where an attribute on the way is None, and does not call ``convert`` for None. It raises
     AttributeError where an attribute is missing.
     """
     names = path.split(".")
@@ -87,12 +87,12 @@ def at(path: str, then: Callable[[Any], Any] | None = None) -> Callable[[Any], A
             if item is None:
                 return None
             item = getattr(item, name)
-        return item if then is None or item is None else then(item)
+        return item if convert is None or item is None else convert(item)
 
     return value
 
 
-def less_one(ratio: float) -> float:
+def minus_one(ratio: float) -> float:
     """A ratio as a difference: 1.02 is 0.02."""
     return ratio - 1
 
@@ -242,7 +242,7 @@ def _csv_cell(value: Any) -> Any:
     return csv_cell("; ".join(value) if isinstance(value, list) else value)
 
 
-def described(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
+def column_descriptions(columns: Iterable[Column[Any]]) -> list[dict[str, str]]:
     """Each column of the HTML page for its scripts: its ``key``, heading ``head``, ``unit`` and format ``spec``."""
     return [
         {"key": column.key, "head": column.head, "unit": column.unit, "spec": column.spec}
@@ -270,8 +270,8 @@ class View(Generic[Row]):
         """
         if not self.rows:
             return f"{self.empty}\n"
-        said = "".join(f"{line}\n" for line in self.conclusions)
-        return f"{said}\n" * bool(said) + table(self.columns, self.rows)
+        conclusions = "".join(f"{line}\n" for line in self.conclusions)
+        return f"{conclusions}\n" * bool(conclusions) + table(self.columns, self.rows)
 
     def csv(self) -> str:
         """The rows as CSV text, with a line of column names; only that line where there are no rows."""

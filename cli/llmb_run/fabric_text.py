@@ -26,7 +26,7 @@ def fabric_text(fabric: Fabric) -> str:
     lines += [f"{item.level}: {item.said}" for item in of_all if item.said not in verdict.answer]
     lines += [verdict.coarseness] if verdict.coarseness else []
     measured = table(list(MEASURED), measured_rows(fabric), list(MEASURED[2:]))
-    parts = ["".join(f"{line}\n" for line in lines), measured, _sizes(fabric.measurement)]
+    parts = ["".join(f"{line}\n" for line in lines), measured, _sizes_table(fabric.measurement)]
     remedies = dict.fromkeys(item.remedy for item in verdict.findings if item.remedy)
     parts.append("".join(f"to do: {text}\n" for text in remedies))
     parts.append("".join(f"{line}\n" for line in fabric.account))
@@ -35,20 +35,20 @@ def fabric_text(fabric: Fabric) -> str:
 
 def measured_rows(fabric: Fabric) -> list[list[str]]:
     """The table of a fabric measurement: a row for each kind of measurement, texts under the heads ``MEASURED``."""
-    return [_row(item, fabric.measurement) for item in fabric.verdict.measures]
+    return [_measure_row(item, fabric.measurement) for item in fabric.verdict.measures]
 
 
-def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
+def _measure_row(item: Measure, measured: FabricMeasurement) -> list[str]:
     """The row of a measure in the table of a fabric measurement: a text for each of ``MEASURED``; empty: not known."""
     scatter = f"{100 * item.deviation / item.median:.2f} %" if item.deviation is not None else ""
     slow = f"{item.limit:.4g}" if item.limit is not None else ""
     algorithm = ""
     if item.name in ("within", "groups", "whole"):
         nodes = 1 if item.name == "within" else item.nodes
-        algorithm = f"{item.median / bus_factor('all_reduce', nodes * _ranks(measured)):.4g} GB/s"
+        algorithm = f"{item.median / bus_factor('all_reduce', nodes * _ranks_per_node(measured)):.4g} GB/s"
     return [
         item.word if item.name in ("matrix", "copy", "to_gpu", "from_gpu") else f"{item.word}, bus bandwidth",
-        _of(item),
+        _count_text(item),
         f"{item.median:.4g} {item.unit}",
         f"{item.lowest:.4g}",
         scatter,
@@ -57,7 +57,7 @@ def _row(item: Measure, measured: FabricMeasurement) -> list[str]:
     ]
 
 
-def _of(item: Measure) -> str:
+def _count_text(item: Measure) -> str:
     """What a measure was taken of: ``8 groups of 4 nodes``."""
     if item.name == "groups":
         return f"{counted(item.count, 'group')} of {counted(item.nodes, 'node')}"
@@ -66,7 +66,7 @@ def _of(item: Measure) -> str:
     return counted(item.count, "node" if item.name == "within" else "GPU")
 
 
-def _ranks(measured: FabricMeasurement) -> int:
+def _ranks_per_node(measured: FabricMeasurement) -> int:
     """The number of ranks on a node in a measurement of the fabric, by its first group.
 
     1 where no group was measured.
@@ -75,7 +75,7 @@ def _ranks(measured: FabricMeasurement) -> int:
     return groups[0].gpus_per_node if groups else 1
 
 
-def _sizes(measured: FabricMeasurement) -> str:
+def _sizes_table(measured: FabricMeasurement) -> str:
     """The bandwidths by message size as a table in the manner of ``all_reduce_perf``.
 
     Empty where no size was measured.

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.run_states import is_live, is_waiting
-from llmb_common.measured.kept import reasons
-from llmb_common.results.configuration import apart
+from llmb_common.measured.kept import diagnoses
+from llmb_common.results.configuration import distinguishing_settings
 from llmb_common.results.steps import window_of
 from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
@@ -21,12 +21,12 @@ from llmb_common.runs.timing.progress import Progress
 from llmb_common.runs.timing.runs import RecordedState, analyse
 from llmb_common.submission.observe import Observation, observe
 from llmb_run.columns import run_as_json
-from llmb_run.terminal import clock
+from llmb_run.terminal import local_time_text
 
 
 @dataclass
 class LiveRun:
-    """One followed run. ``ask_again`` brings several up to date with one question to the scheduler."""
+    """One followed run. ``update_runs`` brings several up to date with one question to the scheduler."""
 
     seen: Observation
     differing: str = ""
@@ -78,7 +78,7 @@ class LiveRun:
             return f"last known: {self.seen.finding.unknown}"
         if is_waiting(self.record.state):
             start = self.seen.finding.start
-            expected = f", expected {clock(start)}" if start and start > time.time() else ""
+            expected = f", expected {local_time_text(start)}" if start and start > time.time() else ""
             return (self.seen.finding.waits_for or self.record.detail) + expected
         if self.live:
             checking = self.record.plan.check_fabric and read_events(self.record.paths.events).checking
@@ -90,7 +90,7 @@ class LiveRun:
         """Why an ended run failed, in a few words; empty where it did not, or nobody knows."""
         if self.record.state == COMPLETED:
             return ""
-        found = reasons(Path(self.record.plan.install), [self.record])
+        found = diagnoses(Path(self.record.plan.install), [self.record])
         return "".join(item.short for item in found.values())
 
     def as_dict(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Changes:
                 self._say(f"{record.paths.run_id}  {record.state}  {item.finding.waits_for or record.detail}".rstrip())
 
 
-def look_at(folders: Sequence[Path]) -> list[LiveRun]:
+def observed_runs(folders: Sequence[Path]) -> list[LiveRun]:
     """The runs in ``folders``, in their order, with their present state, which the scheduler is asked for.
 
     A state that is found to be another is written into the run's record.
@@ -146,10 +146,10 @@ def look_at(folders: Sequence[Path]) -> list[LiveRun]:
         RecordError: a record cannot be read
     """
     seen = observe([load_record(folder) for folder in folders])
-    return list(map(LiveRun, seen, apart(one.record.plan for one in seen)))
+    return list(map(LiveRun, seen, distinguishing_settings(one.record.plan for one in seen)))
 
 
-def ask_again(runs: Sequence[LiveRun]) -> None:
+def update_runs(runs: Sequence[LiveRun]) -> None:
     """Bring all live ones among ``runs`` up to date, with one question to the scheduler.
 
     Changes what each has ``seen``.

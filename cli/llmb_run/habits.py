@@ -147,14 +147,14 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
         return "leave it out: no command of llmb-run asks"
     if _STARTING not in known:
         lines = _SHOWN.get(short) or _SHOWN.get(name) or ()
-        possible = [line for line in lines if _if_known(line, known)]
+        possible = [line for line in lines if _only_if_known(line, known)]
         if not possible and short == "n" and command == "watch":
             return "leave it out: the screen renews itself"
         return possible[0].format(command=command) if possible else ""
     for key in (short, name):
         if key in _JOB:
-            return _if_known(_JOB[key].replace("FOLDER", _value(option, arguments)), known)
-    value = _value(option, arguments)
+            return _only_if_known(_JOB[key].replace("FOLDER", _option_value(option, arguments)), known)
+    value = _option_value(option, arguments)
     name = column_named(name) or name
     if name in COLUMNS.values():
         if "," not in value:
@@ -163,7 +163,7 @@ def option_instead(command: str, option: str, known: Collection[str], arguments:
         return vary if "--vary" in known else f"llmb-run sweep {vary}"
     variable = name.upper().replace("-", "_")
     if variable in VARIABLES:
-        return _if_known(VARIABLES[variable].option or f"--env {variable}={value}", known)
+        return _only_if_known(VARIABLES[variable].option or f"--env {variable}={value}", known)
     if is_option(name):
         return f"{_STARTING} {name}={value}"
     return ""
@@ -180,13 +180,13 @@ def column_named(name: str) -> str | None:
     return next((column for field, column in COLUMNS_OF.items() if field.rpartition(".")[2] == plain), None)
 
 
-def _if_known(said: str, known: Collection[str]) -> str:
-    """``said``; or nothing where it begins with an option (``--scale GPUS``) that is not among ``known``."""
-    option = said.partition(" ")[0].rstrip(":,")
-    return "" if option.startswith("--") and option not in known else said
+def _only_if_known(text: str, known: Collection[str]) -> str:
+    """``text``; or nothing where it begins with an option (``--scale GPUS``) that is not among ``known``."""
+    option = text.partition(" ")[0].rstrip(":,")
+    return "" if option.startswith("--") and option not in known else text
 
 
-def _value(option: str, arguments: Sequence[str]) -> str:
+def _option_value(option: str, arguments: Sequence[str]) -> str:
     """The value given with ``option`` on the command line, as a word behind it or after ``=``.
 
     ``VALUE`` where there is none.

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from llmb_common.base import notices
-from llmb_common.base.errors import LLMBError, RequestError, attempt
+from llmb_common.base.errors import LLMBError, RequestError, result_or_error
 from llmb_common.base.outcome import guarded
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def _run(words: list[str]) -> int:
 
     Forgets notices of an earlier command.
     """
-    notices.said.clear()
+    notices.recorded_notices.clear()
     return guarded(
         lambda: _command(words),
         command=next((word for word in words if not word.startswith("-")), ""),
         as_json="--json" in words,
-        notices=notices.said,
+        notices=notices.recorded_notices,
     )
 
 
@@ -75,28 +75,28 @@ def _command(arguments: list[str]) -> int:
         print(error.format_message())
         return 0
     except click.UsageError as error:
-        raise _as_meant(attempt(_usage, error, arguments), arguments) from error
+        raise _with_corrected_command(result_or_error(_usage_error, error, arguments), arguments) from error
     except RequestError as error:
-        raise _as_meant(error, arguments) from error
+        raise _with_corrected_command(error, arguments) from error
 
 
-def _as_meant(error: LLMBError, arguments: list[str]) -> LLMBError:
+def _with_corrected_command(error: LLMBError, arguments: list[str]) -> LLMBError:
     """``error`` itself, its remedy replaced by the whole command line that was meant, where ``arguments`` show that."""
     if isinstance(error, RequestError) and error.complete:
         from llmb_run.meant import completed
 
         error.remedy = completed(arguments, error.complete, error.remedy)
     elif error.code in ("usage", "no-run", "unknown-workload", "removed"):
-        from llmb_run.meant import meant
+        from llmb_run.meant import corrected_command
 
-        line = meant(arguments)
+        line = corrected_command(arguments)
         if line:
             error.remedy = line
             error.message = error.message.partition(" (did you mean")[0]
     return error
 
 
-def _usage(error: click.UsageError, arguments: list[str]) -> RequestError:
+def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     """Click's complaint about the command line as our error, with the nearest word that exists and where to look.
 
     Raises:

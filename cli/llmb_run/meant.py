@@ -37,7 +37,7 @@ _CLOSE = 0.75
 """How near a word must be to a command to be taken for it."""
 
 
-def meant(arguments: Sequence[str]) -> str:
+def corrected_command(arguments: Sequence[str]) -> str:
     """The whole command line that was meant by ``arguments``, quoted for a shell, with ``llmb-run`` first.
 
     Empty where none is known, only the order is another, or a word sets what looks like a secret. The line is one that
@@ -54,7 +54,7 @@ def meant(arguments: Sequence[str]) -> str:
     except LLMBError:
         return ""
     same = words[:1] == list(arguments[:1]) and sorted(words) == sorted(arguments)
-    if not words or same or not _parses(words):
+    if not words or same or not _is_accepted(words):
         return ""
     return shlex.join(["llmb-run", *words])
 
@@ -100,26 +100,26 @@ def workload_named(word: str, recipes: Sequence[Recipe]) -> tuple[str, str] | No
         models.update((size, recipe.workload) for size in recipe.sizes if "_" in size)
     if word.lower() in models:
         return models[word.lower()], word.lower()
-    known = {_plain(size): (workload, size) for size, workload in models.items()}
+    known = {_normalized(size): (workload, size) for size, workload in models.items()}
     for recipe in recipes:
-        known |= {_plain(recipe.name + size): (recipe.workload, size) for size in recipe.sizes}
-    known |= {_plain(recipe.name): (recipe.workload, "") for recipe in recipes}
-    plain = _plain(word)
+        known |= {_normalized(recipe.name + size): (recipe.workload, size) for size in recipe.sizes}
+    known |= {_normalized(recipe.name): (recipe.workload, "") for recipe in recipes}
+    plain = _normalized(word)
     if plain in known:
         return known[plain]
     having = [recipe for recipe in recipes if not recipe.catalogue_file and word.lower() in recipe.sizes]
     if len(having) == 1:
         return having[0].workload, word.lower()
-    begin = [recipe for recipe in recipes if len(plain) > 3 and _plain(recipe.name).startswith(plain)]
+    begin = [recipe for recipe in recipes if len(plain) > 3 and _normalized(recipe.name).startswith(plain)]
     return (begin[0].workload, "") if len(begin) == 1 else None
 
 
-def _plain(name: str) -> str:
+def _normalized(name: str) -> str:
     """A name of a workload, recipe or size in small letters and digits alone, without ``pretrain`` in front."""
     return re.sub(r"^pretrain(ing)?|[^a-z0-9]", "", name.lower())
 
 
-def _names() -> list[str]:
+def _command_names() -> list[str]:
     """The names of all commands that help shows."""
     return list(chain.from_iterable(COMMANDS.values()))
 
@@ -129,7 +129,7 @@ def _with_command(words: list[str], workspace: Workspace) -> list[str]:
 
     Empty: not known.
     """
-    known = _names()
+    known = _command_names()
     if not words or words[0] in known:
         return words
     first = next((word for word in words if word in known), None)
@@ -163,9 +163,9 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
     while rest:
         word = _DASHES.sub(lambda found: "-" if len(found[0]) == 1 else "--", rest.pop(0))
         name, equals, value = word.partition("=")
-        option = _option(name, options)
+        option = _option_meant(name, options)
         if option is None and name.startswith("-"):
-            done += _as_here(words, name, equals + value, rest, options)
+            done += _translated_option(words, name, equals + value, rest, options)
         elif option is None:
             setting = _setting_of(name, options) if equals else None
             if setting is None:
@@ -173,15 +173,15 @@ def _corrected(words: list[str], workspace: Workspace) -> list[str]:
             else:
                 done += [setting, word]
         elif isinstance(options[option], click.Option) and getattr(options[option], "is_flag", False):
-            done += _flag(option, rest, options)
+            done += _switch_words(option, rest, options)
         else:
             if not equals:
                 value = rest.pop(0) if rest else ""
-            done += [option, _value(option, value, rest)]
-    return _named(_with_workload(done, workspace), words[0], bare, options, workspace)
+            done += [option, _option_value(option, value, rest)]
+    return _with_bare_words(_with_workload(done, workspace), words[0], bare, options, workspace)
 
 
-def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
+def _option_meant(name: str, options: Mapping[str, click.Parameter]) -> str | None:
     """What the command calls the option ``name``: of ``--max_steps``, ``-max-steps`` or a bare ``workload``.
 
     None: it has none.
@@ -196,7 +196,7 @@ def _option(name: str, options: Mapping[str, click.Parameter]) -> str | None:
     return None
 
 
-def _as_here(
+def _translated_option(
     words: Sequence[str], name: str, value: str, rest: list[str], options: Mapping[str, click.Parameter]
 ) -> list[str]:
     """What the option ``name`` of another program is called here, with its value; itself where it has no name here.
@@ -232,7 +232,7 @@ def _setting_of(name: str, options: Mapping[str, click.Parameter]) -> str | None
     return next((setting for setting in _SETTING if setting in options), None)
 
 
-def _value(option: str, value: str, rest: list[str]) -> str:
+def _option_value(option: str, value: str, rest: list[str]) -> str:
     """The value of an option; of one that takes NAME=VALUE or ``--zip``, with the words behind it as further values.
 
     ``value``: the word that was given; words that are taken are removed from ``rest``.
@@ -248,26 +248,26 @@ def _value(option: str, value: str, rest: list[str]) -> str:
     return f"{value}={','.join(values)}" if values else value
 
 
-def _flag(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
+def _switch_words(option: str, rest: list[str], options: Mapping[str, click.Parameter]) -> list[str]:
     """The words for the switch ``option``.
 
     Empty where ``false`` or the like stands behind it, which is removed from ``rest``. ``-p batch`` is the partition
     that Slurm's users mean.
     """
-    said = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
-    if said.startswith("-"):
+    value = rest[0].lower() if rest and option in ("-p", "--profile") else "-"
+    if value.startswith("-"):
         return [option]
     word = rest.pop(0)
-    if said in ("true", "yes", "1"):
+    if value in ("true", "yes", "1"):
         return [option]
-    if said in ("false", "no", "0"):
+    if value in ("false", "no", "0"):
         return []
     if option == "-p" and "--slurm-arg" in options:
         return ["--slurm-arg", f"partition={word}"]
     return [option]
 
 
-def _named(
+def _with_bare_words(
     done: list[str], command: str, bare: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str]:
     """``done`` with the ``bare`` words of the line, each as the option that it is a value of; empty: one is of none."""
@@ -336,10 +336,10 @@ def _as_option(
             return [option, word]
     if word.upper() in LIVE_STATES | ENDED_STATES and "--state" in options:
         return ["--state", word.upper()]
-    return _of_job(word, done, options, workspace) if "--workload" in options else None
+    return _option_of_word(word, done, options, workspace) if "--workload" in options else None
 
 
-def _of_job(
+def _option_of_word(
     word: str, done: list[str], options: Mapping[str, click.Parameter], workspace: Workspace
 ) -> list[str] | None:
     """The option and value for what a bare word says of a job: workload, size, dtype, number or type of GPUs.
@@ -354,13 +354,13 @@ def _of_job(
         return ["-w", found[0] if found[1] else word, *(["-s", found[1]] if found[1] else [])]
     chosen = [recipe for recipe in recipes if {recipe.workload, recipe.name} & {*done}]
     configurations = chain.from_iterable(recipe.configurations for recipe in chosen)
-    said = {
+    option_words = {
         "-s": any(lower in recipe.sizes for recipe in chosen),
         "--dtype": any(lower == one.dtype for one in configurations),
         "--gpu-type": lower in gpus.GPUS,
         "--scale": word.isdecimal(),
     }
-    return next(([option, word] for option, fits in said.items() if fits and option in options), None)
+    return next(([option, word] for option, fits in option_words.items() if fits and option in options), None)
 
 
 def _recipes(workspace: Workspace) -> list[Recipe]:
@@ -368,7 +368,7 @@ def _recipes(workspace: Workspace) -> list[Recipe]:
     return [entry.recipe for entry in workspace.catalog]
 
 
-def _parses(words: list[str]) -> bool:
+def _is_accepted(words: list[str]) -> bool:
     """Whether the command, the first of ``words``, takes the others, whatever it makes of them.
 
     It is not carried out.

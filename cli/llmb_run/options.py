@@ -16,7 +16,7 @@ import click
 
 from llmb_common.base import gpus
 from llmb_common.base.engines import ENGINES
-from llmb_common.base.errors import LLMBError, attempt
+from llmb_common.base.errors import LLMBError, result_or_error
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
 from llmb_common.planning.request.variables import COLUMNS, NAMED, VARIABLES
 from llmb_run.app import JOB, NODES, F, SectionedOption
@@ -95,7 +95,7 @@ class Number(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value!r} is not a finite number.", param, ctx)
 
 
-def _completes(
+def _completion(
     values: Callable[[click.Context], Iterable[str]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """A completion for a shell: those of ``values`` and of the command's verbs that begin with what is typed.
@@ -120,22 +120,24 @@ def _verbs(context: click.Context, parameter: click.Parameter) -> list[str]:
 
 def _configurations(context: click.Context) -> list[Configuration]:
     """The configurations of the workloads that are named so far on the command line, or of all."""
-    return list(chain.from_iterable(recipe.configurations for recipe in _chosen(context)))
+    return list(chain.from_iterable(recipe.configurations for recipe in _chosen_recipes(context)))
 
 
 def _scales(context: click.Context) -> list[str]:
     """The documented numbers of GPUs, rising, for the workloads and sizes named so far on the command line."""
-    sizes = _said(context, "size")
+    sizes = _values_so_far(context, "size")
     known = [known for known in _configurations(context) if not sizes or known.size in sizes]
     scales = set(chain.from_iterable(one.scales for one in known))
     return [str(scale) for scale in sorted(scales)]
 
 
-complete_workloads = _completes(lambda context: _workloads())
-complete_sizes = _completes(lambda context: list(chain.from_iterable(recipe.sizes for recipe in _chosen(context))))
-complete_dtypes = _completes(lambda context: sorted({known.dtype for known in _configurations(context)}))
-complete_variants = _completes(lambda context: [known.variant for known in _configurations(context)])
-complete_scales = _completes(_scales)
+complete_workloads = _completion(lambda context: _workloads())
+complete_sizes = _completion(
+    lambda context: list(chain.from_iterable(recipe.sizes for recipe in _chosen_recipes(context)))
+)
+complete_dtypes = _completion(lambda context: sorted({known.dtype for known in _configurations(context)}))
+complete_variants = _completion(lambda context: [known.variant for known in _configurations(context)])
+complete_scales = _completion(_scales)
 
 
 _MOST_RUNS = 200
@@ -154,7 +156,7 @@ def complete_runs(context: click.Context, parameter: click.Parameter, incomplete
         rows = newest_runs(install, _MOST_RUNS) or _found_runs(install)
         return [run_id for run_id, _ in rows] + ([name for _, name in rows] if len(incomplete) > 3 else [])
 
-    return _completes(known)(context, parameter, incomplete)
+    return _completion(known)(context, parameter, incomplete)
 
 
 def _found_runs(install: Path) -> list[tuple[str, str]]:
@@ -228,19 +230,19 @@ def complete_settings(context: click.Context, parameter: click.Parameter, incomp
     return []
 
 
-def _said(context: click.Context, name: str) -> list[str]:
+def _values_so_far(context: click.Context, name: str) -> list[str]:
     """The values of the option ``name`` on the command line so far, which may be repeated; empty: it is not there."""
     value = context.params.get(name) or ()
     return [value] if isinstance(value, str) else [*value]
 
 
-def _chosen(context: click.Context) -> list[Recipe]:
+def _chosen_recipes(context: click.Context) -> list[Recipe]:
     """The recipes of the workloads already on the command line, or all; each also with the functions that the site
     has adopted."""
     from llmb_common.planning.workspace import Workspace
 
     workspace = Workspace()
-    named = [attempt(workspace.workload, name) for name in _said(context, "workload")]
+    named = [result_or_error(workspace.workload, name) for name in _values_so_far(context, "workload")]
     entries = [entry for entry in named if not isinstance(entry, LLMBError)] or workspace.catalog
     chosen = [entry.recipe for entry in entries]
     return [*chosen, *chain.from_iterable(workspace.adopted(recipe).values() for recipe in chosen)]
@@ -296,7 +298,7 @@ scales = several(
     help="Numbers of GPUs, or 'all' of the recipe's; repeatable.",
     shell_complete=complete_scales,
 )
-gpu_type = setting("GPU_TYPE", shell_complete=_completes(lambda context: gpus.gpu_types()))
+gpu_type = setting("GPU_TYPE", shell_complete=_completion(lambda context: gpus.gpu_types()))
 size_dtype_scale = under(JOB, size, dtype, scale)
 one_job = under(JOB, workload, size_dtype_scale)
 """With ``job_settings`` the keyword arguments of ``starting.requests.one_job``."""
@@ -312,7 +314,7 @@ filters = under(
         "--state",
         metavar="STATE",
         help="Slurm state, such as RUNNING or TIMEOUT; repeatable.",
-        shell_complete=_completes(lambda context: sorted(LIVE_STATES | ENDED_STATES)),
+        shell_complete=_completion(lambda context: sorted(LIVE_STATES | ENDED_STATES)),
     ),
     several(
         "--where",
@@ -332,7 +334,7 @@ _software = under(
     JOB,
     gpu_type,
     setting("CONFIG_VARIANT", shell_complete=complete_variants),
-    setting("LLMB_ENGINE", shell_complete=_completes(lambda context: ENGINES)),
+    setting("LLMB_ENGINE", shell_complete=_completion(lambda context: ENGINES)),
     setting("RUN_CONF_IMAGE"),
 )
 _values = under(

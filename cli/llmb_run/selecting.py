@@ -9,7 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.errors import LLMBError, RequestError, attempt, did_you_mean
+from llmb_common.base.errors import LLMBError, RequestError, did_you_mean, result_or_error
 from llmb_common.base.notices import notice
 from llmb_common.base.printable import counted
 from llmb_common.base.run_states import ENDED_STATES, LIVE_STATES
@@ -20,7 +20,7 @@ from llmb_common.runs.folders import is_ours, refusal
 from llmb_common.runs.index.runs import RunFilter, RunRow, round_named
 from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.record import RunRecord, load_record
-from llmb_run.terminal import split
+from llmb_run.terminal import split_values
 
 
 def run_filter(
@@ -53,14 +53,14 @@ def run_filter(
     Raises:
         RequestError: no recipe has the workload, or a value is not what it should be
     """
-    scales = split(scale)
+    scales = split_values(scale)
     for text in scales:
         if not re.fullmatch(r"[1-9][0-9]{0,8}", text):
             raise RequestError(f"--scale {text} is not a number of GPUs", remedy="for example --scale 128")
     return RunFilter(
-        workloads=tuple(workspace.workload(name).recipe.workload for name in split(workload)),
-        model_sizes=tuple(name.lower() for name in split(size)),
-        dtypes=tuple(name.lower() for name in split(dtype)),
+        workloads=tuple(workspace.workload(name).recipe.workload for name in split_values(workload)),
+        model_sizes=tuple(name.lower() for name in split_values(size)),
+        dtypes=tuple(name.lower() for name in split_values(dtype)),
         gpus=tuple(int(text) for text in scales),
         states=tuple(states_of(state)),
         since=None if since is None else time.time() - seconds_of(since, "--since"),
@@ -84,27 +84,27 @@ def _fits_of(where: Sequence[str]) -> Callable[[RunRow], bool]:
     from llmb_run.starting.sweeps import dimensions_of
 
     called = {"scale": "gpus", "size": "model_size"} | {variable: field for field, variable in VARIABLE_OF.items()}
-    asked = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
+    wanted = {called.get(name, name): values for name, values in dimensions_of(where, "--where").items()}
 
     def fits(row: RunRow) -> bool:
-        record = attempt(load_record, row.folder)
+        record = result_or_error(load_record, row.folder)
         if isinstance(record, LLMBError):
             return False
         known = values_of(record.plan) | {name: item.value for name, item in record.plan.env.items()}
         # An image is also known by its file's name, as tables have it.
-        told = ((known.get(name, "-"), values) for name, values in asked.items())
-        return all(value in values or value.rpartition("/")[2] in values for value, values in told)
+        pairs = ((known.get(name, "-"), values) for name, values in wanted.items())
+        return all(value in values or value.rpartition("/")[2] in values for value, values in pairs)
 
     return fits
 
 
-def in_words(filters: Mapping[str, Any]) -> str:
+def filters_text(filters: Mapping[str, Any]) -> str:
     """What was asked of runs, as the end of a sentence with a blank before it: `` size 405b, dtype fp8``.
 
     Empty: nothing was.
     """
-    said = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
-    return "".join(f" {name} {','.join(map(str, values))}," for name, values in said).rstrip(",")
+    chosen = [(name, value if isinstance(value, tuple) else (value,)) for name, value in filters.items() if value]
+    return "".join(f" {name} {','.join(map(str, values))}," for name, values in chosen).rstrip(",")
 
 
 def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
@@ -112,7 +112,7 @@ def none_matches(filters: Mapping[str, Any], noun: str = "run") -> str:
 
     Without filters, that none is recorded yet.
     """
-    return f"no {noun} matches{in_words(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
+    return f"no {noun} matches{filters_text(filters)}" if any(filters.values()) else f"no {noun} has been recorded yet"
 
 
 _SHORT = {
@@ -129,7 +129,7 @@ def states_of(values: Sequence[str]) -> list[str]:
         RequestError: there is no such state
     """
     known = sorted(LIVE_STATES | ENDED_STATES)
-    names = [_SHORT.get(name.upper(), name) for name in split(values)]
+    names = [_SHORT.get(name.upper(), name) for name in split_values(values)]
     for name in names:
         if name.upper() not in known:
             raise RequestError(
@@ -202,7 +202,7 @@ def require_own(folders: Iterable[Path]) -> None:
 
 def load_rows(rows: Sequence[RunRow]) -> tuple[list[RunRecord], list[tuple[str, LLMBError]]]:
     """The records of ``rows``, in their order; and run id, or else name, and error of those that cannot be read."""
-    loaded = [(row, attempt(load_record, row.folder)) for row in rows]
+    loaded = [(row, result_or_error(load_record, row.folder)) for row in rows]
     problems = [(row.run_id or row.name, item) for row, item in loaded if isinstance(item, LLMBError)]
     return [item for _, item in loaded if not isinstance(item, LLMBError)], problems
 

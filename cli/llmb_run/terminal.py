@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Sequence
 from itertools import chain
 
-from llmb_common.base.printable import columns, folded, printable, printable_lines, wrapped
+from llmb_common.base.printable import folded, printable, printable_lines, width_of, wrapped
 
 
 def say(text: str) -> None:
@@ -38,11 +38,11 @@ def table(
     if not rows:
         return ""
     lines = [list(header), *([printable(cell) for cell in row] for row in rows)]
-    groups = _groups([[line[i] for line in lines] for i in range(len(header))], width or columns(sys.stdout))
+    groups = _column_groups([[line[i] for line in lines] for i in range(len(header))], width or width_of(sys.stdout))
     text = ""
     for line in lines:
         for number, group in enumerate(groups):
-            cells = [_cell(line[i], wide, to_right=header[i] in right) for i, wide in group]
+            cells = [_cell_lines(line[i], wide, to_right=header[i] in right) for i, wide in group]
             height = max(map(len, cells))
             if number and not any("".join(cell).strip() for cell in cells):
                 continue
@@ -61,7 +61,7 @@ _SENTENCE, _LIST = 24, 12
 """The least columns that text, and a list with commas, are wrapped into."""
 
 
-def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
+def _column_groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
     """The columns of a table in groups that fit in ``limit`` characters: each column as its position and its width.
 
     ``cells``: the texts of each column. Columns of a group stand beside each other, the next group below.
@@ -84,7 +84,7 @@ def _groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, 
     return groups
 
 
-def _cell(text: str, width: int, *, to_right: bool) -> list[str]:
+def _cell_lines(text: str, width: int, *, to_right: bool) -> list[str]:
     """The lines of a cell, each padded to the width of its column."""
     return [line.rjust(width) if to_right else line.ljust(width) for line in wrapped(text, width, ends=_ENDS)]
 
@@ -92,13 +92,13 @@ def _cell(text: str, width: int, *, to_right: bool) -> list[str]:
 _LABEL = 11
 
 
-def labelled(name: str, lines: Sequence[str]) -> str:
+def with_label(name: str, lines: Sequence[str]) -> str:
     """``lines`` beside ``name``, which the first one has before it; with a final newline, empty without lines.
 
     On a terminal they are wrapped at its width, but never within a word: a path can be copied. In a pipe or a file each
     stays a line.
     """
-    width = columns(sys.stdout)
+    width = width_of(sys.stdout)
     text = ""
     for line in lines:
         # What is longer than a line has one to itself.
@@ -115,22 +115,22 @@ def labelled(name: str, lines: Sequence[str]) -> str:
     return text
 
 
-def clock(when: float) -> str:
+def local_time_text(when: float) -> str:
     """A Unix time as local time of day, with the date unless it is today's."""
     then, now = time.localtime(when), time.localtime()
     form = "%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d %H:%M:%S"
     return time.strftime(form, then)
 
 
-def span(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """A span of time in words, in fitting units: ``42 s``, ``7 min``, ``3 h 05 min``, ``4 d 2 h``.
 
     What is below 0 is ``0 s``.
     """
-    whole = max(0, round(seconds))
-    if whole < 100:
-        return f"{whole} s"
-    minutes = whole // 60
+    rounded = max(0, round(seconds))
+    if rounded < 100:
+        return f"{rounded} s"
+    minutes = rounded // 60
     if minutes < 100:
         return f"{minutes} min"
     hours, minutes = divmod(minutes, 60)
@@ -139,7 +139,7 @@ def span(seconds: float) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def split(values: Iterable[str]) -> list[str]:
+def split_values(values: Iterable[str]) -> list[str]:
     """The values of an option that may be repeated and may hold commas, in order and without duplicates.
 
     Blanks around a value are dropped, and so are empty values.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from llmb_common.executors.base import Executor
 from llmb_common.health.ask import Health
-from llmb_common.health.fabric import look_under_load
+from llmb_common.health.fabric import check_nodes_under_load
 from llmb_common.health.training import with_training
 from llmb_common.measured.measure import measure
 from llmb_common.measured.run import MeasuredRun, timed
@@ -28,7 +28,7 @@ def look_at_fabric(
     wait: int = 60,
     sizes: bool = False,
 ) -> Health:
-    """What ``look_under_load`` finds of the nodes, with what recent runs say of those that are only warned of.
+    """What ``check_nodes_under_load`` finds of the nodes, with what recent runs say of those that are only warned of.
 
     Recent are those of a week, as where a run speaks against a node. Runs are read only where there is such a node.
 
@@ -37,7 +37,7 @@ def look_at_fabric(
         LLMBError: the nodes cannot be measured
     """
     install = workspace.require_install()
-    found = look_under_load(executor, needs, nodes, install, wait=wait, sizes=sizes)
+    found = check_nodes_under_load(executor, needs, nodes, install, wait=wait, sizes=sizes)
     if found.fabric is None or not found.fabric.verdict.suspects:
         return found
     rows = find_runs(install, RunFilter(since=time.time() - REMEMBERED_DAYS * 86400, live=False))

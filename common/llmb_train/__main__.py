@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> int:
         # A wrong job is reported in milliseconds, not after seconds of importing torch.
         run(load_job(job_file), job_file.parent)
     except TrainError as error:
-        _report(error)
+        _print_error(error)
         return error.exit_status
     return 0
 
 
-def _report(error: TrainError) -> None:
+def _print_error(error: TrainError) -> None:
     """Print an error of this rank to standard error, unless another rank prints the same one.
 
     Another rank than the first waits up to a minute before that, to be ended by the launcher; it says nothing of a run
@@ -96,7 +96,7 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
             remedy="start as many tasks as the plan says, or plan the job again",
         )
     rank.export(os.environ)
-    engine = engines.find(job.device, job.release)
+    engine = engines.find_engine(job.device, job.release)
     refusals.check(job, engine)  # before torch and Megatron take seconds to import
     # Importing Megatron makes a million objects that stay: looking for garbage among them takes 40 % of the time.
     gc.disable()
@@ -105,7 +105,7 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
     reporter = HangReporter(folder, rank, os.environ)
     reporter.start(os.environ, uses_nccl=on_gpu)
     node.start(uses_nccl=on_gpu)
-    pretrain = _imported(job, engine, says=rank.rank == 0)
+    pretrain = _import_pretrain(job, engine, says=rank.rank == 0)
 
     config, forward_step = _configuration(job, engine)
     named_settings.apply(job, config)
@@ -126,12 +126,12 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
         pretrain(config, forward_step, callbacks=callbacks(job, node, folder))
     except SystemExit as end:
         if not end.code:
-            _finish(job, node, reporter)
+            _record_end(job, node, reporter)
         raise
-    _finish(job, node, reporter)
+    _record_end(job, node, reporter)
 
 
-def _imported(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
+def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
     """Megatron-Bridge's ``pretrain``, imported after the patches that this engine needs were installed.
 
     ``says``: this rank also prints the header. The working folder is another one meanwhile: all nodes share it, and
@@ -162,7 +162,7 @@ def _outside_working_folder() -> Iterator[None]:
         os.close(working)
 
 
-def _finish(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
+def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
     """Record that the run has trained to its end, and ignore SIGTERM from then on where a checkpoint was saved."""
     if job.checkpoint.save is not None:
         # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.

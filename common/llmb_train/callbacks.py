@@ -107,7 +107,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             return
         if not self._begun:
             with contextlib.suppress(AttributeError, TypeError):
-                self._time_all()
+                self._time_collectives()
         self._now = self._steps.setdefault(step, [])
         self._begun.append(time.perf_counter())
 
@@ -132,7 +132,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
         Only the first rank waits for the others, at most 20 s; what goes wrong is raised.
         """
-        waited = [round(sum(itertools.starmap(_seconds, waits)), 6) for waits in self._steps.values()]
+        waited = [round(sum(itertools.starmap(_seconds_between, waits)), 6) for waits in self._steps.values()]
         store = dist.distributed_c10d._get_default_store()
         rank = dist.get_rank()
         world = dist.get_world_size()
@@ -151,7 +151,7 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
         temporary.replace(self._folder / FILE)
 
-    def _time_all(self) -> None:
+    def _time_collectives(self) -> None:
         """Replace PyTorch's collectives, in the whole process, by ones that record when they begin and end.
 
         Raises:
@@ -161,9 +161,9 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         for kind, name in [*((group, name) for name in _COLLECTIVES if name in vars(group)), (work, "wait")]:
             # Not getattr, which gives a function that binds nothing.
             self._originals.append((kind, name, vars(kind)[name]))
-            setattr(kind, name, self._timing(getattr(kind, name)))
+            setattr(kind, name, self._timed_function(getattr(kind, name)))
 
-    def _timing(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """``original`` as a function that also records when it begins and ends."""
 
         def timed(*words: Any, **more: Any) -> Any:
@@ -171,17 +171,17 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             on_gpu = torch.cuda.is_available()
             if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
                 return original(*words, **more)
-            begin = _moment(on_gpu)
+            begin = _timestamp(on_gpu)
             try:
                 return original(*words, **more)
             finally:
-                self._now.append((begin, _moment(on_gpu)))
+                self._now.append((begin, _timestamp(on_gpu)))
 
         return timed
 
 
-def _moment(on_gpu: bool) -> Any:
-    """Now, to be given to ``_seconds``: seconds on a CPU, an event on the GPU's compute stream."""
+def _timestamp(on_gpu: bool) -> Any:
+    """Now, to be given to ``_seconds_between``: seconds on a CPU, an event on the GPU's compute stream."""
     if not on_gpu:
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -189,6 +189,6 @@ def _moment(on_gpu: bool) -> Any:
     return event
 
 
-def _seconds(begin: Any, end: Any) -> float:
-    """Seconds between two moments of ``_moment``, both of the same kind."""
+def _seconds_between(begin: Any, end: Any) -> float:
+    """Seconds between two moments of ``_timestamp``, both of the same kind."""
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)

@@ -24,7 +24,7 @@ from typing import Any
 from llmb_train import counts, layouts, lengths, perf_recipes
 from llmb_train.engine import package_version
 from llmb_train.errors import TrainError
-from llmb_train.named_settings import fields_text, plain
+from llmb_train.named_settings import as_json_value, fields_text
 
 SCHEMA = 1
 
@@ -86,15 +86,17 @@ def index(names: Iterable[str]) -> list[list[Any]]:
     return rows
 
 
-def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None) -> str:
+def catalogue_text(
+    found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None
+) -> str:
     """The catalogue of ``date`` (2026-11-22) as JSON: the same text for the same engine, one line per function.
 
     ``sha256`` is that of the lines of all functions: it tells what jobs were planned with. ``missing``: what could not
     be called, and why. ``base``: a catalogue beside it; lines that it has are left out.
     """
-    found, by_length = _apart(found)
-    lines = {name: f"{json.dumps(name)}:{_line(row)}" for name, row in found.items()}
-    selected_by = ",\n".join(map(_line, index(found)))
+    found, by_length = _split_by_length(found)
+    lines = {name: f"{json.dumps(name)}:{_json_line(row)}" for name, row in found.items()}
+    selected_by = ",\n".join(map(_json_line, index(found)))
     models = {row["hugging_face"] for row in found.values()} & perf_recipes.PUBLISHED.keys()
     assumed = {name: perf_recipes.PUBLISHED[name].assumed for name in sorted(models)}
     head: dict[str, Any] = {
@@ -110,10 +112,10 @@ def text(found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, b
         known = json.loads(base.read_text(encoding="utf-8"))["functions"]
         lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
     body = ",\n".join(lines.values())
-    return f'{_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
+    return f'{_json_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
 
 
-def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
     """The rows without ``by_length``, and how FLOPs follow the length, by model.
 
     Of a model only where that is the same for all of its functions.
@@ -125,11 +127,11 @@ def _apart(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]],
         match = perf_recipes.NAME.match(name)
         if match is not None and row.get("by_length"):
             of_models.setdefault(match["model"], []).append(row["by_length"])
-    merged = {model: _of_model(each) for model, each in sorted(of_models.items())}
+    merged = {model: _growth_of_model(each) for model, each in sorted(of_models.items())}
     return rows, {model: growth for model, growth in merged.items() if growth}
 
 
-def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
     """What ``lengths.growth`` says of all functions of a model, as one; None where they contradict each other."""
     merged: dict[str, Any] = {}
     for one in each:
@@ -141,7 +143,7 @@ def _of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
     return merged
 
 
-def _head(date: str, **more: Any) -> str:
+def _json_head(date: str, **more: Any) -> str:
     """The beginning of a catalogue's JSON, without the bracket that ends it: schema, releases, date, and ``more``."""
     head = {
         "schema": SCHEMA,
@@ -153,7 +155,7 @@ def _head(date: str, **more: Any) -> str:
     return "{" + ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items())
 
 
-def _line(value: Any) -> str:
+def _json_line(value: Any) -> str:
     """A value as JSON on one line, the same for equal values."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -163,7 +165,7 @@ def row(name: str, config: Any) -> dict[str, Any]:
 
     Fills in numbers of ``config`` that the framework would set later.
     """
-    _complete(config)
+    _fill_in_defaults(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
     by_hand = ("pipeline_model_parallel_layout", *ends, "hybrid_layer_pattern")
     placed = layouts.layouts(name, config.model)
@@ -233,11 +235,11 @@ def layers(config: Any) -> dict[str, Any] | None:
 def settings(config: Any) -> dict[str, Any]:
     """Settings of a recipe's configuration beside its columns that tell two recipes apart; empty ones are left out."""
     model, mixed = config.model, config.mixed_precision
-    found = {name: plain(getattr(model, name, None)) for name in SETTINGS}
+    found = {name: as_json_value(getattr(model, name, None)) for name in SETTINGS}
     found |= {
         "optimizer": config.optimizer.optimizer,
         "precision_aware": bool(config.optimizer.use_precision_aware_optimizer),
-        "moments": plain(config.optimizer.exp_avg_dtype),
+        "moments": as_json_value(config.optimizer.exp_avg_dtype),
         "fp32_gradients": bool(config.ddp.grad_reduce_in_fp32),
         "average_in_collective": bool(config.ddp.average_in_collective),
         "precision": mixed if isinstance(mixed, str) else _precision(mixed),
@@ -247,7 +249,7 @@ def settings(config: Any) -> dict[str, Any]:
         "early_gather": bool(config.optimizer.overlap_param_gather_with_optimizer_step),
         "peft": type(config.peft).__name__ if config.peft is not None else None,
         "dataset": type(config.dataset).__name__,
-        "dataset_seq_length": plain(getattr(config.dataset, "seq_length", None)),
+        "dataset_seq_length": as_json_value(getattr(config.dataset, "seq_length", None)),
     }
     return {name: value for name, value in found.items() if value not in (None, False, [], {}, "none", 0)}
 
@@ -274,7 +276,7 @@ def _by_length(config: Any) -> dict[str, Any] | None:
     return lengths.growth(config.model, ways)
 
 
-def _complete(config: Any) -> None:
+def _fill_in_defaults(config: Any) -> None:
     """Fill in, in ``config``, what the framework would set before it builds the model: the counts need it."""
     model = config.model
     model.vocab_size = perf_recipes.vocabulary(config)
@@ -290,7 +292,7 @@ def _complete(config: Any) -> None:
 def _precision(mixed: Any) -> dict[str, Any]:
     """Those settings of a mixed precision that are on, by name; empty for plain bf16."""
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
-    found = {name: plain(getattr(mixed, name, None)) for name in names}
+    found = {name: as_json_value(getattr(mixed, name, None)) for name in names}
     return {
         name: value
         for name, value in found.items()
@@ -335,10 +337,10 @@ def main(arguments: list[str]) -> int:
 
             found = {name: validation.validate(name) for name in perf_recipes.names()}
             lines = ",\n".join(f"{json.dumps(name)}: {json.dumps(result)}" for name, result in found.items())
-            written = f'{_head(options.date)},\n"functions": {{\n{lines}\n}}}}\n'
+            written = f'{_json_head(options.date)},\n"functions": {{\n{lines}\n}}}}\n'
         else:
             found, missing = rows()
-            written = text(found, missing, options.date, options.base)
+            written = catalogue_text(found, missing, options.date, options.base)
     except TrainError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_status

@@ -36,7 +36,7 @@ class Provider(GPTModelProvider):  # type: ignore[misc]
 
 def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
     """The specification of the layers of this pipeline stage, made of Transformer Engine's modules."""
-    return _block(config, vp_stage, use_transformer_engine=True)
+    return _layer_specification(config, vp_stage, use_transformer_engine=True)
 
 
 def local_block(config: Any, vp_stage: int | None = None) -> Any:
@@ -44,10 +44,10 @@ def local_block(config: Any, vp_stage: int | None = None) -> Any:
 
     They have no FP8 and no fused attention.
     """
-    return _block(config, vp_stage, use_transformer_engine=False)
+    return _layer_specification(config, vp_stage, use_transformer_engine=False)
 
 
-def _block(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
+def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
     """The specification of the layers of a pipeline stage; those with rotary embedding attend within chunks.
 
     Within chunks only where the model has ``attention_chunk_size``, shorter than the sequence.
@@ -132,11 +132,11 @@ def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
         "attention_backend": None,
         # Weights made on the host do not depend on the layout; on GPUs the layers fill themselves in, which is faster.
         "use_cpu_initialization": engine.device == "cpu",
-        **_experts(job, engine),
+        **_expert_fields(job, engine),
     }
 
 
-def _experts(job: Job, engine: Engine) -> dict[str, Any]:
+def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
     """The fields of the model provider on experts and routing; empty for a model without experts.
 
     ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
@@ -180,9 +180,9 @@ def build_config(job: Job, engine: Engine) -> Any:
     start = steps.loaded(job)
     return bridge.ConfigContainer(
         model=Provider(**settings.model_fields(job, engine), **architecture_fields(job, engine)),
-        train=_training(job, steps.last_step(job, start)),
+        train=_training_config(job, steps.last_step(job, start)),
         optimizer=settings.optimizer_config(job, engine),
-        scheduler=_scheduler(),
+        scheduler=_scheduler_config(),
         ddp=settings.ddp_config(job, engine),
         dataset=steps.synthetic_data(
             job, job.sequence_length, num_workers=job.data_workers, pin_memory=engine.device == "cuda"
@@ -205,7 +205,7 @@ def build_config(job: Job, engine: Engine) -> Any:
     )
 
 
-def _training(job: Job, last: int) -> Any:
+def _training_config(job: Job, last: int) -> Any:
     """The section of Megatron-Bridge's configuration on training; ``last`` is the run's last step."""
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
@@ -220,7 +220,7 @@ def _training(job: Job, last: int) -> Any:
     )
 
 
-def _scheduler() -> Any:
+def _scheduler_config() -> Any:
     """The section of Megatron-Bridge's configuration on the learning rate."""
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",

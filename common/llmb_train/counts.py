@@ -48,9 +48,9 @@ def parameters(model: Any) -> int | None:
     ends: int = model.vocab_size * model.hidden_size * (1 if model.share_embeddings_and_output_weights else 2)
     main, heads = _kinds(model)
     # A head for further tokens: two norms and a projection of both inputs, its layers, a norm.
-    extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm(model)
+    extra: int = 2 * model.hidden_size * model.hidden_size + 3 * _norm_weights(model)
     layers = sum(sum(kind[2:]) for kind in itertools.chain(main, *heads))
-    return ends + _norm(model) + layers + len(heads) * extra + encoder(model)
+    return ends + _norm_weights(model) + layers + len(heads) * extra + encoder(model)
 
 
 def layers(model: Any) -> dict[str, Any] | None:
@@ -129,20 +129,20 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
     """The ``Kind`` of the layer ``index``: mixer, MLP, and weights that TP divides, of routed experts, and the rest."""
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
-    whole = ((mixer != "") + (mlp != "")) * _norm(model)
+    undivided = ((mixer != "") + (mlp != "")) * _norm_weights(model)
     if mlp == "experts":
-        whole += model.num_moe_experts * model.hidden_size  # the router
+        undivided += model.num_moe_experts * model.hidden_size  # the router
         latent = getattr(model, "moe_latent_size", None)
-        routed = model.num_moe_experts * _mlp(model, model.moe_ffn_hidden_size, latent)
-        own += _beside_routed(model)
+        routed = model.num_moe_experts * _mlp_weights(model, model.moe_ffn_hidden_size, latent)
+        own += _shared_expert_weights(model)
     elif mlp:
         ffn = model.ffn_hidden_size
-        own += _mlp(model, ffn)
+        own += _mlp_weights(model, ffn)
         own += (_matrices(model) - 1) * ffn + model.hidden_size if model.add_bias_linear else 0
-    return mixer, mlp, int(own), int(routed), int(whole)
+    return mixer, mlp, int(own), int(routed), int(undivided)
 
 
-def _norm(model: Any) -> int:
+def _norm_weights(model: Any) -> int:
     """The number of weights of one norm."""
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
@@ -165,20 +165,20 @@ def _matrices(model: Any) -> int:
     return 3 if model.gated_linear_unit else 2
 
 
-def _mlp(model: Any, columns: int, width: int | None = None) -> int:
+def _mlp_weights(model: Any, columns: int, width: int | None = None) -> int:
     """The number of weights of an MLP with ``columns`` inner elements and ``width`` outer ones, else the hidden
     size.
     """
     return int(_matrices(model) * (width or model.hidden_size) * columns)
 
 
-def _grouped(model: Any) -> int:
+def _grouped_attention_weights(model: Any) -> int:
     """How many weights a layer's attention has: queries, keys, values, output projection, and the gate where there
     is one.
     """
     heads = model.num_attention_heads
     gate = getattr(model, "attention_output_gate", False)
-    return int(model.hidden_size * _head_dim(model) * (2 * (heads + _groups(model)) + (heads if gate else 0)))
+    return int(model.hidden_size * _head_dim(model) * (2 * (heads + _query_groups(model)) + (heads if gate else 0)))
 
 
 def _head_dim(model: Any) -> int:
@@ -186,12 +186,12 @@ def _head_dim(model: Any) -> int:
     return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
 
 
-def _groups(model: Any) -> int:
+def _query_groups(model: Any) -> int:
     """The number of query groups of attention; without groups that of its heads."""
     return int(model.num_query_groups or model.num_attention_heads)
 
 
-def _latent(model: Any) -> int:
+def _latent_attention_weights(model: Any) -> int:
     """The number of weights of the matrices of multi-head latent attention in one layer."""
     hidden = model.hidden_size
     heads = model.num_attention_heads
@@ -203,7 +203,7 @@ def _latent(model: Any) -> int:
     return int(weights + heads * model.v_head_dim * hidden)
 
 
-def _index(model: Any) -> int:
+def _index_weights(model: Any) -> int:
     """The number of weights of the index that chooses which tokens a layer attends to.
 
     Queries, one key, and a weight for each head.
@@ -219,7 +219,7 @@ def _delta_net(model: Any) -> int:
     return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
 
 
-def _mamba(model: Any) -> int:
+def _mamba_layer_weights(model: Any) -> int:
     """The number of weights of the matrices of one Mamba-2 layer."""
     inner = model.mamba_num_heads * model.mamba_head_dim
     groups = model.mamba_num_groups * model.mamba_state_dim
@@ -237,12 +237,12 @@ def _attention_weights(model: Any, layer: int) -> int:
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
         chooses = model.experimental_attention_variant == "dsa" and not shares_index(model, layer)
-        index = _index(model) + 2 * model.dsa_indexer_head_dim if chooses else 0
-        return _latent(model) + int(norms + index)
+        index = _index_weights(model) + 2 * model.dsa_indexer_head_dim if chooses else 0
+        return _latent_attention_weights(model) + int(norms + index)
     heads, width = model.num_attention_heads, _head_dim(model)
-    weights = _grouped(model)
+    weights = _grouped_attention_weights(model)
     if model.add_qkv_bias or model.add_bias_linear:
-        weights += width * (heads + 2 * _groups(model))
+        weights += width * (heads + 2 * _query_groups(model))
     if model.add_bias_linear:
         weights += model.hidden_size
     if getattr(model, "softmax_type", "vanilla") == "learnable":
@@ -266,10 +266,10 @@ def _mamba_weights(model: Any, index: int) -> int:
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
     convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
-    return int(_mamba(model) + convolution + 3 * heads + inner)
+    return int(_mamba_layer_weights(model) + convolution + 3 * heads + inner)
 
 
-def _beside_routed(model: Any) -> int:
+def _shared_expert_weights(model: Any) -> int:
     """The number of weights that a layer of experts has beside the routed experts' matrices and their router."""
     hidden, experts = model.hidden_size, model.num_moe_experts
     weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
@@ -279,7 +279,7 @@ def _beside_routed(model: Any) -> int:
         weights += experts
     if getattr(model, "moe_shared_expert_gate", False):
         weights += hidden
-    return int(weights + _mlp(model, model.moe_shared_expert_intermediate_size or 0))
+    return int(weights + _mlp_weights(model, model.moe_shared_expert_intermediate_size or 0))
 
 
 # Operations
@@ -294,28 +294,28 @@ def flops_per_token(config: Any) -> float | None:
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
         return None
     main, heads = _layers(model)
-    products = sum(_products(model, *layer, index) for index, layer in enumerate(itertools.chain(main, *heads)))
+    products = sum(_multiplications(model, *layer, index) for index, layer in enumerate(itertools.chain(main, *heads)))
     logits = model.hidden_size * model.vocab_size
     return float(6 * (products + logits + len(heads) * (2 * model.hidden_size**2 + logits)))
 
 
-def _products(model: Any, mixer: str, mlp: str, index: int) -> float:
+def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
     """The number of multiplications that one token needs in the matrix products of one layer, in the forward pass.
 
     ``index``: the layer's, from 0.
     """
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
-        return products + _mlp(model, model.ffn_hidden_size)
+        return products + _mlp_weights(model, model.ffn_hidden_size)
     if not mlp:
         return products
     latent = getattr(model, "moe_latent_size", None)
-    chosen = model.moe_router_topk * _mlp(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
-    shared = _mlp(model, model.moe_shared_expert_intermediate_size or 0)
+    chosen = model.moe_router_topk * _mlp_weights(model, model.moe_ffn_hidden_size or model.ffn_hidden_size, latent)
+    shared = _mlp_weights(model, model.moe_shared_expert_intermediate_size or 0)
     return float(products + chosen + shared + 2 * model.hidden_size * (latent or 0))
 
 
-def _keys(model: Any, most: int | None = None) -> float:
+def _attended_tokens(model: Any, most: int | None = None) -> float:
     """How many tokens one token attends to, on average: those before it, but ``most`` at most."""
     length: int = model.seq_length
     if most is None or most >= length:
@@ -323,7 +323,7 @@ def _keys(model: Any, most: int | None = None) -> float:
     return most - most * (most - 1) / (2 * length)
 
 
-def _window(model: Any, index: int) -> int | None:
+def _attention_window(model: Any, index: int) -> int | None:
     """The number of tokens that the layer ``index`` attends to at most; None: all before it."""
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)
@@ -346,13 +346,18 @@ def _attention_products(model: Any, index: int) -> float:
     if variant == "dsv4_hybrid":
         return _compressed_products(model, index)
     if not getattr(model, "multi_latent_attention", False):
-        return float(_grouped(model) + 2 * heads * _head_dim(model) * _keys(model, _window(model, index)))
+        return float(
+            _grouped_attention_weights(model)
+            + 2 * heads * _head_dim(model) * _attended_tokens(model, _attention_window(model, index))
+        )
     width = model.qk_head_dim + model.qk_pos_emb_head_dim + model.v_head_dim
     if variant != "dsa":
-        return float(_latent(model) + heads * width * _keys(model))
-    products = _latent(model) + heads * width * _keys(model, model.dsa_indexer_topk)
+        return float(_latent_attention_weights(model) + heads * width * _attended_tokens(model))
+    products = _latent_attention_weights(model) + heads * width * _attended_tokens(model, model.dsa_indexer_topk)
     if not shares_index(model, index):  # every head of the index looks at all tokens before
-        products += _index(model) + model.dsa_indexer_n_heads * model.dsa_indexer_head_dim * _keys(model)
+        products += _index_weights(model) + model.dsa_indexer_n_heads * model.dsa_indexer_head_dim * _attended_tokens(
+            model
+        )
     return float(products)
 
 
@@ -368,7 +373,7 @@ def _compressed_products(model: Any, index: int) -> float:
     weights = rank * (hidden + heads * (model.qk_head_dim + model.qk_pos_emb_head_dim)) + hidden * width
     weights += heads * width * model.o_lora_rank + model.o_groups * model.o_lora_rank * hidden
     together = model.csa_compress_ratios[index]
-    keys = _keys(model, getattr(model, "csa_window_size", 128))
+    keys = _attended_tokens(model, getattr(model, "csa_window_size", 128))
     if together == 4:
         index_heads = model.dsa_indexer_n_heads
         index_width = model.dsa_indexer_head_dim
@@ -390,7 +395,9 @@ def _delta_net_products(model: Any, index: int) -> float:
 
 def _mamba_products(model: Any, index: int) -> float:
     """The number of multiplications that one token needs in a Mamba-2 layer; ``index`` plays no part."""
-    return float(_mamba(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim)
+    return float(
+        _mamba_layer_weights(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim
+    )
 
 
 _MIXERS: dict[str, tuple[Callable[[Any, int], int], Callable[[Any, int], float]]] = {

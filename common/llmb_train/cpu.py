@@ -157,8 +157,10 @@ def _emulate() -> None:
         "current_stream": lambda *args: stream,
         "default_stream": lambda *args: stream,
         "stream": lambda stream=None: contextlib.nullcontext(),
-        "mem_get_info": lambda *args: (_host_memory() - _resident(), _host_memory()),
-        "memory_stats": lambda *args: dict.fromkeys(_MEMORY_STATS, _resident()) | dict.fromkeys(_MEMORY_COUNTS, 0),
+        "mem_get_info": lambda *args: (_host_memory() - _peak_resident_bytes(), _host_memory()),
+        "memory_stats": lambda *args: (
+            dict.fromkeys(_MEMORY_STATS, _peak_resident_bytes()) | dict.fromkeys(_MEMORY_COUNTS, 0)
+        ),
         "get_rng_state": lambda *args, **kwargs: torch.get_rng_state(),
         "set_rng_state": lambda state, *args, **kwargs: torch.set_rng_state(state),
         "manual_seed": lambda seed: torch.default_generator.manual_seed(int(seed)),
@@ -170,7 +172,7 @@ def _emulate() -> None:
     for nothing in ("set_device", "set_stream", "synchronize", "empty_cache", "ipc_collect", "reset_peak_memory_stats"):
         answers[nothing] = lambda *args, **kwargs: None
     for memory in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
-        answers[memory] = lambda *args: _resident()
+        answers[memory] = lambda *args: _peak_resident_bytes()
     for attribute, answer in answers.items():
         setattr(torch.cuda, attribute, answer)
     torch.cuda.random.get_rng_state = torch.cuda.get_rng_state
@@ -187,7 +189,7 @@ def _host_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _resident() -> int:
+def _peak_resident_bytes() -> int:
     """The most memory that this process has had resident since it began, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

@@ -1,8 +1,8 @@
 """Which releases of Megatron-Bridge LLMB knows, which one this Python would import, and what it trains with.
 
 The number decides one thing: whether the Megatron that is here is the one that a job was planned for. What a release
-calls or does otherwise than another is found in its own source (``says``), so that a newer one, which is not in the
-table, trains too. Imports neither torch nor Megatron: a wrong image is refused in milliseconds.
+calls or does otherwise than another is found in its own source (``source_has_word``), so that a newer one, which is not
+in the table, trains too. Imports neither torch nor Megatron: a wrong image is refused in milliseconds.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ def release_of(version: str | None) -> Release | None:
     """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
-    newer = re.fullmatch(r"[0-9]+\.[0-9]+", wanted) and _numbers(wanted) > _numbers(RELEASES[-1].bridge)
+    newer = re.fullmatch(r"[0-9]+\.[0-9]+", wanted) and _release_numbers(wanted) > _release_numbers(RELEASES[-1].bridge)
     return known or (Release(bridge=wanted) if newer else None)
 
 
-def _numbers(release: str) -> tuple[int, ...]:
+def _release_numbers(release: str) -> tuple[int, ...]:
     """The numbers of a release such as ``0.6``, to compare releases by."""
     return tuple(map(int, release.split(".")))
 
@@ -115,7 +115,7 @@ class Engine:
         return "a CPU" if self.device == "cpu" else "a GPU without Transformer Engine"
 
 
-def find(device: Device, release: Release) -> Engine:
+def find_engine(device: Device, release: Release) -> Engine:
     """What there is to train with on ``device``, found out without importing it; ``release``: what the job needs.
 
     Raises:
@@ -164,7 +164,7 @@ def _require_configured_versions(release: Release) -> None:
     found = {name: package_version(name) for name in release.configured}
     if all(is_configured(name, version, release) for name, version in found.items()):
         return
-    held = minor(found["megatron-bridge"] or "")
+    installed = minor(found["megatron-bridge"] or "")
     named = ", ".join(f"{name} {version or '(of unknown version)'}" for name, version in found.items())
     wanted = ", ".join(f"{name} {known}.x" for name, known in release.configured.items())
     fitting = f"the container {release.container} (unset RUN_CONF_IMAGE)" if release.container else "an image with that"
@@ -172,7 +172,7 @@ def _require_configured_versions(release: Release) -> None:
         f"LLMB's settings for this recipe are written for {wanted}; here is {named}"
         if not release.is_newer
         else f"the job is planned for Megatron-Bridge {release.bridge}; here is {named}",
-        remedy=f"use {fitting}, or set {SWITCH}=off to try this one anyway{_plan_for(held)}",
+        remedy=f"use {fitting}, or set {SWITCH}=off to try this one anyway{_plan_for(installed)}",
     )
 
 
@@ -203,14 +203,14 @@ def _require_patched_versions(engine: Engine, release: Release) -> None:
             )
 
 
-def _plan_for(held: str) -> str:
+def _plan_for(installed: str) -> str:
     """The end of a message on how to plan for a newer release than LLMB knows: ``; LLMB_ENGINE=0.7 plans ...``.
 
-    ``held`` is the version of the Megatron-Bridge that is there. Empty: LLMB has that release, or it is none that it
-    could plan for, so nothing is to be added.
+    ``installed`` is the version of the Megatron-Bridge that is there. Empty: LLMB has that release, or it is none that
+    it could plan for, so nothing is to be added.
     """
-    found = release_of(held)
-    return f"; LLMB_ENGINE={held} plans the job for this one" if found is not None and found.is_newer else ""
+    found = release_of(installed)
+    return f"; LLMB_ENGINE={installed} plans the job for this one" if found is not None and found.is_newer else ""
 
 
 def is_configured(name: str, version: str | None, release: Release) -> bool:
@@ -255,7 +255,7 @@ def package_version(name: str) -> str | None:
 
 
 @functools.cache
-def says(module: str, name: str) -> bool:
+def source_has_word(module: str, name: str) -> bool:
     """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``.
 
     Imports neither. False also where there is no such module. Each answer is kept.

@@ -51,7 +51,7 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
         Contradiction: its columns are not those that the plan was made from, or a variable that it wants is not set.
         JobError: its layers cannot be placed as planned, or its vocabulary is not known.
     """
-    config = _call(job)
+    config = _call_function(job)
     require_own(job, config)
     if engine.device == "cuda":
         require_environment(job, config)  # of GPUs and their network
@@ -67,7 +67,7 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
     return config
 
 
-def _call(job: FunctionJob) -> Any:
+def _call_function(job: FunctionJob) -> Any:
     """The configuration that the job's function gives.
 
     Where its model comes from a ``config.json`` of this machine, a notice in the log says what of it the plan had
@@ -151,7 +151,7 @@ def set_planned(job: FunctionJob, config: Any) -> None:
         model.virtual_pipeline_model_parallel_size = plan.vp if (plan.vp or 1) > 1 else None
         _set_stages(job, model)
     if plan.fsdp and not own.fsdp:
-        _shard(config)
+        _enable_fsdp(config)
     if plan.cp != own.cp:
         model.context_parallel_size = plan.cp
     if plan.ep != own.ep:
@@ -193,7 +193,7 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
         )
 
 
-def _shard(config: Any) -> None:
+def _enable_fsdp(config: Any) -> None:
     """Turn on Megatron-FSDP in ``config``, of a function without it.
 
     As v0.6.0, scripts/performance/utils/overrides.py:94-114.
@@ -240,7 +240,7 @@ def set_launched(job: FunctionJob, config: Any) -> None:
         config.optimizer.use_precision_aware_optimizer = True
     _set_scale(job, config)
     start = steps.loaded(job)
-    _set(config.train, steps.training_fields(job, steps.last_step(job, start)))
+    _set_fields(config.train, steps.training_fields(job, steps.last_step(job, start)))
     _set_checkpoint(job, config, start)
     config.dist.distributed_timeout_minutes = max(config.dist.distributed_timeout_minutes, steps.timeout_minutes(job))
     config.logger.log_interval, config.logger.log_throughput = 1, True
@@ -281,7 +281,7 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
 
     ``start``: the one that the run goes on from; None: none.
     """
-    _set(config.checkpoint, steps.checkpoint_fields(job, start))
+    _set_fields(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:
         config.checkpoint.pretrained_checkpoint = job.checkpoint.load  # its newest, or the one it names
     if job.checkpoint.save is not None or start is not None:
@@ -341,7 +341,7 @@ def _set_data(job: FunctionJob, config: Any) -> None:
         config.tokenizer = TokenizerConfig(tokenizer_type="NullTokenizer", vocab_size=size - 1)
 
 
-def _set(section: Any, fields: dict[str, Any]) -> None:
+def _set_fields(section: Any, fields: dict[str, Any]) -> None:
     """Set ``fields``, by name, in a section of the configuration."""
     for name, value in fields.items():
         setattr(section, name, value)

@@ -359,19 +359,19 @@ def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> 
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
     unknown = sorted(set(content) - set(names))
     if unknown:
-        raise ValueError(f"unknown key {_dotted(where, unknown[0])}; known are {', '.join(names)}")
+        raise ValueError(f"unknown key {_field_path(where, unknown[0])}; known are {', '.join(names)}")
     missing = [name for name in names if name not in content]
     if missing:
-        raise ValueError(f"missing key {_dotted(where, missing[0])}")
-    return cls(**{name: _value(hints[name], content[name], _dotted(where, name)) for name in names})
+        raise ValueError(f"missing key {_field_path(where, missing[0])}")
+    return cls(**{name: _convert_value(hints[name], content[name], _field_path(where, name)) for name in names})
 
 
-def _dotted(where: str, name: str) -> str:
+def _field_path(where: str, name: str) -> str:
     """The path of a field in messages: ``parallelism.tp``."""
     return f"{where}.{name}" if where else name
 
 
-def _value(kind: Any, value: Any, where: str) -> Any:
+def _convert_value(kind: Any, value: Any, where: str) -> Any:
     """A JSON value as one of type ``kind``.
 
     Raises:
@@ -382,7 +382,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if value is None:
             return None
         (choice,) = (choice for choice in get_args(kind) if choice is not types.NoneType)
-        return _value(choice, value, where)
+        return _convert_value(choice, value, where)
     if origin is Literal:
         # bool is an int to Python: True would pass for 1.
         if isinstance(value, bool) or value not in get_args(kind):
@@ -392,7 +392,7 @@ def _value(kind: Any, value: Any, where: str) -> Any:
         if not isinstance(value, list):
             raise ValueError(f"{where} is {value!r}, expected a list")
         (item,) = get_args(kind)
-        return [_value(item, entry, f"{where}[{i}]") for i, entry in enumerate(value)]
+        return [_convert_value(item, entry, f"{where}[{i}]") for i, entry in enumerate(value)]
     if origin is dict or is_dataclass(kind):
         if not isinstance(value, Mapping):
             raise ValueError(f"{where} is {value!r}, expected an object")

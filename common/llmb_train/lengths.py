@@ -27,22 +27,22 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
     try:
         for name, count in counts.items():
             if count() is not None:
-                found[name] = _fitted(model, own, count)
+                found[name] = _fit_formula(model, own, count)
         shorter = own // 2
         while shorter >= _SHORTEST and all(
-            _follows(model, own, shorter, count, *found[name]) for name, count in counts.items() if name in found
+            _formula_holds(model, own, shorter, count, *found[name]) for name, count in counts.items() if name in found
         ):
             found["least"] = shorter
             shorter //= 2
         longer = 8 * own
-        if not all(_follows(model, own, longer, counts[name], *found[name]) for name in counts if name in found):
+        if not all(_formula_holds(model, own, longer, counts[name], *found[name]) for name in counts if name in found):
             return None
     finally:
         model.seq_length = own
     return found if len(found) > 1 else None
 
 
-def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
+def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> float:
     """The count of ``model`` at a sequence of ``length`` tokens, which the model then keeps."""
     model.seq_length = length
     found = count()
@@ -50,11 +50,11 @@ def _at(model: Any, length: int, count: Callable[[], float | None]) -> float:
     return found
 
 
-def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
+def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
     """``[b, c]`` of the formula, by the counts at one, two and four times the model's ``own`` length."""
-    one = _at(model, own, count)
-    two = _at(model, 2 * own, count)
-    four = _at(model, 4 * own, count)
+    one = _count_at(model, own, count)
+    two = _count_at(model, 2 * own, count)
+    four = _count_at(model, 4 * own, count)
     c = 4 * own * ((four - two) - 2 * (two - one)) / 3
     if abs(c) / own < _EXACT * one:  # what is left of rounding
         c = 0.0
@@ -62,7 +62,7 @@ def _fitted(model: Any, own: int, count: Callable[[], float | None]) -> list[flo
     return [round(b, 3), round(c, 3)]
 
 
-def _follows(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
+def _formula_holds(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
     """Whether the count at ``length`` tokens is what the formula gives from that at the model's ``own`` length."""
-    expected = _at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
-    return abs(_at(model, length, count) - expected) <= _EXACT * expected
+    expected = _count_at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
+    return abs(_count_at(model, length, count) - expected) <= _EXACT * expected

@@ -33,7 +33,7 @@ def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, s
     section = config.model if config.comm_overlap is None else config.comm_overlap
     if not getattr(section, "tp_comm_overlap", False):
         return
-    reason = _why_mpi(getattr(section, "tp_comm_bootstrap_backend", "nccl"))
+    reason = _mpi_reason(getattr(section, "tp_comm_bootstrap_backend", "nccl"))
     if reason:
         raise WrongEngine(
             f"the overlap of tensor parallelism's exchange starts MPI ({reason}), and these ranks were not started for "
@@ -43,7 +43,7 @@ def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, s
         )
 
 
-def _why_mpi(backend: str | None) -> str:
+def _mpi_reason(backend: str | None) -> str:
     """Why Transformer Engine would start MPI; empty if it would not. Imports Transformer Engine."""
     import torch
     import transformer_engine_torch

@@ -33,20 +33,20 @@ def apply(job: Job | FunctionJob, config: Any) -> None:
         JobError: there is no such section or field here, or it takes no such value
     """
     for name, value in job.megatron.items():
-        section, field = _found_section(config, name)
-        before = found(config, name)
+        section, field = _section_and_field(config, name)
+        before = value_in(config, name)
         setattr(section, field, _converted(section, field, value, name))
-        if found(config, name) == before:
+        if value_in(config, name) == before:
             notice(f"{name}={before} is what this job has anyway")
 
 
-def found(config: Any, name: str) -> Any:
+def value_in(config: Any, name: str) -> Any:
     """What the setting ``name``, such as ``model.num_layers``, is in ``config``, as JSON has it.
 
     None where there is no such section or field, too.
     """
     section, _, field = name.partition(".")
-    return plain(getattr(getattr(config, section, None), field, None))
+    return as_json_value(getattr(getattr(config, section, None), field, None))
 
 
 def title(config: Any, name: str) -> str:
@@ -56,7 +56,7 @@ def title(config: Any, name: str) -> str:
     return name + "".join(f" (set {other}.{field})" for other in later if other != section)
 
 
-def _found_section(config: Any, name: str) -> tuple[Any, str]:
+def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
     """The section of ``config`` and the field that the setting ``name`` is of.
 
     A mixed precision that is given by its name becomes a section in ``config``.
@@ -88,7 +88,7 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
     Raises:
         JobError: the field takes no such value; names the setting
     """
-    hint = _hints(type(section)).get(field, Any)
+    hint = _field_types(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
     if not takes(kinds, value):
         raise JobError(
@@ -96,17 +96,17 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
             remedy="correct --megatron (MEGATRON_SETTINGS), or leave it out",
         )
     if isinstance(value, list):
-        return [_member(hint, item) for item in value]
+        return [_enum_member(hint, item) for item in value]
     if "dtype" in kinds and isinstance(value, str):
         import torch
 
         return getattr(torch, value.removeprefix("torch."))
     if isinstance(value, int) and not isinstance(value, bool) and "int" not in kinds and "float" in kinds:
         return float(value)
-    return _member(hint, value)
+    return _enum_member(hint, value)
 
 
-def _hints(kind: type) -> dict[str, Any]:
+def _field_types(kind: type) -> dict[str, Any]:
     """The types of a class's fields; empty where they cannot be resolved."""
     try:
         return typing.get_type_hints(kind)
@@ -114,7 +114,7 @@ def _hints(kind: type) -> dict[str, Any]:
         return {}
 
 
-def _member(hint: Any, value: Any) -> Any:
+def _enum_member(hint: Any, value: Any) -> Any:
     """The member of an enumeration in ``hint`` that ``value`` names; else ``value``."""
     if not isinstance(value, str):
         return value
@@ -132,14 +132,14 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
         yield from _enumerations(part)
 
 
-def plain(value: Any) -> Any:
+def as_json_value(value: Any) -> Any:
     """A value as JSON has it: an enumeration's member, a dtype and any other object by their names."""
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [as_json_value(item) for item in value]
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in sorted(value.items())}
+        return {str(key): as_json_value(item) for key, item in sorted(value.items())}
     return value if isinstance(value, (int, float, str, type(None))) else str(value).removeprefix("torch.")
 
 
@@ -217,7 +217,7 @@ def _classes(hint: Any) -> Iterator[type]:
 
 def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
     """Yields the fields of a class, each with its type."""
-    hints = _hints(kind)
+    hints = _field_types(kind)
     for field in dataclasses.fields(kind):
         yield field, hints.get(field.name, field.type)
 

@@ -175,7 +175,7 @@ def _patch_experts() -> None:
     if not hasattr(moe_utils, "te_general_gemm"):
         moe_utils.te_general_gemm = None
     for name in ("_reduce", "_reduce_scatter_along_first_dim"):
-        setattr(mappings, name, _copying(getattr(mappings, name)))
+        setattr(mappings, name, _copy_for_one_rank(getattr(mappings, name)))
     core_init = RowParallelLinear.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -187,7 +187,7 @@ def _patch_experts() -> None:
     RowParallelLinear.__init__ = init
 
 
-def _copying(core: Callable[..., Any]) -> Callable[..., Any]:
+def _copy_for_one_rank(core: Callable[..., Any]) -> Callable[..., Any]:
     """``core`` as a function that returns a copy where a group has one rank."""
 
     def reduce(input_: Any, group: Any, *args: Any, **kwargs: Any) -> Any:

@@ -163,7 +163,7 @@ def columns(config: Any) -> dict[str, Any]:
     ``ep`` and ``etp`` are None for a model without experts.
     """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
-    whole = getattr(model, "recompute_granularity", None) == "full"
+    recomputes_all = getattr(model, "recompute_granularity", None) == "full"
     return {
         "tp": model.tensor_model_parallel_size,
         "pp": model.pipeline_model_parallel_size,
@@ -175,7 +175,7 @@ def columns(config: Any) -> dict[str, Any]:
         "gbs": config.train.global_batch_size,
         "fsdp": bool(config.ddp.use_megatron_fsdp),
         "cuda_graph": getattr(model, "cuda_graph_impl", "none") != "none",
-        "recompute_layers": (model.recompute_num_layers or 0) if whole else 0,
+        "recompute_layers": (model.recompute_num_layers or 0) if recomputes_all else 0,
         "offload_layers": model.cpu_offloading_num_layers if getattr(model, "cpu_offloading", False) else 0,
     }
 

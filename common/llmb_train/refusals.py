@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from llmb_train import settings, steps
-from llmb_train.engine import Engine, is_configured, package_version, says
+from llmb_train.engine import Engine, is_configured, package_version, source_has_word
 from llmb_train.errors import JobError
 from llmb_train.job import AnyJob, FunctionJob, Job
 
@@ -50,7 +50,7 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
     elif (
         job.performance.cuda_graph
         and not settings.whole_iteration_graph(job)
-        and says("megatron.bridge.utils.cuda_graph", "validate_cuda_graph_configuration")
+        and source_has_word("megatron.bridge.utils.cuda_graph", "validate_cuda_graph_configuration")
     ):
         # Bridge 0.6 and later refuse "local" for single layers; which Megatron is there, planning cannot know.
         yield (
@@ -108,8 +108,8 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
     """What the reader of the log must know about this run, one sentence each; empty: nothing."""
     lines = _untested(job, engine)
     if job.megatron:
-        said = ", ".join(f"{name}={value}" for name, value in job.megatron.items())
-        lines.append(f"set by --megatron (MEGATRON_SETTINGS), beside what the recipe has: {said}")
+        settings_text = ", ".join(f"{name}={value}" for name, value in job.megatron.items())
+        lines.append(f"set by --megatron (MEGATRON_SETTINGS), beside what the recipe has: {settings_text}")
     if engine.device == "cpu":
         lines.append("trained on a CPU: the times say nothing about a GPU, and there is no peak for an MFU")
     elif not engine.transformer_engine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmb_train.engine import Engine, says
+from llmb_train.engine import Engine, source_has_word
 from llmb_train.job import Job
 
 _USER_BUFFERS = {"nccl_ub": True, "fsdp_manual_registration": True}
@@ -109,12 +109,14 @@ def cuda_graph_fields(job: Job) -> dict[str, Any]:
     Where the job asks for none they are there too: ``cuda_graph_impl`` is ``none``, and ``use_te_rng_tracker`` False.
     Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: which there is, the source here decides.
     """
-    renamed = says("megatron.core.transformer.transformer_config", "cuda_graph_modules")
-    whole, captured = whole_iteration_graph(job), job.performance.cuda_graph
-    how = "full_iteration" if whole and renamed else "local"
+    renamed = source_has_word("megatron.core.transformer.transformer_config", "cuda_graph_modules")
+    whole_iteration, captured = whole_iteration_graph(job), job.performance.cuda_graph
+    implementation = "full_iteration" if whole_iteration and renamed else "local"
     return {
-        "cuda_graph_impl": how if captured else "none",
-        "cuda_graph_modules" if renamed else "cuda_graph_scope": ["full_iteration"] if whole and not renamed else [],
+        "cuda_graph_impl": implementation if captured else "none",
+        "cuda_graph_modules" if renamed else "cuda_graph_scope": ["full_iteration"]
+        if whole_iteration and not renamed
+        else [],
         "use_te_rng_tracker": captured,
     }
 
@@ -211,7 +213,7 @@ def precision_aware(job: Job, engine: Engine) -> bool:
         # With FSDP NVIDIA's launcher decided it (0.3: ``_set_megatron_fsdp_overrides``), until Bridge did.
         and (
             not job.parallelism.fsdp
-            or says("megatron.bridge.training.config", "_validate_and_apply_megatron_fsdp_configs")
+            or source_has_word("megatron.bridge.training.config", "_validate_and_apply_megatron_fsdp_configs")
         )
         and not job.checkpoint.used
     )

@@ -18,7 +18,7 @@ from typing import Any
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import open_plain, user_path
-from llmb_common.base.outcome import settled
+from llmb_common.base.outcome import run_to_status
 from llmb_common.base.printable import first_few
 from llmb_common.base.words import check_argument
 from llmb_common.planning.site import DEFAULT_FOLDER
@@ -77,7 +77,7 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
         raise refusing.no_such_command(program, words)
     call = Call(command, program, tuple(words))
     found = read(call)
-    values = {option.name: _value(call, option, found[option.name]) for option in command.options}
+    values = {option.name: _option_value(call, option, found[option.name]) for option in command.options}
     if argument := command.argument:
         given = found[argument.name]
         values[argument.name] = list(given) if argument.several else given
@@ -89,7 +89,7 @@ def parse(argv: Sequence[str], read: Reader) -> argparse.Namespace:
     return argparse.Namespace(**values)
 
 
-def _value(call: Call, option: Option, given: Any) -> Any:
+def _option_value(call: Call, option: Option, given: Any) -> Any:
     """What was given for one option: text, a list of texts, True; None, or False of a switch, where nothing was.
 
     Raises:
@@ -98,11 +98,11 @@ def _value(call: Call, option: Option, given: Any) -> Any:
     if not option.metavar or given is None:
         return given
     if option.several:
-        return [_text(call, option, text) for text in given] or None
-    return _text(call, option, given)
+        return [_checked_text(call, option, text) for text in given] or None
+    return _checked_text(call, option, given)
 
 
-def _text(call: Call, option: Option, text: str) -> str:
+def _checked_text(call: Call, option: Option, text: str) -> str:
     """The checked value ``text`` of an option, in lower case where it is one of a few choices.
 
     Raises:
@@ -142,7 +142,7 @@ def use_bundle(options: argparse.Namespace, clone: Path) -> None:
         EnvironmentLacks: the folder is no bundle, is damaged, or is for another machine or release.
     """
     if chosen := getattr(options, "from", None):
-        bundles.use(user_path(chosen, f"--from {chosen}"), clone)
+        bundles.use_bundle(user_path(chosen, f"--from {chosen}"), clone)
 
 
 def given_by_flags(options: argparse.Namespace) -> Given:
@@ -230,7 +230,7 @@ def guarded(work: Callable[[], int], *, command: str = "install", as_json: bool 
     uv.repair_environment()
     # Nothing that jobs will run may be writable by everybody, whatever the caller's umask; a group may share.
     os.umask(os.umask(0o077) | 0o002)
-    return settled(
+    return run_to_status(
         work,
         command=command,
         as_json=as_json,

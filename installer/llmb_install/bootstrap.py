@@ -58,7 +58,7 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
     arguments.use_bundle(options, clone)
     require_trusted(install / ANSWERS_FILE, install)  # before a program of the installation is started
     given, lines = _known_answers(options, install)
-    wrong = _wrong(options, clone, given, lines) if given else []
+    wrong = _slurm_contradictions(options, clone, given, lines) if given else []
     if options.command == "install" and options.quickstart:
         if problem := unusable_for_installation(str(install), {"gpu_type": "cpu"}):
             raise RequestError(f"install_path: {problem}", remedy="choose another folder with --install-path")
@@ -79,10 +79,10 @@ def _bootstrap(clone: Path, argv: Sequence[str]) -> int:
                 environment.prune()
     missing = [] if usable else [environment]
     check = given.get("space_check", True) and not getattr(options, "no_space_check", False)
-    lacks = lacking([*missing, *artefact.missing(_planned(options, given, clone, install))], space_check=check)
+    lacks = lacking([*missing, *artefact.missing(_large_parts(options, given, clone, install))], space_check=check)
     if getattr(options, "quickstart", False) and (lack := loopback_problem()):
         lacks.append(lack)
-    checks.refuse([*wrong, *lacks], given if wrong and not options.play else {})
+    checks.raise_together([*wrong, *lacks], given if wrong and not options.play else {})
     if not usable:
         new = home != install or options.command == "install"
         with Reporter(None, verbose=options.verbose) as reporter, install_lock(home, reporter, create=new):
@@ -116,18 +116,18 @@ def _known_answers(options: argparse.Namespace, install: Path) -> tuple[Given, L
         answers = {key: value for key, value in play.items() if key not in checks.SECRETS}
         return {"install_path": str(install), **answers, **flags}, lines
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if (install / ANSWERS_FILE).exists() or (terminal and questions.missing(flags)):
+    if (install / ANSWERS_FILE).exists() or (terminal and questions.missing_questions(flags)):
         return {}, {}
     return {"install_path": str(install), **flags}, {}
 
 
-def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
+def _slurm_contradictions(options: argparse.Namespace, clone: Path, given: Given, lines: Lines) -> list[RequestError]:
     """What Slurm contradicts in the answers, as errors; empty where nothing is, or where it is not to be asked.
 
     Raises:
         RequestError: an answer is missing or impossible, a path cannot be used here, or the folder is in use.
     """
-    checks.check(given, recipe_heads(clone), options.play or "", lines)
+    checks.check_answers(given, recipe_heads(clone), options.play or "", lines)
     if options.record:
         return []
     install = user_path(given["install_path"], "install_path")
@@ -138,7 +138,7 @@ def _wrong(options: argparse.Namespace, clone: Path, given: Given, lines: Lines)
     return list(detect.slurm_problems(given))
 
 
-def _planned(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
+def _large_parts(options: argparse.Namespace, given: Given, clone: Path, install: Path) -> list[Artefact]:
     """The large parts that the answers call for, CPU engines or images, to check that there is room for them.
 
     Empty where nothing is built, or where no answers are known yet: a later stage asks for those.
@@ -180,4 +180,4 @@ def _builds_in_place(options: argparse.Namespace, install: Path) -> bool:
         return options.command in ("add", "update") and (install / "venvs").exists() and not options.dry_run
     if options.dry_run or options.record or options.list_workloads or options.play:
         return False
-    return options.quickstart or not questions.missing(arguments.given_by_flags(options))
+    return options.quickstart or not questions.missing_questions(arguments.given_by_flags(options))

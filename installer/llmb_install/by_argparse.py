@@ -16,7 +16,7 @@ _WIDEST_TERM = 30
 _COMPLAINTS = {
     r"argument (\S+): expected .*argument": refusing.no_value,
     r"argument (\S+): ignored explicit argument .*": refusing.no_value_wanted,
-    r"the following arguments are required: ([^ ,]+).*": refusing.missing,
+    r"the following arguments are required: ([^ ,]+).*": refusing.missing_argument_error,
 }
 
 
@@ -25,7 +25,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, add_help=False)
         self.call = call
         for option in call.command.options:
-            self.add_argument(option.flag, dest=option.name, **_settings(option))
+            self.add_argument(option.flag, dest=option.name, **_argparse_keywords(option))
         if argument := call.command.argument:
             self.add_argument(argument.name, metavar=argument.metavar, nargs="+" if argument.several else None)
 
@@ -38,10 +38,10 @@ class _Parser(argparse.ArgumentParser):
         for pattern, refusal in _COMPLAINTS.items():
             if found := re.fullmatch(pattern, message):
                 raise refusal(self.call, found[1])
-        raise refusing.wrong(self.call, message)
+        raise refusing.usage_error(self.call, message)
 
 
-def _settings(option: Option) -> dict[str, Any]:
+def _argparse_keywords(option: Option) -> dict[str, Any]:
     """The keywords of ``add_argument`` for an option."""
     if not option.metavar:
         return {"action": "store_true"}
@@ -61,15 +61,15 @@ def read(call: Call) -> dict[str, Any]:
     """
     for word in call.words:
         if word in ("-h", "--help", "--version"):
-            said = f"{options.version(call.program)}\n" if word == "--version" else help_text(call)
+            output = f"{options.version(call.program)}\n" if word == "--version" else help_text(call)
             # print, because argparse keeps silent about a disk that is full.
-            print(said, end="", flush=True)
+            print(output, end="", flush=True)
             raise SystemExit(0)
     found, rest = _Parser(call).parse_known_intermixed_args(call.words)
     for word in rest:
         if word.startswith("-") and word != "--":
             raise refusing.no_such_option(call, word.partition("=")[0])
-    refusing.strays(call, rest)
+    refusing.refuse_extra_words(call, rest)
     return vars(found)
 
 
@@ -84,11 +84,11 @@ def help_text(call: Call) -> str:
     for paragraph in options.text_of(call):
         lines += ["", textwrap.fill(paragraph, width, initial_indent="  ", subsequent_indent="  ")]
     for title, rows in options.sections(call).items():
-        lines += ["", f"{title}:", *_table(rows, width)]
+        lines += ["", f"{title}:", *_two_columns(rows, width)]
     return "\n".join(lines) + "\n"
 
 
-def _table(rows: options.Rows, width: int) -> list[str]:
+def _two_columns(rows: options.Rows, width: int) -> list[str]:
     """Lines of two columns, term and meaning, wrapped at ``width``; a long term has a line of its own."""
     column = min(max(len(term) for term, _ in rows), _WIDEST_TERM) + 2
     lines = []

@@ -67,24 +67,24 @@ def read(call: Call) -> dict[str, Any]:
     """
     command = _Command(call)
     try:
-        with command.make_context(call.name, _repeated(call)) as context:
-            refusing.strays(call, context.args)
+        with command.make_context(call.name, _repeat_flags(call)) as context:
+            refusing.refuse_extra_words(call, context.args)
             return context.params
     except click.exceptions.Exit as done:
         raise SystemExit(done.exit_code) from None
     except click.NoSuchOption as error:
         raise refusing.no_such_option(call, error.option_name) from error
     except click.MissingParameter as error:
-        raise refusing.missing(call, _term(error.param)) from error
+        raise refusing.missing_argument_error(call, _term_of(error.param)) from error
     except click.BadOptionUsage as error:
         wrong = refusing.no_value_wanted if "does not take" in error.message else refusing.no_value
         raise wrong(call, error.option_name) from error
     except click.UsageError as error:
         message = error.format_message().rstrip(".")
-        raise refusing.wrong(call, message[:1].lower() + message[1:]) from error
+        raise refusing.usage_error(call, message[:1].lower() + message[1:]) from error
 
 
-def _term(parameter: click.Parameter | None) -> str:
+def _term_of(parameter: click.Parameter | None) -> str:
     """How messages call an option or argument: its ``metavar``, else its flag; ``an argument`` where click names
     none.
     """
@@ -93,7 +93,7 @@ def _term(parameter: click.Parameter | None) -> str:
     return parameter.metavar or parameter.opts[0]
 
 
-def _repeated(call: Call) -> list[str]:
+def _repeat_flags(call: Call) -> list[str]:
     """The words of the command line as click has them: ``--python 3.11 3.12`` becomes ``--python 3.11 --python
     3.12``.
     """

@@ -64,7 +64,7 @@ class Installation:
             *secret_files(self.path, self.secrets, uses_images=self.answers.uses_images),
             WorkloadFolders(experiments),
             tool_environment(self.clone, self.path),
-            *([self.charts()] if bundles.in_use() else []),  # elsewhere the first report fetches it
+            *([self.charts()] if bundles.is_bundle_in_use() else []),  # elsewhere the first report fetches it
             commands(self.path / "bin"),
             *(self.engines() or own),
             *self.images(),
@@ -83,7 +83,7 @@ class Installation:
             return []
         sources: set[str] = set()
         for recipe in self.recipes.values():
-            sources.update(recipe.engines[release] for release in self._chosen(recipe))
+            sources.update(recipe.engines[release] for release in self._releases_of_recipe(recipe))
         return [self.image(source) for source in sorted(sources) if not source.startswith("/")]  # a site's own file
 
     def unused_images(self) -> list[Path]:
@@ -123,22 +123,22 @@ class Installation:
             config = load_cluster_config(self.path)
         except ConfigError:
             return []
-        return [self._adopted(name, release, config) for name, release in config.releases.items()]
+        return [self._adopted_part(name, release, config) for name, release in config.releases.items()]
 
-    def _adopted(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
+    def _adopted_part(self, name: str, release: SiteRelease, config: ClusterConfig) -> Artefact:
         """The part that looks at the release ``name`` of ``cluster_config.yaml``: its image, catalogue and
         validation.
         """
         image = Path(config.image_file(self.path, release.image)) if release.image else None
 
-        def look() -> str | None:
+        def find_problem() -> str | None:
             """What is wrong with the release, in words; None: nothing."""
             folder = self.path / CATALOGUES
-            return adopted.problem_with(folder, name, release, image, self._base) or self._changed(release)
+            return adopted.problem_with(folder, name, release, image, self._base) or self._image_change(release)
 
-        return Small(f"release {name}", f"look at the release {name}", look, look)
+        return Small(f"release {name}", f"look at the release {name}", find_problem, find_problem)
 
-    def _changed(self, release: SiteRelease) -> str | None:
+    def _image_change(self, release: SiteRelease) -> str | None:
         """What is wrong with the content of an image that ``adopt`` imported, by its hash; None: nothing.
 
         None also where the image has no receipt, is the site's own file, or one of the workloads', a part by itself.
@@ -169,13 +169,13 @@ class Installation:
 
     def releases(self) -> list[str]:
         """The releases of Megatron-Bridge that the chosen workloads run on, sorted, each once."""
-        return sorted(set(chain.from_iterable(map(self._chosen, self.recipes.values()))))
+        return sorted(set(chain.from_iterable(map(self._releases_of_recipe, self.recipes.values()))))
 
-    def _made(self) -> list[str]:
+    def _installable_releases(self) -> list[str]:
         """Those of ``releases`` that the installer can make a CPU engine of; a newer one the site brings itself."""
         return [release for release in self.releases() if release in KINDS]
 
-    def _chosen(self, recipe: Recipe) -> list[str]:
+    def _releases_of_recipe(self, recipe: Recipe) -> list[str]:
         """The releases that a recipe's jobs run on here: the recipe's default, and those that the answers add."""
         return [
             release for release in recipe.engines if release == recipe.engine or release in (self.answers.engines or ())
@@ -187,13 +187,13 @@ class Installation:
 
     def engines(self) -> list[CpuEngine]:
         """The CPU engines that the chosen workloads need; empty where jobs do not train on CPUs."""
-        return [self.engine(release) for release in self._made()] if self.needs_engine() else []
+        return [self.engine(release) for release in self._installable_releases()] if self.needs_engine() else []
 
     def engine_names(self) -> set[str]:
         """The names in ``venvs`` of the CPU engines that the workloads need, also where this machine could not build
         them.
         """
-        return {KINDS[release].name for release in self._made()} if self.needs_engine() else set()
+        return {KINDS[release].name for release in self._installable_releases()} if self.needs_engine() else set()
 
     def environments(self) -> list[Environment]:
         """All Python environments of the installation: for the tool, engines, and Hugging Face if that is asked for."""
@@ -263,7 +263,9 @@ class Installation:
         if self.needs_engine():
             # Through the link, so that it stays right after an update.
             venvs = self.path / "venvs"
-            pythons = {release: str(venvs / KINDS[release].name / "bin" / "python") for release in self._made()}
+            pythons = {
+                release: str(venvs / KINDS[release].name / "bin" / "python") for release in self._installable_releases()
+            }
             values["engine"] = engine_values(pythons)
         elif answers.engine_python:
             values["engine"] = engine_values(dict.fromkeys(self.releases(), answers.engine_python))
@@ -315,13 +317,13 @@ class SiteConfig(Artefact):
         Raises:
             ConfigError: it is not YAML, or not to be trusted
         """
-        if not self.path.is_file() or not (data := _read(self.install)):
+        if not self.path.is_file() or not (data := _read_config(self.install)):
             return False
         try:
             load_cluster_config(self.install)
         except ConfigError:
             return False
-        return self._applied() == leaves(self.values) and not _lacking(data, leaves(self.values))
+        return self._last_written_values() == leaves(self.values) and not _missing_keys(data, leaves(self.values))
 
     def make(self) -> None:
         """Write the site's configuration, and a record of the values that were written.
@@ -332,10 +334,10 @@ class SiteConfig(Artefact):
         Raises:
             ConfigError: there is a mistake in the file; it is left as it is
         """
-        wanted, applied = leaves(self.values), self._applied()
+        wanted, applied = leaves(self.values), self._last_written_values()
         dropped = {keys: value for keys, value in (applied or {}).items() if keys not in wanted}
         if applied is not None and self.path.is_file():
-            lacking = _lacking(_read(self.install), wanted)
+            lacking = _missing_keys(_read_config(self.install), wanted)
             wanted = {k: v for k, v in wanted.items() if k in lacking or k not in applied or applied[k] != v}
         write_site_config(self.install, wanted, dropped)
         record = self.install / _RECORD
@@ -350,18 +352,18 @@ class SiteConfig(Artefact):
         """
         if not self.path.exists():
             return f"{self.path} is missing"
-        data = _read(self.install)
+        data = _read_config(self.install)
         if not data:
             return f"{self.path} is empty"
         load_cluster_config(self.install)
-        if lacking := _lacking(data, leaves(self.values)):
+        if lacking := _missing_keys(data, leaves(self.values)):
             return f"{self.path} lacks {', '.join(map('.'.join, lacking))} (to do without one, write null)"
         return None if self.is_complete() else f"{self.path} is not up to date"
 
     def show(self) -> str:
         return f"write {self.path}"
 
-    def _applied(self) -> Leaves | None:
+    def _last_written_values(self) -> Leaves | None:
         """The values that the installer wrote last time, by their keys; None where there is no record, or a damaged
         one.
         """
@@ -386,16 +388,16 @@ def write_site_config(install: Path, values: Leaves, dropped: Leaves | None = No
     yaml.preserve_quotes = True
     yaml.width = 4096
     path = install / FILE_NAME
-    known = _read(install) if path.exists() else {}
+    known = _read_config(install) if path.exists() else {}
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if known:
         load_cluster_config(install)
     document = yaml.load(text if known else f"{text or _HEADER}schema: 1\n")
     document.setdefault("schema", 1)
     for keys, value in values.items():
-        _set(document, keys, value)
+        _set_value(document, keys, value)
     for keys, value in (dropped or {}).items():
-        _drop(document, keys, value)
+        _remove_value(document, keys, value)
     stream = io.StringIO()
     yaml.dump(document, stream)
     if stream.getvalue() == text:
@@ -416,7 +418,7 @@ def leaves(values: Mapping[str, Any], above: tuple[str, ...] = ()) -> Leaves:
     return found
 
 
-def _read(install: Path) -> dict[str, Any]:
+def _read_config(install: Path) -> dict[str, Any]:
     """The content of the installation's ``cluster_config.yaml`` as plain data; empty for a file that says nothing.
 
     Raises:
@@ -426,7 +428,7 @@ def _read(install: Path) -> dict[str, Any]:
     return read_settings(install / FILE_NAME)[0]
 
 
-def _lacking(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
+def _missing_keys(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
     """The keys in ``wanted`` that ``data`` says nothing of; null, in the place of a whole group too, says something."""
 
     def lacks(there: Any, keys: tuple[str, ...]) -> bool:
@@ -438,7 +440,7 @@ def _lacking(data: Mapping[str, Any], wanted: Leaves) -> list[tuple[str, ...]]:
     return [keys for keys in wanted if lacks(data, keys)]
 
 
-def _set(document: Any, keys: tuple[str, ...], value: Any) -> None:
+def _set_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
     """Set ``value`` in the YAML ``document`` where ``keys`` lead; groups on the way are made, equal values left
     alone.
     """
@@ -449,17 +451,17 @@ def _set(document: Any, keys: tuple[str, ...], value: Any) -> None:
         return
     if not isinstance(document.get(first), Mapping):
         document[first] = {}
-    _set(document[first], tuple(rest), value)
+    _set_value(document[first], tuple(rest), value)
 
 
-def _drop(document: Any, keys: tuple[str, ...], value: Any) -> None:
+def _remove_value(document: Any, keys: tuple[str, ...], value: Any) -> None:
     """Remove ``value`` from the YAML ``document`` where ``keys`` lead, and a group that it leaves empty.
 
     A value that is another one now, or gone, stays as it is.
     """
     first, *rest = keys
     if rest and isinstance(document.get(first), Mapping):
-        _drop(document[first], tuple(rest), value)
+        _remove_value(document[first], tuple(rest), value)
         if not document[first]:
             del document[first]
     elif not rest and first in document and document[first] == value:

@@ -34,10 +34,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Errors are told, not raised.
     """
     words = sys.argv[1:] if argv is None else argv
-    return guarded(lambda: _dispatch(words), command=arguments.command_in(words), as_json="--json" in words)
+    return guarded(lambda: _run_command(words), command=arguments.command_in(words), as_json="--json" in words)
 
 
-def _dispatch(argv: Sequence[str]) -> int:
+def _run_command(argv: Sequence[str]) -> int:
     """Run the command that ``argv`` names and print its result; returns the exit status.
 
     Secrets among the words become environment variables.
@@ -48,7 +48,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     """
     words, secrets = arguments.take_secrets(argv)
     os.environ.update(secrets)
-    options = arguments.parse(words, _reader())
+    options = arguments.parse(words, _argument_reader())
     clone = Path(os.environ.get("LLMB_REPO") or Path(__file__).parents[2]).resolve()
     install = arguments.install_path(options, clone)
     arguments.use_bundle(options, clone)
@@ -66,7 +66,7 @@ def _dispatch(argv: Sequence[str]) -> int:
     return print_result(options.command, command(options, clone, install), as_json=options.json)
 
 
-def _reader() -> arguments.Reader:
+def _argument_reader() -> arguments.Reader:
     """What reads the command line: click, or argparse where that is missing.
 
     An installation without click can be removed, too.

@@ -108,7 +108,7 @@ class Call:
         return self.program if self.command.name == DEFAULT_NAME else f"{self.program} {self.command.name}"
 
 
-def _of_question(question: Question) -> Option:
+def _option_of_question(question: Question) -> Option:
     """The option of ``install`` that gives the answer to a question of the dialogue."""
     return Option(
         question.flag,
@@ -153,7 +153,7 @@ _ALL = (
             Option("--list-workloads", "list the workloads and exit"),
             *_BUILDING,
             *_OUTPUT,
-            *map(_of_question, QUESTIONS),
+            *map(_option_of_question, QUESTIONS),
         ),
         text="Install LLMB: the tool, training environments, container images and the settings of this site. In a "
         "terminal it asks, unless the flags below or --play give the answers. It works from a clone of the repository: "

@@ -18,7 +18,7 @@ _LONGEST = 1000
 """Characters of a complaint, which may repeat a value whole."""
 
 
-def _line(program: str, words: Sequence[str]) -> str:
+def _command_line(program: str, words: Sequence[str]) -> str:
     """A command line to paste, of ``program`` and ``words``; empty where a secret was on the one that was typed.
 
     A secret must be repeated nowhere.
@@ -26,7 +26,7 @@ def _line(program: str, words: Sequence[str]) -> str:
     return "" if os.environ.get(KEPT) else shlex.join([*program.split(), *words])
 
 
-def wrong(call: Call, message: str, instead: str = "") -> RequestError:
+def usage_error(call: Call, message: str, instead: str = "") -> RequestError:
     """The error, code ``usage``, that a command line is wrong; ``message`` is cut after 1000 characters.
 
     Not raised here. ``instead`` is a line that works; without one, the remedy is where to read what the command takes.
@@ -36,19 +36,19 @@ def wrong(call: Call, message: str, instead: str = "") -> RequestError:
     return RequestError(shown, remedy=remedy, code="usage")
 
 
-def missing(call: Call, term: str) -> RequestError:
+def missing_argument_error(call: Call, term: str) -> RequestError:
     """The error that ``term``, an argument or a required option, is missing; not raised here."""
-    return wrong(call, f"{term} is missing")
+    return usage_error(call, f"{term} is missing")
 
 
 def no_value(call: Call, flag: str) -> RequestError:
     """The error that the option ``flag`` has no value; not raised here."""
-    return wrong(call, f"{flag} has no value")
+    return usage_error(call, f"{flag} has no value")
 
 
 def no_value_wanted(call: Call, flag: str) -> RequestError:
     """The error that the option ``flag``, a switch, was given a value; not raised here."""
-    return wrong(call, f"{flag} takes no value")
+    return usage_error(call, f"{flag} takes no value")
 
 
 def no_such_option(call: Call, flag: str) -> RequestError:
@@ -71,8 +71,8 @@ def no_such_option(call: Call, flag: str) -> RequestError:
                 corrected.append(meant.flag + equals + value)
             else:
                 corrected.append(meant.flag)
-        instead = _line(call.name, corrected)
-    return wrong(call, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
+        instead = _command_line(call.name, corrected)
+    return usage_error(call, f"no such option: {flag}{did_you_mean(flag, known)}", instead)
 
 
 def no_such_command(program: str, words: Sequence[str]) -> RequestError:
@@ -80,7 +80,7 @@ def no_such_command(program: str, words: Sequence[str]) -> RequestError:
     near = nearest(words[0], COMMANDS)
     remedy = f"the commands are {', '.join(COMMANDS)}; workloads are named with --workloads"
     if near:
-        remedy = _line(program, [near, *words[1:]]) or remedy
+        remedy = _command_line(program, [near, *words[1:]]) or remedy
     return RequestError(
         f"there is no command {words[0]!r}{did_you_mean(words[0], COMMANDS)}", remedy=remedy, code="usage"
     )
@@ -93,7 +93,7 @@ def no_such_choice(option: Option, text: str) -> RequestError:
     return RequestError(f"{option.flag} {text} is unknown{near}", remedy=remedy, code="usage")
 
 
-def strays(call: Call, found: Sequence[str]) -> None:
+def refuse_extra_words(call: Call, found: Sequence[str]) -> None:
     """Refuse the words ``found`` that no option and no argument of the command takes; none of them pass.
 
     Raises:
@@ -104,7 +104,7 @@ def strays(call: Call, found: Sequence[str]) -> None:
     first = found[0]
     if call.command is DEFAULT and first in COMMANDS:
         rest = [word for word in call.words if word != first]
-        raise wrong(call, f"the command {first} has to come first", _line(call.program, [first, *rest]))
+        raise usage_error(call, f"the command {first} has to come first", _command_line(call.program, [first, *rest]))
     if not first:
-        raise wrong(call, "an argument is empty")
-    raise wrong(call, f"unexpected: {shlex.join(found)}")
+        raise usage_error(call, "an argument is empty")
+    raise usage_error(call, f"unexpected: {shlex.join(found)}")

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, sync_playwright
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from support.report_site import make_site
 
 _PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -39,7 +39,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("site")
     make_site(install)
     workspace = Workspace(install)
-    return build(selected(workspace, (), {}), workspace)
+    return build(selected_runs(workspace, (), {}), workspace)
 
 
 @pytest.fixture(scope="session")

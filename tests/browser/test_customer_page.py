@@ -16,7 +16,7 @@ from test_report_page import THEMES, cells, choose, drawn, shown
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from support.customer_site import OPERATOR, REPEATED, SLOW, make_customer_site
 from support.report_site import HOSTILE
 
@@ -28,7 +28,7 @@ def customer_report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("customer")
     make_customer_site(install)
     workspace = Workspace(install)
-    return build(selected(workspace, (), {}), workspace, f"{LONG} {HOSTILE}")
+    return build(selected_runs(workspace, (), {}), workspace, f"{LONG} {HOSTILE}")
 
 
 @pytest.fixture(scope="module")

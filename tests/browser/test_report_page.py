@@ -19,7 +19,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.fabric import fabric_part
 from llmb_run.reporting.forms import page as html_page
 from llmb_run.reporting.report import MOST_POINTS, MOST_RUNS, Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from support.report_site import HOSTILE
 from support.runs import make_run, steady_log
 from tools.fabric_simulation import REAL, Simulated, hosts_of, measure
@@ -119,7 +119,7 @@ def test_a_page_without_charts_says_so_and_has_all_else(browser, report, tmp_pat
 def test_a_page_has_no_section_of_which_there_is_nothing(browser: Browser, tmp_path: Path) -> None:
     make_run(tmp_path, log=steady_log(5700))
     place, file = Workspace(tmp_path), tmp_path / "report.html"
-    file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
+    file.write_text(html_page(build(selected_runs(place, (), {}), place)), encoding="utf-8")
     with shown(browser, file) as page:
         headings = [text.partition(":")[0] for text in page.locator("h2:visible").all_inner_texts()]
         assert headings == ["Verdicts", "Steps", "Runs", "Evidence"]
@@ -135,7 +135,7 @@ def test_an_interval_that_says_nothing_and_no_tflops_are_not_printed(browser: Br
         log = re.sub(r"\(TFLOP/s/GPU\): [0-9.]+", "(TFLOP/s/GPU): 0.0", steady_log(milliseconds))
         make_run(tmp_path, log=log, variables=smoke, job_id=str(number))
     place, file = Workspace(tmp_path), tmp_path / "report.html"
-    file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
+    file.write_text(html_page(build(selected_runs(place, (), {}), place)), encoding="utf-8")
     with shown(browser, file) as page:
         assert "too few" in page.locator("#groups").inner_text()
         assert re.search(r"\d{5,}\.\d", page.locator("#groups").inner_text()) is None
@@ -353,7 +353,7 @@ def test_a_sweep_has_a_table_and_a_chart_for_each_dimension(browser: Browser, tm
         make_run(tmp_path, log=steady_log(milliseconds), variables=swept | {"TP": tp, "NCCL_ALGO": algorithm})
     make_run(tmp_path, state="NODE_FAIL", variables=swept | {"TP": "2", "NCCL_ALGO": "<b>Tree</b>"})
     place, file = Workspace(tmp_path), tmp_path / "report.html"
-    file.write_text(html_page(build(selected(place, (), {}), place)), encoding="utf-8")
+    file.write_text(html_page(build(selected_runs(place, (), {}), place)), encoding="utf-8")
     for width in (1440, 390):
         with shown(browser, file, width=width) as found:
             assert cells(found, "#sweep-boards table", "place") == ["1=", "1=", "3", "4", "–"]

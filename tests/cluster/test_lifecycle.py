@@ -26,7 +26,7 @@ from llmb_common.runs.index.search import find_run, find_runs
 from llmb_common.runs.record import RunRecord, load_record, update_record
 from llmb_common.submission.jobs import Options
 from llmb_common.submission.observe import Observation, cancel, observe, refresh, wait
-from llmb_common.submission.preflight import doubts
+from llmb_common.submission.preflight import submission_doubts
 from llmb_common.submission.single import submit, submit_chain
 from support.processes import PATIENCE, wait_until
 from support.run_site import RECIPE, RunSite, events_of, log_of
@@ -203,7 +203,7 @@ def test_cancel_spares_a_job_that_has_only_the_id(site: Lifecycle) -> None:
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a_node_that_does_not_see_the_folder_of_runs_is_named_as_the_cause(site: Lifecycle, forgotten: bool) -> None:
-    assert doubts([site.plan()]) == [], "all nodes are this machine"
+    assert submission_doubts([site.plan()]) == [], "all nodes are this machine"
     site.cluster.hide(site.install, "gpu2")
     record = site.submit(plan={"ADDITIONAL_SLURM_PARAMS": "nodelist=gpu2"})
     site.cluster.wait_for_state(int(record.job_id or 0), "FAILED")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmb_common.runs.index.search import note
+from llmb_common.runs.index.search import index_records
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.observe import cancel, observe, wait
 from support.cli import Cli
@@ -30,7 +30,7 @@ class ArraySite(ClusterSite):
 
     def start(self, number: int) -> list[RunRecord]:
         records = submit_old_array(make_old_array(self.job(), number))
-        note(*records)
+        index_records(*records)
         return records
 
 

@@ -111,7 +111,7 @@ def quick_environment(fault: Fault) -> None:
         (folder / "bin" / "python").symlink_to(sys.executable)
         fault.active = True
 
-    environment_build.build = build
+    environment_build.build_environment = build
     environment_build.smoke_problem = lambda environment, folder: None
 
 

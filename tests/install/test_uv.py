@@ -15,7 +15,7 @@ from llmb_install.commands import bundle as bundle_module
 from llmb_install.parts import bundles
 from llmb_install.parts.engine import hub_environment
 from llmb_install.parts.environment import Environment, installed_packages
-from llmb_install.parts.environment_build import extract, lock_requirements
+from llmb_install.parts.environment_build import lock_requirements, write_partial_lock
 from llmb_install.working.reporter import Reporter
 
 LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"
@@ -25,7 +25,7 @@ LOCKS = Path(__file__).resolve().parents[2] / "installer" / "locks"
 def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The lock of one package; uv is in the development environment."""
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
-    lock = extract(LOCKS / "tool.txt", "click", tmp_path)
+    lock = write_partial_lock(LOCKS / "tool.txt", "click", tmp_path)
     assert lock is not None
     return lock
 
@@ -75,11 +75,11 @@ def test_an_environment_is_made_of_a_bundle_alone(tmp_path: Path, lock: Path, mo
         (clone / "installer" / "locks" / name).write_text(lock.read_text())
     folder = tmp_path / "a bundle, for one"
     asked = parse(["bundle", "--to", str(folder), "--python", "{}.{}".format(*sys.version_info)], by_click.read)
-    monkeypatch.setattr(bundle_module, "_wanted", lambda *_: ([], []))
+    monkeypatch.setattr(bundle_module, "_wanted_content", lambda *_: ([], []))
     bundle_module.bundle(asked, clone, tmp_path)
     for name in ("UV_INDEX", "UV_DEFAULT_INDEX", "UV_FIND_LINKS", "LLMB_BUNDLE", "PIP_CONFIG_FILE", "PIP_NO_INDEX"):
         monkeypatch.setenv(name, "https://127.0.0.1:1" if "INDEX" in name else "")
-    bundles.use(folder, clone)
+    bundles.use_bundle(folder, clone)
     made = Environment(tmp_path / "venvs" / "made", sys.executable, lock, smoke=("click",))
     with Reporter(tmp_path / "logs") as reporter:
         assert made.ensure(reporter)

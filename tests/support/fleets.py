@@ -23,7 +23,7 @@ from llmb_common.nodes.facts import Adapter, GpuState, HostFacts, NodeFacts, Nod
 from llmb_common.nodes.nccl import NcclLog
 from llmb_common.nodes.needs import needs_of_run
 from llmb_common.nodes.summarizing import summarize
-from llmb_common.nodes.summary import EXPECTATION, held_against, setup_of
+from llmb_common.nodes.summary import EXPECTATION, setup_findings, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from support.documented_jobs import documented_rows, plan_of
 
@@ -289,7 +289,7 @@ def trials(
             nodes = fault.change(nodes, dice.randrange(len(nodes)), dice)
         account = summarize(needs, Nodes(tuple(nodes)))
         setup = setup_of([summarize(needs, Nodes(tuple(accepted)))])
-        found = [*account.findings, *held_against(account, setup, "a baseline", same_job=True)]
+        found = [*account.findings, *setup_findings(account, setup, "a baseline", same_job=True)]
         yield tuple(item.kind for item in found if item.severity == "problem")
 
 

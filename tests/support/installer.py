@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete_answers, load_recipes, to_yaml
 from llmb_install.answers.questions import Answers
 from llmb_install.main import main
 from llmb_install.parts.credentials import KEPT
@@ -48,7 +48,7 @@ def run(install: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
 
 def stored(install: Path, **changes: Any) -> Answers:
     base = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": ["pretrain_grok1"]}
-    answers = complete({**base, **changes}, RECIPES)
+    answers = complete_answers({**base, **changes}, RECIPES)
     (install / ".llmb").mkdir(parents=True)
     (install / ANSWERS_FILE).write_text(to_yaml(answers))
     return answers

@@ -143,6 +143,6 @@ def _found(record: RunRecord) -> Finding:
 
 def install_executor(patch: object, home: Path, traits: Traits = INSTANT) -> None:
     """Make it one of the ways of running jobs; its folder is ``home``."""
-    patch.setitem(cluster_types.ways(), traits.name, traits)  # type: ignore[attr-defined]
+    patch.setitem(cluster_types.all_traits(), traits.name, traits)  # type: ignore[attr-defined]
     (home / "jobs").mkdir(parents=True)
     patch.setenv("INSTANT", str(home))  # type: ignore[attr-defined]

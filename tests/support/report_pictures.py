@@ -12,7 +12,7 @@ from playwright.sync_api import sync_playwright
 from llmb_common.planning.workspace import Workspace
 from llmb_run.reporting.forms import page
 from llmb_run.reporting.report import build
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from support.customer_site import make_customer_site
 from support.repository import REPOSITORY
 
@@ -23,7 +23,7 @@ if __name__ == "__main__":
         make_customer_site(Path(folder))
         workspace = Workspace(Path(folder))
         file = Path(folder) / "report.html"
-        file.write_text(page(build(selected(workspace, (), {}), workspace)), encoding="utf-8")
+        file.write_text(page(build(selected_runs(workspace, (), {}), workspace)), encoding="utf-8")
         program = shutil.which("chromium-headless-shell") or shutil.which("chromium")
         browser = driver.chromium.launch(executable_path=program, args=["--no-sandbox"])
         for theme in THEMES:

@@ -20,7 +20,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.request.read import read_request
 from llmb_common.planning.site.cluster import load_cluster_config
-from llmb_common.planning.site.machine import look_at_machine
+from llmb_common.planning.site.machine import detect_machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.runs.record import RunRecord
 from llmb_common.submission import jobs
@@ -89,7 +89,7 @@ class RunSite:
     def plan(self, **changes: str) -> JobPlan:
         request = read_request(self.variables(**changes))
         cluster = load_cluster_config(self.install)
-        return make_plan(load_recipe(RECIPE), cluster, request, look_at_machine(cluster, request))
+        return make_plan(load_recipe(RECIPE), cluster, request, detect_machine(cluster, request))
 
 
 def with_small_code(folder: Path, patch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Jobs as squeue and sacct choose them, for tests that replace ``query.queued`` and ``query.accounted``."""
+"""Jobs as squeue and sacct choose them, for tests that replace ``query.query_queue`` and ``query.query_accounting``."""
 
 from __future__ import annotations
 

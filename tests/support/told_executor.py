@@ -78,5 +78,5 @@ def told_executor(patch: pytest.MonkeyPatch) -> Told:
         traits = Traits(
             name=ClusterType(name), executor=executor, this_machine=True, queued=queued, dependencies=queued
         )
-        patch.setitem(cluster_types.ways(), name, traits)
+        patch.setitem(cluster_types.all_traits(), name, traits)
     return told

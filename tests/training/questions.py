@@ -248,7 +248,7 @@ def counted(asked: dict[str, Any]) -> int:
 def flops(document: dict[str, Any]) -> list[float | None]:
     """For one token of one step of the job: as Megatron-Bridge counts for its log, and as LLMB does."""
     from llmb_train import counts, perf_recipes
-    from llmb_train.catalogue import _complete, bridge_flops_per_token
+    from llmb_train.catalogue import _fill_in_defaults, bridge_flops_per_token
 
     job = parse_job(document)
     if isinstance(job, FunctionJob):
@@ -258,7 +258,7 @@ def flops(document: dict[str, Any]) -> list[float | None]:
         export(own)
         config = build_function(job, GPU)
         config.tokenizer = own.tokenizer  # whose vocabulary is the model's
-        _complete(config)
+        _fill_in_defaults(config)
     else:
         from llmb_train.config import build_config
 

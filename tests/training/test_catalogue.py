@@ -53,9 +53,9 @@ cpu.install()
 from llmb_train import functions, perf_recipes
 name = "gpt_oss_120b_pretrain_64gpu_h100_bf16_config"
 job = types.SimpleNamespace(function=types.SimpleNamespace(name=name))
-print("layers", functions._call(job).model.num_layers)
+print("layers", functions._call_function(job).model.num_layers)
 perf_recipes.prefer_files()
-print("layers", functions._call(job).model.num_layers)
+print("layers", functions._call_function(job).model.num_layers)
 try:
     perf_recipes.load("nobody/unknown")
 except Exception as error:

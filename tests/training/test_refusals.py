@@ -11,7 +11,7 @@ import pytest
 from training_jobs import make_function_job, make_job
 
 from llmb_train import refusals, settings
-from llmb_train.engine import RELEASES, Engine, says
+from llmb_train.engine import RELEASES, Engine, source_has_word
 from llmb_train.errors import JobError
 from llmb_train.job import Job, parse_job
 
@@ -61,12 +61,12 @@ def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         monkeypatch.syspath_prepend(tmp_path)
-        says.cache_clear()
+        source_has_word.cache_clear()
 
     yield put
     for name in {name for name in sys.modules if name.partition(".")[0] == "megatron"} - known:
         del sys.modules[name]
-    says.cache_clear()
+    source_has_word.cache_clear()
 
 
 @pytest.mark.parametrize("engine", ["0.6", "0.7", "1.3"])

@@ -74,7 +74,7 @@ def test_sigterm_saves_a_checkpoint_that_a_run_resumes_from(engine, tmp_path, sa
     assert saved.name == f"iter_{last:07d}"
     assert_documented_lines(said, "save", checkpoints, last)
     with FileIO(tmp_path / "log.out") as log:
-        assert read_ending(log) == Ending(saved=last, told=True), "by this a run that was told to end is known"
+        assert read_ending(log) == Ending(saved=last, told_to_end=True), "by this a run that was told to end is known"
 
     job = make_job(batch={"gbs": 1}, steps={"exit_after": 1}, checkpoint={"load": str(checkpoints)})
     resumed = engine.train(tmp_path / "resumed", job)

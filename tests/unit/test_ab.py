@@ -16,10 +16,10 @@ import pytest
 
 from llmb_common.measured.measure import measure
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.paired import LOOKS, ORDERS, Block, compare_blocks, look, looks, order
+from llmb_common.results.paired import LOOKS, ORDERS, Block, blocks_at_last_look, compare_blocks, look_schedule, order
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import Turn, load_record
-from llmb_run.campaigns.conduct import Run, attempt_of, held
+from llmb_run.campaigns.conduct import Run, attempt_of, start_and_gpu_hours
 from llmb_run.comparing.ab import as_text, signed
 from llmb_run.comparing.strategy import InTurns, Rule, RunBlock
 from support import instant
@@ -162,10 +162,10 @@ def test_orders_are_drawn_for_each_block() -> None:
 
 
 def test_looks_are_at_fixed_numbers_of_blocks() -> None:
-    assert looks(12) == [*LOOKS]
-    assert looks(10) == [3, 5, 8, 10]
-    assert looks(30)[-2:] == [24, 30]
-    assert [look(blocks, 12) for blocks in (0, 1, 2, 3, 7, 11, 13)] == [0, 0, 0, 3, 5, 8, 12]
+    assert look_schedule(12) == [*LOOKS]
+    assert look_schedule(10) == [3, 5, 8, 10]
+    assert look_schedule(30)[-2:] == [24, 30]
+    assert [blocks_at_last_look(blocks, 12) for blocks in (0, 1, 2, 3, 7, 11, 13)] == [0, 0, 0, 3, 5, 8, 12]
 
 
 @pytest.mark.parametrize("cluster", [CLUSTERS[2], DISTURBED[-3]], ids=lambda c: c.title)
@@ -307,7 +307,7 @@ def test_runs_count_with_those_of_their_allocation(cli: Cli, runs: str, counted:
     found = [item.cancel for item in block.due(wanted=True)]
     assert found == ([True] * runs.count(" ") if due == "lost" else [False] * len(due))
     assert [item.cancel for item in block.due(wanted=False)] == [True] * runs.count(" "), "a side has failed"
-    assert held(record.with_state("CANCELLED"))[1] == 0, "it waited, and held nothing"
+    assert start_and_gpu_hours(record.with_state("CANCELLED"))[1] == 0, "it waited, and held nothing"
 
 
 def test_a_run_that_its_allocation_cut_short_has_not_failed(cli: Cli, texts: Texts) -> None:

@@ -12,7 +12,7 @@ from llmb_common.results.references import Reference
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_run.acceptance.outcome import conclusion
 from llmb_run.acceptance.suite import Stated, SuiteEntry
-from llmb_run.acceptance.workloads import Judged, SuiteWorkload
+from llmb_run.acceptance.workloads import AcceptanceStrategy, SuiteWorkload
 from llmb_run.campaigns.conduct import Run
 from llmb_run.starting.requests import JobSpec
 from support import instant, packs
@@ -126,7 +126,7 @@ def test_only_a_campaign_of_several_days_starts_runs_on_other_days(
     stated = Stated(seconds=10.0, source="a contract")
     entry = SuiteEntry(JobSpec(settings={}), "two.yaml:3", 3, 4, 0.95, stated, prescreen=False)
     reference = Reference("stated", 10.0, "as stated", "a contract", same_software=True)
-    judged = Judged([SuiteWorkload(entry, plan, reference, evening=evening)])
+    judged = AcceptanceStrategy([SuiteWorkload(entry, plan, reference, evening=evening)])
     record = make_run(tmp_path)
     runs = [
         Run(number, record, attempt=SuiteAttempt(took(seconds, day="1")))

@@ -20,7 +20,7 @@ from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.results import sequential
 from llmb_run.acceptance import recorded, run, show
-from llmb_run.campaigns.campaign import unlike
+from llmb_run.campaigns.campaign import changed_values
 from llmb_run.campaigns.conduct import attempt_of
 from llmb_run.main import main
 from support import instant, packs
@@ -301,7 +301,7 @@ def test_when_a_job_may_begin_is_no_part_of_its_work(plan: JobPlan) -> None:
     assert plan.scheduler is not None
     later = plan_as_dict(replace(plan, scheduler=replace(plan.scheduler, additional=(("begin", "now+1day"),))))
     assert later != plan_as_dict(plan)
-    assert list(unlike(show.work_of(plan_as_dict(plan)), show.work_of(later))) == []
+    assert list(changed_values(show.work_of(plan_as_dict(plan)), show.work_of(later))) == []
 
 
 # Packs from anybody

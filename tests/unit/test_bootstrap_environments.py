@@ -138,7 +138,7 @@ def test_an_unreachable_index_is_named_as_the_cause(
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_INDEX_URL", "http://localhost:1/simple")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setattr(uv, "on_path", lambda: None)
+    monkeypatch.setattr(uv, "uv_on_path", lambda: None)
     made = Environment(tmp_path / "venvs" / "venv", sys.executable, lock, ())
     with texts.raises(EnvironmentLacks):
         require_ready([made])

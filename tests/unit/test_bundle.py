@@ -18,14 +18,14 @@ import pytest
 
 from llmb_common.base.errors import EnvironmentLacks, LLMBError, RequestError
 from llmb_install import arguments, by_click
-from llmb_install.answers.answers import complete, load_recipes, to_yaml
+from llmb_install.answers.answers import complete_answers, load_recipes, to_yaml
 from llmb_install.commands.bundle import bundle
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts import image as images
 from llmb_install.parts.image import Image
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.working.artefact import require_ready
 from llmb_install.working.reporter import Reporter
 from support.installer import CLONE
@@ -127,7 +127,7 @@ def test_one_that_was_killed_is_none_until_it_is_finished(make, clone, monkeypat
     half.write_text("half")
     (folder / "wheels" / ".six.whl.77.abcd").touch()
     with texts.raises(EnvironmentLacks, mask=HERE):
-        bundles.use(folder, clone)
+        bundles.use_bundle(folder, clone)
     asked: list[str] = []
     links = Sources.links
     monkeypatch.setattr(Sources, "links", lambda self, name, *more, **_: asked.append(name) or links(self, name, *more))
@@ -163,8 +163,8 @@ def here(make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_packages_come_from_it_and_from_nowhere_else(here: Path, clone: Path) -> None:
-    bundles.use(here, clone)
-    told = settings(os.environ)
+    bundles.use_bundle(here, clone)
+    told = read_index_settings(os.environ)
     assert told.options == ("--no-index",)
     assert told.variables["UV_FIND_LINKS"] == f"{here.as_uri()}/wheels"
     assert "," not in here.as_uri(), "uv splits it there"
@@ -187,7 +187,7 @@ def test_one_that_is_damaged_or_for_others_is_refused(here, clone, monkeypatch, 
     else:
         (clone / "installer" / "locks" / "uv.txt").write_text("uv==2.0\n")
     with texts.raises(EnvironmentLacks, mask=HERE):
-        bundles.use(here, clone)
+        bundles.use_bundle(here, clone)
     assert os.environ["LLMB_BUNDLE"] == "", "nothing was chosen"
 
 
@@ -282,7 +282,7 @@ def test_a_bundle_of_an_installation_has_its_images(clone, image, tmp_path, monk
         "workloads": ["grok1"],
     }
     given = {"install_path": str(install), "runtime": "pyxis", **answers}
-    installation = Installation(clone, complete(given, load_recipes(clone)))
+    installation = Installation(clone, complete_answers(given, load_recipes(clone)))
     (install / ".llmb").mkdir(parents=True)
     (install / ".llmb" / "answers.yaml").write_text(to_yaml(installation.answers))
     (own,) = installation.images()
@@ -349,8 +349,8 @@ def test_one_that_does_not_say_what_it_is_for_is_none(here: Path, clone: Path, a
     sums = subprocess.run(["sha256sum", "bundle.json"], cwd=here, check=True, capture_output=True, text=True).stdout
     (here / "SHA256SUMS").write_text(sums)
     with texts.raises(EnvironmentLacks):
-        bundles.use(here, clone)
+        bundles.use_bundle(here, clone)
     (here / "SHA256SUMS").unlink()
     os.mkfifo(here / "SHA256SUMS")
     with texts.raises(EnvironmentLacks):
-        bundles.use(here, clone)
+        bundles.use_bundle(here, clone)

@@ -317,7 +317,7 @@ def test_no_function_is_left_out_in_silence(recipes: None, monkeypatch: pytest.M
     assert list(missing) == ["a_pretrain_8gpu_h100_fp7_config", "b_sft_8gpu_h100_bf16_config"]
     assert "precision" in missing["a_pretrain_8gpu_h100_fp7_config"]
     assert missing["b_sft_8gpu_h100_bf16_config"] == "RuntimeError: no such device"
-    written = json.loads(catalogue.text(found, missing, "2026-11-22"))
+    written = json.loads(catalogue.catalogue_text(found, missing, "2026-11-22"))
     assert (written["missing"], list(written["functions"])) == (missing, list(found))
     assert list(written["assumed"]) == ["openai/gpt-oss-120b"]
 
@@ -331,11 +331,11 @@ def test_a_base_changes_the_file_and_nothing_that_is_read(tmp_path: Path) -> Non
     assert (own["release"], own["core"], len(names)) == ("0.6.0", "0.19.0", len(own["index"]))
     assert 0 < len(own["functions"]) < len(names) / 4
     whole = {name: own["functions"].get(name) or base[name] for name in names}
-    lines = (f"{json.dumps(name)}:{catalogue._line(whole[name])}" for name in names)
+    lines = (f"{json.dumps(name)}:{catalogue._json_line(whole[name])}" for name in names)
     assert hashlib.sha256(",\n".join(lines).encode()).hexdigest() == older.sha256 == own["sha256"]
     found, date = {name: dict(row) for name, row in whole.items()}, own["date"]
     (tmp_path / own["base"]).write_bytes((MBRIDGE / own["base"]).read_bytes())
-    again = json.loads(catalogue.text(found, {}, date, tmp_path / own["base"]))
+    again = json.loads(catalogue.catalogue_text(found, {}, date, tmp_path / own["base"]))
     assert {name: again[name] for name in ("base", "index", "functions", "sha256", "assumed")} == {
         name: own[name] for name in ("base", "index", "functions", "sha256", "assumed")
     }

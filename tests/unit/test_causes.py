@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmb_common.causes.answer import Diagnosis
-from llmb_common.causes.lines import location_of, parse
+from llmb_common.causes.lines import location_of, parse_line
 from llmb_common.causes.places import short_bus
 from llmb_common.causes.reading import LONGEST
 from llmb_common.causes.table import FailureSignature, signature_of, signatures
@@ -108,7 +108,7 @@ EXAMPLES = [(item, line) for item in signatures() for line in item.examples]
 
 @pytest.mark.parametrize(("item", "line"), EXAMPLES, ids=[item.id for item, _ in EXAMPLES])
 def test_every_signature_knows_its_examples(item: FailureSignature, line: str) -> None:
-    found = signature_of(parse(line).text)
+    found = signature_of(parse_line(line).text)
     assert found is not None
     assert (found.what, found.role) == (item.what, item.role) or found.id.startswith(("xid-79", "sxid-20034"))
 
@@ -405,10 +405,10 @@ def test_the_number_of_an_xid_decides(line: str, role: str) -> None:
 
 
 def test_prefixes_are_taken_off_in_any_order() -> None:
-    assert parse("[default5]:[rank13]: ValueError: x")[:4] == ("ValueError: x", 13, 5, None)
-    assert parse(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
-    assert parse("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
-    assert parse("python3: can't open file '/x.py'").host is None
+    assert parse_line("[default5]:[rank13]: ValueError: x")[:4] == ("ValueError: x", 13, 5, None)
+    assert parse_line(" 3: gpu12:4711:4735 [3] NCCL WARN x")[:5] == ("NCCL WARN x", 3, None, "gpu12", 3)
+    assert parse_line("12: 2026-11-22 10:05:22 ValueError: x").time == "2026-11-22 10:05:22"
+    assert parse_line("python3: can't open file '/x.py'").host is None
     assert location_of("srun: error: gpu1: tasks 0-2,5: Killed")[:2] == ((0, 1, 2, 5), "gpu1")
     assert location_of("[PG ID 5 PG GUID 35(TENSOR) Rank 1] Process group watchdog").ranks == (), "the rank in a group"
     assert {short_bus(bus) for bus in ("00000000:5D:00.0", "0000:5d:00", "5d000", "NaN")} == {"5d:00", "NaN"}

@@ -15,7 +15,7 @@ from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.record import load_record
 from llmb_common.submission.jobs import Options
-from llmb_common.submission.single import resuming, submit, submit_chain
+from llmb_common.submission.single import resuming_plan, submit, submit_chain
 from llmb_train.steps import StartingPoint, has_random_state
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
@@ -166,7 +166,7 @@ def test_two_jobs_never_go_on_from_the_same_checkpoint(site, fake, monkeypatch, 
 def test_a_link_whose_chain_has_saved_nothing_says_so_on_record(here: Cli, texts: Texts) -> None:
     failed = told_to_end(here, tracker="")
     with texts.raises(CheckFailed, mask="no earlier job.*"):
-        submit(resuming(failed.plan, failed.paths), RECIPE)
+        submit(resuming_plan(failed.plan, failed.paths), RECIPE)
     (row,) = find_runs(here.install, RunFilter(states=("FAILED",)))
     record = load_record(row.folder)
     why = "the jobs before it saved no checkpoint to continue from"

@@ -141,7 +141,7 @@ def test_an_interval_is_wider_by_the_correlation_of_the_days() -> None:
 
 @pytest.mark.parametrize("count", [4, 11, 12, 30, 365])
 def test_the_searches_of_one_series_share_one_error_rate(count: int) -> None:
-    parts = history._parts(count)
+    parts = history._searched_lengths(count)
     assert parts[0][0] == count
     assert sum(share for _, share in parts) == pytest.approx(1)
     assert all(8 <= size < count for size, _ in parts[1:])

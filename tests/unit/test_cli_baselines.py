@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from llmb_common.nodes.summary import NodeSummary, held_against, setup_of
+from llmb_common.nodes.summary import NodeSummary, setup_findings, setup_of
 from support.cli import Cli
 from support.gpu_nodes import adapter, smi_answer, snapshot, write_node
 from support.iteration_logs import mbridge_line
@@ -204,19 +204,19 @@ FACTS = {
 @pytest.mark.parametrize("name", FACTS)
 def test_each_fact_of_nodes_is_held_against_the_accepted_one(name: str) -> None:
     setup = setup_of([NodeSummary(**{name: "one"})])
-    (found,) = held_against(NodeSummary(**{name: "t\x1bwo"}), setup, "B", same_job=True)
+    (found,) = setup_findings(NodeSummary(**{name: "t\x1bwo"}), setup, "B", same_job=True)
     severity, word = FACTS[name]
     assert (found.kind, found.severity, found.text) == ("expectation", severity, f"{word} t\\x1bwo, and one in B")
-    assert held_against(NodeSummary(**{name: "one"}), setup, "B", same_job=True) == []
-    assert held_against(NodeSummary(), setup, "B", same_job=True) == [], "what is not known is not compared"
-    assert held_against(NodeSummary(**{name: "two"}), {}, "B", same_job=True) == []
+    assert setup_findings(NodeSummary(**{name: "one"}), setup, "B", same_job=True) == []
+    assert setup_findings(NodeSummary(), setup, "B", same_job=True) == [], "what is not known is not compared"
+    assert setup_findings(NodeSummary(**{name: "two"}), {}, "B", same_job=True) == []
 
 
 @pytest.mark.parametrize(("mhz", "found"), [(900.0, False), (899.0, True)])
 def test_clocks_may_be_a_tenth_lower(mhz: float, found: bool) -> None:
     setup = setup_of([NodeSummary(clock_mhz=900.0), NodeSummary(clock_mhz=1100.0)])
-    assert bool(held_against(NodeSummary(clock_mhz=mhz), setup, "B", same_job=True)) == found
-    assert held_against(NodeSummary(clock_mhz=mhz), setup, "B", same_job=False) == []
+    assert bool(setup_findings(NodeSummary(clock_mhz=mhz), setup, "B", same_job=True)) == found
+    assert setup_findings(NodeSummary(clock_mhz=mhz), setup, "B", same_job=False) == []
 
 
 def test_a_baseline_of_an_older_version_expects_nothing_of_nodes(cli: Cli) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.base import removed
 from llmb_common.base.errors import RequestError
-from llmb_common.health.ask import choose
+from llmb_common.health.ask import choose_nodes
 from llmb_common.nodes.needs import Needs
 from llmb_common.submission.excluded_nodes import exclude_nodes
 from llmb_run import options
@@ -30,7 +30,7 @@ class Asked:
         self.cli = cli
         self.found: tuple[Any, ...] = ()
         self.needs: list[Needs] = []
-        patch.setattr(health, "choose", self._choose)
+        patch.setattr(health, "choose_nodes", self._choose)
         patch.setattr(health, "needs_of", self._needs_of)
 
     def _choose(self, executor: object, install: Path, *asked: str | None) -> None:
@@ -128,7 +128,7 @@ class Nodes:
 
 def test_nodes_that_the_job_excludes_are_not_asked(tmp_path: Path) -> None:
     exclude_nodes(tmp_path, "n1", "ECC")
-    asked, left = choose(Nodes(), tmp_path, None, "gpu", "n[2,4]")  # type: ignore[arg-type]
+    asked, left = choose_nodes(Nodes(), tmp_path, None, "gpu", "n[2,4]")  # type: ignore[arg-type]
     assert asked == ["n3"]
     assert left == {"n1": "excluded (ECC)", "n2": "excluded (by the job)", "n4": "down"}
-    assert choose(Nodes(), tmp_path, "n[1-4]", None, "n2")[0] == ["n1", "n2", "n3"], "named ones are"  # type: ignore[arg-type]
+    assert choose_nodes(Nodes(), tmp_path, "n[1-4]", None, "n2")[0] == ["n1", "n2", "n3"], "named ones are"  # type: ignore[arg-type]

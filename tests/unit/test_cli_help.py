@@ -18,7 +18,7 @@ from llmb_common.planning.request.variables import VARIABLES
 from llmb_run import options
 from llmb_run.app import COMMANDS, COMPLETION_VARIABLE, HIDDEN, load_command
 from llmb_run.commands.start import single_command
-from llmb_run.terminal import split
+from llmb_run.terminal import split_values
 from support.cli import Cli
 from support.golden import GOLDEN, check_golden
 from support.next_lines import assert_can_be_pasted
@@ -241,7 +241,7 @@ def test_no_completion_for_a_shell_that_nothing_is_known_of() -> None:
 
 
 def test_an_option_may_be_repeated_and_hold_commas() -> None:
-    assert split(["a,b", " c ,", "a"]) == ["a", "b", "c"]
+    assert split_values(["a,b", " c ,", "a"]) == ["a", "b", "c"]
 
 
 def test_words_for_the_shell(cli: Cli) -> None:

@@ -16,7 +16,7 @@ from llmb_common.runs.finding import Attempt, Finding
 from llmb_common.runs.timing.tables import shorten
 from llmb_run.actions.watch import LIVE
 from llmb_run.columns import table as table_of
-from llmb_run.following import look_at
+from llmb_run.following import observed_runs
 from llmb_run.terminal import table
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
@@ -167,7 +167,7 @@ def test_a_comparison_as_a_table_and_as_json(cli: Cli) -> None:
 
 
 def test_the_table_of_jobs_and_of_one_watched(cli: Cli) -> None:
-    followed = look_at([make_run(cli.install, log=steady_log(5741.5)).paths.folder])
+    followed = observed_runs([make_run(cli.install, log=steady_log(5741.5)).paths.folder])
     followed[0].progress.look()
     header, line = table_of(LIVE, followed).splitlines()
     assert cells(header) == ["run", "state", "for", "step", "s/step", "TFLOPS", "left", "GPUs", "job", "what"]

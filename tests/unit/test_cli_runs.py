@@ -12,7 +12,7 @@ from llmb_common.base.hostlist import expand
 from llmb_common.submission.observe import Observation
 from llmb_run.actions import jobs
 from llmb_run.following import LiveRun
-from llmb_run.terminal import clock, span
+from llmb_run.terminal import duration_text, local_time_text
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite, with_small_code
@@ -146,7 +146,7 @@ def test_the_log_of_a_run_that_is_seen_to_end_is_read_once(cli: Cli) -> None:
         read.append(log)
         return {"step": 50, "step_seconds": 5.74}
 
-    cli.patch.setattr(jobs, "look_at", lambda folders: [LiveRun(Observation(ended))])
+    cli.patch.setattr(jobs, "observed_runs", lambda folders: [LiveRun(Observation(ended))])
     cli.patch.setattr(jobs, "_last_step", last_step)
     (line,) = cli("jobs", "--json").data["runs"]
     assert (line["state"], line["live"], line["step"]) == ("COMPLETED", False, 50)
@@ -410,12 +410,12 @@ def test_nodes_are_excluded_with_a_reason_and_used_again(cli: Cli, texts: Texts)
     ],
 )
 def test_spans_of_time(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert duration_text(seconds) == text
 
 
 def test_the_date_is_left_out_today() -> None:
-    assert len(clock(time.time())) == 8
-    assert len(clock(time.time() - 2 * 86400)) == 19
+    assert len(local_time_text(time.time())) == 8
+    assert len(local_time_text(time.time() - 2 * 86400)) == 19
 
 
 def test_live_runs_are_those_that_live_now(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -349,14 +349,17 @@ def test_the_envelope_of_a_success_and_of_an_error(cli: Cli) -> None:
 
 
 def test_the_same_notice_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
-    notices.said.clear()
+    notices.recorded_notices.clear()
     for text in ("first", "second", "first"):
         notices.notice(text)
-    assert notices.said == ["first", "second"]
-    notices.said.clear()
+    assert notices.recorded_notices == ["first", "second"]
+    notices.recorded_notices.clear()
     notices.notice("first")
-    assert (notices.said, capsys.readouterr().err) == (["first"], "note: first\nnote: second\nnote: first\n")
-    notices.said.clear()
+    assert (notices.recorded_notices, capsys.readouterr().err) == (
+        ["first"],
+        "note: first\nnote: second\nnote: first\n",
+    )
+    notices.recorded_notices.clear()
 
 
 def test_notices_go_to_stderr_and_into_the_envelope(cli: Cli, texts: Texts) -> None:

@@ -17,7 +17,7 @@ from llmb_common.runs.record import RunRecord
 from llmb_common.submission.observe import Observation
 from llmb_run.actions.watch import LIVE, that_fit
 from llmb_run.columns import Form, cells
-from llmb_run.following import LiveRun, ask_again
+from llmb_run.following import LiveRun, update_runs
 from support.cli import Cli
 from support.iteration_logs import mbridge_line
 from support.runs import cut_log, make_run, steady_log
@@ -120,7 +120,7 @@ def test_a_run_as_json(tmp_path: Path) -> None:
 def test_only_runs_that_live_are_asked_about_and_with_one_question(tmp_path, monkeypatch):
     runs = [live_run(tmp_path, state) for state in ("RUNNING", "COMPLETED", "PENDING")]
     scheduler = Scheduler(monkeypatch, "FAILED")
-    ask_again(runs)
+    update_runs(runs)
     assert [count for _, count in scheduler.asked] == [2]
     assert [run.record.state for run in runs] == ["FAILED", "COMPLETED", "FAILED"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from llmb_run import columns
-from llmb_run.columns import ALL, TEXT, Column, Form, at, formatted, item
+from llmb_run.columns import ALL, TEXT, Column, Form, attribute_at, formatted, item
 from support.cli import Cli
 from tools import reference
 from tools.__main__ import update
@@ -47,7 +47,7 @@ def test_a_figure_is_in_every_form_that_its_column_names() -> None:
     assert columns.table(RUNS, ROWS) == "run  step s\n=a1    0.33\nb\n"
     assert columns.csv_of(RUNS, ROWS) == f"name,step_s\n'=a1,{1 / 3}\nb,\n"
     assert columns.as_dict(RUNS, ROWS[0]) == {"name": "=a1", "seconds": 1 / 3, "share": 0.5}
-    assert [column["key"] for column in columns.described(RUNS)] == ["name", "seconds", "share"]
+    assert [column["key"] for column in columns.column_descriptions(RUNS)] == ["name", "seconds", "share"]
     assert columns.cells(columns.of_json(RUNS), Form.MARKDOWN, ROWS)[0] == ["run", "step s"]
 
 
@@ -67,8 +67,8 @@ def test_an_optional_column_appears_with_its_first_value() -> None:
 
 
 def test_attributes_below_none_are_none() -> None:
-    assert at("real.imag")(5) == 0
-    assert at("record.plan")(type("Run", (), {"record": None})) is None
+    assert attribute_at("real.imag")(5) == 0
+    assert attribute_at("record.plan")(type("Run", (), {"record": None})) is None
 
 
 def test_every_figure_of_a_run_has_a_line_in_the_documentation() -> None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from llmb_common.results.comparison import Change, _by_ranks, _rank_sums, compare_times, loss_difference
-from llmb_common.results.level import less, level
+from llmb_common.results.comparison import Change, _rank_interval, _rank_sums, compare_times, loss_difference
+from llmb_common.results.level import difference_of_bounds, level
 from llmb_common.results.scatter import STATED, batches, squares
 from support.runs import losses, took
 
@@ -75,14 +75,14 @@ def test_ranks_hold_whatever_the_distribution() -> None:
     """Of equal sides at most 1.2 % are called different, and with ten of each some of them need not lie apart."""
     source = random.Random(5)
     draws = [[source.paretovariate(2) for _ in range(10)] for _ in range(4000)]
-    found = [bounds for values in draws if (bounds := _by_ranks(values[:5], values[5:]))]
+    found = [bounds for values in draws if (bounds := _rank_interval(values[:5], values[5:]))]
     assert len(found) == 4000
     assert sum(not low <= 0 <= high for low, high in found) / 4000 < 0.012
     shifted = [value + 4.5 for value in range(10)]
-    low, high = _by_ranks([float(value) for value in range(10)], shifted) or (0, 0)
+    low, high = _rank_interval([float(value) for value in range(10)], shifted) or (0, 0)
     assert 0 < low < 4.5 < high
-    assert _by_ranks([1.0] * 4, [2.0] * 5) is None, "1 of 126 orders"
-    assert _by_ranks([1.0] * 4, [2.0] * 6) is not None, "1 of 210"
+    assert _rank_interval([1.0] * 4, [2.0] * 5) is None, "1 of 126 orders"
+    assert _rank_interval([1.0] * 4, [2.0] * 6) is not None, "1 of 210"
 
 
 def test_the_orders_of_two_sides_are_counted() -> None:
@@ -124,7 +124,7 @@ def test_losses_that_are_no_numbers_are_not_compared() -> None:
 
 
 def test_what_is_left_is_as_uncertain_as_all_that_is_taken_off() -> None:
-    low, middle, high = less((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
+    low, middle, high = difference_of_bounds((-0.10, -0.07, -0.06), [(-0.06, -0.03, -0.02), (-0.03, -0.01, 0.01)])
     assert middle == pytest.approx(-0.03)
     assert middle - low == pytest.approx(math.hypot(0.03, 0.01, 0.02))
     assert high - middle == pytest.approx(math.hypot(0.01, 0.03, 0.02))

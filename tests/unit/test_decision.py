@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.base.statistics import f_tail, t_quantile
-from llmb_common.results.decision import LOOKS, decide, look
+from llmb_common.results.decision import LOOKS, decide, runs_at_last_look
 from llmb_common.results.level import CONFIDENCE, ERROR_RATE, level, mean_error
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.results.steps import StepTime, estimate
@@ -311,7 +311,7 @@ def test_below_five_days_no_less_than_the_stated_scatter_is_believed() -> None:
 
 
 def test_verdicts_come_at_fixed_numbers_of_runs():
-    assert [look(count) for count in (0, 1, 2, 3, 4, 5, 9, 10, 39, 40, 79, 80, 400)] == [
+    assert [runs_at_last_look(count) for count in (0, 1, 2, 3, 4, 5, 9, 10, 39, 40, 79, 80, 400)] == [
         *(0, 1, 1, 3, 3, 5, 5, 10, 20, 40, 40, 80, 320)
     ]
     assert pytest.approx(0.9767, abs=1e-4) == CONFIDENCE
@@ -350,10 +350,10 @@ def test_the_runs_that_would_decide_do_where_they_are_like_these(count: int) -> 
     """Of one evening: also where some of its runs wait for the next look, and none is promised of the same evening."""
     noise = (0.004, -0.005, 0.001, -0.002, 0.005)
     evening = [took(10.024 * (1 + noise[at % len(noise)]), day="first", steps=40) for at in range(count)]
-    judged, waiting = evening[: look(count)], evening[look(count) :]
+    judged, waiting = evening[: runs_at_last_look(count)], evening[runs_at_last_look(count) :]
     found = decide(judged, 10.0, waiting=waiting)
     assert (found.answer, found.other_days) == ("open", True)
     assert found.more_runs is not None
-    assert look(count + found.more_runs) == count + found.more_runs
+    assert runs_at_last_look(count + found.more_runs) == count + found.more_runs
     further = [replace(evening[at % len(noise) % count], day=f"{at}") for at in range(found.more_runs)]
     assert decide([*evening, *further], 10.0).answer == "pass"

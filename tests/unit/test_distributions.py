@@ -19,8 +19,8 @@ from llmb_common.results.sequential import (
     RERUNS,
     Needs,
     SuiteAttempt,
-    follow,
     may_decide,
+    next_decision,
     tolerance_of,
 )
 from llmb_common.results.steps import StepTime
@@ -111,9 +111,9 @@ def test_95_per_cent_of_the_performance_are_5_26_per_cent_more_time() -> None:
 
 
 def test_the_first_look_comes_after_the_repeats() -> None:
-    assert follow([], 3, 4, judge).attempts == 3
-    assert follow([at(10), None, at(10)], 3, 4, judge).answer is None
-    found = follow([at(10), at(10), at(10)], 3, 4, judge)
+    assert next_decision([], 3, 4, judge).attempts == 3
+    assert next_decision([at(10), None, at(10)], 3, 4, judge).answer is None
+    found = next_decision([at(10), at(10), at(10)], 3, 4, judge)
     assert (found.answer, found.attempts, found.reruns) == ("pass", 3, ())
 
 
@@ -122,7 +122,7 @@ def test_open_runs_are_rerun_up_to_the_limit_and_no_further() -> None:
     times = [10.0, 10.3, 10.6] + [10.0, 10.6] * 2
     ended = [at(seconds) for seconds in times[:3]]
     seen = []
-    while (found := follow(ended, 3, 4, judge)).answer is None:
+    while (found := next_decision(ended, 3, 4, judge)).answer is None:
         seen.append(found.attempts)
         ended += [at(seconds) for seconds in times[len(ended) : found.attempts]]
     assert (found.answer, found.attempts, len(found.reruns)) == ("open", 7, 4)
@@ -133,11 +133,11 @@ def test_open_runs_are_rerun_up_to_the_limit_and_no_further() -> None:
 
 def test_no_rerun_is_started_that_cannot_decide() -> None:
     """Where all runs are at the limit, four more like any of them leave the answer open."""
-    found = follow([at(10.5), at(10.53), at(10.51)], 3, 4, judge)
+    found = next_decision([at(10.5), at(10.53), at(10.51)], 3, 4, judge)
     assert (found.answer, found.attempts, found.reruns) == ("open", 3, ())
-    assert follow([at(10.3)] * 3, 3, 1, judge).answer == "open", "one is too few"
-    assert follow([at(10.3)] * 3, 3, 7, judge).attempts == 5, "ten would pass"
-    begun = follow([at(10.5)] * 4, 3, 4, judge)
+    assert next_decision([at(10.3)] * 3, 3, 1, judge).answer == "open", "one is too few"
+    assert next_decision([at(10.3)] * 3, 3, 7, judge).attempts == 5, "ten would pass"
+    begun = next_decision([at(10.5)] * 4, 3, 4, judge)
     assert (begun.answer, begun.attempts) == (None, 5), "what somebody has started counts"
 
 
@@ -148,12 +148,12 @@ def on(day: str, *seconds: float) -> list[SuiteAttempt]:
 def test_a_first_evening_that_cannot_decide_ends_open_or_goes_on_on_other_days() -> None:
     """At 99.8 % of the reference: by the stated scatter of days, no run more of that evening would tell."""
     evening = on("1", 10.01, 10.03, 10.02)
-    ends = follow(evening, 3, 4, judge, spread=False)
+    ends = next_decision(evening, 3, 4, judge, spread=False)
     assert (ends.answer, ends.attempts, ends.needs) == ("open", 3, Needs(2, 2)), "two runs, each on a further day"
-    later = follow(evening, 3, 4, judge)
+    later = next_decision(evening, 3, 4, judge)
     assert (later.answer, [rerun.days for rerun in later.reruns]) == (None, [1, 2])
-    assert follow([*evening, *on("2", 10.01), *on("3", 10.02)], 3, 4, judge).answer == "pass"
-    seven = follow([*evening, *on("1", 10.01, 10.02, 10.02, 10.03)], 7, 0, judge)
+    assert next_decision([*evening, *on("2", 10.01), *on("3", 10.02)], 3, 4, judge).answer == "pass"
+    seven = next_decision([*evening, *on("1", 10.01, 10.02, 10.02, 10.03)], 7, 0, judge)
     assert (seven.answer, seven.reruns, seven.needs) == ("open", (), Needs(3, 3))
 
 
@@ -173,42 +173,42 @@ def test_what_may_decide_is_what_some_further_runs_decide(seconds: float, furthe
 def test_what_is_decided_stays_decided_when_it_is_followed_again() -> None:
     """A campaign that was killed finds the same runs, and must come to the same reruns."""
     ended = [at(10.3)] * 7
-    whole = follow(ended, 3, 4, judge)
-    assert follow(ended[: whole.attempts], 3, 4, judge) == whole
+    whole = next_decision(ended, 3, 4, judge)
+    assert next_decision(ended[: whole.attempts], 3, 4, judge) == whole
     assert whole.answer == "pass"
 
 
 def test_a_run_that_a_node_ended_is_replaced_before_there_is_a_look() -> None:
-    found = follow([at(10), NODE, at(10)], 3, 4, judge)
+    found = next_decision([at(10), NODE, at(10)], 3, 4, judge)
     assert (found.answer, found.attempts) == (None, 4)
     assert [(rerun.attempt, rerun.reason) for rerun in found.reruns] == [(4, "run 2: a node failed")]
-    again = follow([at(10), NODE, at(10), NODE], 3, 4, judge)
+    again = next_decision([at(10), NODE, at(10), NODE], 3, 4, judge)
     assert [(rerun.attempt, rerun.reason) for rerun in again.reruns] == [
         (4, "run 2: a node failed"),
         (5, "run 4: a node failed"),
     ]
-    assert follow([at(10), NODE, at(10), NODE, at(10)], 3, 4, judge).answer == "pass"
+    assert next_decision([at(10), NODE, at(10), NODE, at(10)], 3, 4, judge).answer == "pass"
 
 
 def test_faults_beyond_the_limit_leave_what_there_is_to_decide() -> None:
-    found = follow([NODE, NODE, at(10), at(10)], 3, 1, judge)
+    found = next_decision([NODE, NODE, at(10), at(10)], 3, 1, judge)
     assert (found.answer, found.attempts) == ("pass", 4)
-    found = follow([NODE] * 4, 3, 1, judge)
+    found = next_decision([NODE] * 4, 3, 1, judge)
     assert (found.answer, found.trouble) == ("open", "4 of 4 runs gave no result; the last: a node failed")
 
 
 def test_a_failure_ends_it_once_the_others_have_ended() -> None:
     failed = SuiteAttempt(failure="out of memory")
-    assert follow([failed, None, at(10)], 3, 4, judge).answer is None
-    assert follow([failed], 3, 4, judge).answer == "fail", "the two others never started"
-    found = follow([at(10), failed, at(10)], 3, 4, judge)
+    assert next_decision([failed, None, at(10)], 3, 4, judge).answer is None
+    assert next_decision([failed], 3, 4, judge).answer == "fail", "the two others never started"
+    found = next_decision([at(10), failed, at(10)], 3, 4, judge)
     assert (found.answer, found.trouble, found.decision) == ("fail", "out of memory", None)
 
 
 def test_where_only_success_counts_nothing_is_judged() -> None:
-    assert follow([SuiteAttempt()], 1, 1, None).answer == "pass"
-    assert follow([NODE], 1, 1, None).attempts == 2
-    assert follow([NODE, NODE], 1, 1, None).answer == "open"
+    assert next_decision([SuiteAttempt()], 1, 1, None).answer == "pass"
+    assert next_decision([NODE], 1, 1, None).attempts == 2
+    assert next_decision([NODE, NODE], 1, 1, None).answer == "open"
 
 
 def test_the_page_says_what_the_code_does() -> None:

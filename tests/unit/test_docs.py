@@ -22,7 +22,7 @@ from llmb_common.results.scatter import STATED
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission import launch
 from llmb_common.submission.job_files import job_document
-from llmb_install.answers.answers import complete, load_recipes
+from llmb_install.answers.answers import complete_answers, load_recipes
 from llmb_install.commands.quickstart import WORKLOAD
 from llmb_install.installation import Installation, leaves, write_site_config
 from support.repository import our_files
@@ -243,7 +243,7 @@ def quickstart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An installation that knows of its site what ``./installer.py --quickstart`` writes."""
     install = tmp_path_factory.mktemp("quickstart")
     given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "workloads": [WORKLOAD]}
-    installation = Installation(ROOT, complete(given, load_recipes(ROOT)))
+    installation = Installation(ROOT, complete_answers(given, load_recipes(ROOT)))
     write_site_config(install, leaves(installation.site_values()))
     return install
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import CheckFailed, EnvironmentLacks
-from llmb_common.base.processes import is_alive, send
+from llmb_common.base.processes import is_alive, send_signal
 from llmb_common.executors.local import executor as local_runs
 from llmb_common.executors.local.executor import processes_of
 from llmb_common.runs.index.search import find_runs
@@ -64,7 +64,9 @@ def followed(
 
 def kill_everything_of(record: RunRecord) -> None:
     """As after a power cut."""
-    wait_until(lambda: not [send(process, signal.SIGKILL) for process in processes_of(record)], "the end", timeout=20)
+    wait_until(
+        lambda: not [send_signal(process, signal.SIGKILL) for process in processes_of(record)], "the end", timeout=20
+    )
 
 
 def look(record: RunRecord) -> Observation:
@@ -145,7 +147,7 @@ def test_ranks_that_ignore_sigterm_end_too(site: RunSite, monkeypatch: pytest.Mo
 def test_without_its_script_a_run_goes_on_and_can_be_cancelled(site: RunSite, monkeypatch: pytest.MonkeyPatch) -> None:
     record = running(site, monkeypatch)
     assert record.process is not None
-    send(record.process, signal.SIGKILL)
+    send_signal(record.process, signal.SIGKILL)
     wait_until(lambda: not is_alive(record.process), "the end of the script", timeout=10)
     assert look(record).record.state == "RUNNING"
     assert cancel([record])[0].state == "CANCELLED"

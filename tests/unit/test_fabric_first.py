@@ -74,14 +74,14 @@ class Asked:
 
     def __init__(self, cli: Cli, patch: pytest.MonkeyPatch) -> None:
         self.cli, self.patch = cli, patch
-        patch.setattr(health, "choose", lambda *words: (NODES, {}))
+        patch.setattr(health, "choose_nodes", lambda *words: (NODES, {}))
 
     def __call__(self, of: Health, *words: str) -> Any:
         def measured(*words: Any, **more: Any) -> Health:
             self.more = more
             return of
 
-        self.patch.setattr(under_load, "look_under_load", measured)
+        self.patch.setattr(under_load, "check_nodes_under_load", measured)
         return self.cli("health", "--fabric", *words, CLUSTER_TYPE="slurm", GPU_TYPE="h100")
 
 
@@ -119,15 +119,15 @@ def test_what_was_called_stress_says_what_it_is_now(cli: Cli, texts: Texts) -> N
 
 @pytest.fixture
 def campaign(site: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-    """A suite that asks for the fabric, on nodes that are measured as a test says (``look_under_load``)."""
+    """A suite that asks for the fabric, on nodes that are measured as a test says (``check_nodes_under_load``)."""
     text = SUITE.replace("FIRST", "80").replace("SECOND", "80").replace("name: two", "name: two\nhealth: fabric")
     site.suite(text=text)
-    monkeypatch.setattr(submitting, "choose", lambda *words: (NODES, {}))
+    monkeypatch.setattr(submitting, "choose_nodes", lambda *words: (NODES, {}))
     return site
 
 
 def measures(patch: pytest.MonkeyPatch, of: Health) -> None:
-    patch.setattr(under_load, "look_under_load", lambda *words, **more: of)
+    patch.setattr(under_load, "check_nodes_under_load", lambda *words, **more: of)
 
 
 @needs_zstd
@@ -193,8 +193,8 @@ class AtSite:
 
 @pytest.fixture
 def at_site(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> AtSite:
-    monkeypatch.setattr(health, "choose", lambda *words: (NODES, {}))
-    monkeypatch.setattr(under_load, "look_under_load", lambda *words, **more: found(fabric(318.0)))
+    monkeypatch.setattr(health, "choose_nodes", lambda *words: (NODES, {}))
+    monkeypatch.setattr(under_load, "check_nodes_under_load", lambda *words, **more: found(fabric(318.0)))
     return AtSite(cli)
 
 
@@ -234,8 +234,8 @@ def test_a_campaign_whose_runs_are_slower_with_the_node_is_not_accepted(
 
     log_of = instant.log_of
     monkeypatch.setattr(instant, "log_of", log_on_nodes)
-    monkeypatch.setattr(submitting, "choose", lambda *words: (NODES, {}))
-    monkeypatch.setattr(under_load, "look_under_load", lambda *words, **more: found(fabric(318.0)))
+    monkeypatch.setattr(submitting, "choose_nodes", lambda *words: (NODES, {}))
+    monkeypatch.setattr(under_load, "check_nodes_under_load", lambda *words, **more: found(fabric(318.0)))
     text = SUITE.replace("FIRST", "80").replace("SECOND", "80").replace("name: two", "name: two\nhealth: fabric")
     site.suite(text=text.replace("repeats: 3", "repeats: 8"))
     done = site.accept("--json")

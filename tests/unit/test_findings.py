@@ -15,7 +15,7 @@ import pytest
 from llmb_common.nodes.facts import Adapter, GpuState, HostFacts
 from llmb_common.nodes.rules import RULES
 from llmb_common.nodes.summary import EXPECTATION, NodeFinding, NodeSummary
-from llmb_common.runs.account import account_of, as_plain, make_account
+from llmb_common.runs.account import account_of, as_json_values, make_account
 from llmb_common.runs.finding import with_job_facts
 from llmb_common.runs.record import RunRecord
 from llmb_train.nodes import gpus, machine
@@ -171,7 +171,7 @@ def test_infinite_numbers_are_no_error(run: RunRecord) -> None:
     file.write_text(text.replace("700.0", "-1e999"))
     account = make_account(run)
     assert {finding.kind for finding in account.findings} == {"different-gpu"}
-    json.dumps(as_plain(account), allow_nan=False)
+    json.dumps(as_json_values(account), allow_nan=False)
     assert account.lines()
 
 
@@ -207,7 +207,7 @@ def test_the_record_keeps_the_account(run: RunRecord) -> None:
     """Reading thousands of runs must not read their nodes' files again."""
     write_all(run, looks(limit="650.00 W"))
     ended = with_job_facts(run)
-    assert json.loads(json.dumps(ended.manifest["job"]["evidence"])) == as_plain(make_account(run))
+    assert json.loads(json.dumps(ended.manifest["job"]["evidence"])) == as_json_values(make_account(run))
     for file in (run.paths.folder / "nodes").iterdir():
         file.unlink()
     assert [finding.kind for finding in account_of(ended).findings] == ["power-limit"]

@@ -10,7 +10,7 @@ from llmb_common.base.outcome import Result
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import row_of
 from llmb_run.columns import run_as_json
-from llmb_run.results.followed import with_figures
+from llmb_run.results.followed import add_figures
 from support.cli import Cli
 from support.iteration_logs import mbridge_log
 from support.runs import PUBLISHED, make_run, steady_log
@@ -20,7 +20,7 @@ from support.texts import Texts
 def started(cli: Cli, **made: Any) -> Result:
     record = make_run(cli.install, **made)
     data = {"dry_run": False, "jobs": [{**run_as_json(row_of(record)), "error": None}]}
-    return with_figures(Result(data, "the run\n", hint="before"), Workspace(cli.install))
+    return add_figures(Result(data, "the run\n", hint="before"), Workspace(cli.install))
 
 
 def test_its_step_time_and_verdict_follow(cli: Cli, texts: Texts) -> None:
@@ -48,13 +48,13 @@ def test_several_runs_end_with_a_line_for_each_configuration_and_a_sweep_with_it
         record = make_run(cli.install, log=steady_log(5700.0 + 600 * (number % 2)), variables=variables)
         jobs.append({**run_as_json(row_of(record)), "error": None})
     done = Result({"dry_run": False, "jobs": jobs}, "the runs\n", hint="before")
-    several = str(with_figures(done, Workspace(cli.install)).text)
+    several = str(add_figures(done, Workspace(cli.install)).text)
     texts(several)
-    ranking = str(with_figures(done, Workspace(cli.install), ranked=True).text)
+    ranking = str(add_figures(done, Workspace(cli.install), ranked=True).text)
     texts(ranking.splitlines()[2])
     live = [*jobs, {**jobs[0], "state": "RUNNING"}]
     waiting = Result({"dry_run": False, "jobs": live}, "the runs\n")
-    assert with_figures(waiting, Workspace(cli.install), ranked=True) is waiting
+    assert add_figures(waiting, Workspace(cli.install), ranked=True) is waiting
 
 
 @pytest.mark.parametrize("state", ["RUNNING", "PENDING"])
@@ -65,4 +65,4 @@ def test_a_run_that_has_not_ended_has_no_figures_yet(cli: Cli, state: str) -> No
 
 def test_a_dry_run_stays_as_it_is(cli: Cli) -> None:
     shown = Result(lambda: {"dry_run": True}, "script")
-    assert with_figures(shown, Workspace(cli.install)) is shown
+    assert add_figures(shown, Workspace(cli.install)) is shown

@@ -23,7 +23,7 @@ from llmb_common.submission.jobs import JobToSubmit, Options
 from llmb_common.submission.many import submit_series
 from llmb_common.submission.observe import cancel, observe
 from llmb_common.submission.single import create_run, submit
-from llmb_run.following import look_at
+from llmb_run.following import observed_runs
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.other_user import OTHER, as_other_user, shared_folder
@@ -287,7 +287,7 @@ def test_a_fifo_in_place_of_a_log_or_of_events_hangs_nobody(cli: Cli) -> None:
     record = make_run(cli.install, state="RUNNING")
     for path in (record.paths.log, record.paths.events):
         os.mkfifo(path)
-    (run,) = look_at([record.paths.folder])
+    (run,) = observed_runs([record.paths.folder])
     run.progress.look()
     assert cli("jobs").status == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from llmb_train.nodes import gpus
-from llmb_train.nodes.ask import NoAnswer, ask
+from llmb_train.nodes.ask import NoAnswer, run_program
 from support.gpu_nodes import on_path, put_nvidia_smi, smi_answer
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.texts import Texts
@@ -172,8 +172,8 @@ def test_children_of_a_hanging_program_are_ended_too(tmp_path: Path) -> None:
     beat = tmp_path / "beat"
     code = f"import time, pathlib\nwhile True: time.sleep(0.05); pathlib.Path({str(beat)!r}).touch()"
     with pytest.raises(NoAnswer):
-        ask(["bash", "-c", f'{sys.executable} -c "$0" & wait', code], 1.5)
+        run_program(["bash", "-c", f'{sys.executable} -c "$0" & wait', code], 1.5)
     beat.unlink(missing_ok=True)
     with pytest.raises(NoAnswer):
-        ask(["sleep", "600"], 0.3)
+        run_program(["sleep", "600"], 0.3)
     assert not beat.exists()

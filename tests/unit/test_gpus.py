@@ -156,7 +156,7 @@ print(json.dumps({
     "variable": VARIABLES["GPU_TYPE"].in_table,
     "readme": "\\n".join(defaults(llama)),
     "choices": questions.BY_FIELD["gpu_type"].choices,
-    "arch": answers.complete(given, {llama.workload: llama}).arch,
+    "arch": answers.complete_answers(given, {llama.workload: llama}).arch,
     "suggested": questions.BY_FIELD["gpu_type"].suggested(site, {"cluster_type": "slurm", "gpu_partition": "big"}),
     "slip": did_you_mean("x90", gpus.gpu_types()),
 }))

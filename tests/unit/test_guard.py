@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from llmb_common.base.errors import CheckFailed, Interrupted, RequestError
-from llmb_common.base.outcome import Result, envelope, guarded, interruptible, print_result, settled
-from llmb_common.base.sessions import noted
+from llmb_common.base.outcome import Result, envelope, guarded, interruptible, print_result, run_to_status
+from llmb_common.base.sessions import noted_signals
 from llmb_install.arguments import guarded as guarded_installer
 from support.texts import Texts
 
@@ -129,7 +129,7 @@ def test_a_current_folder_that_has_been_removed(tmp_path, capsys, monkeypatch, t
     ],
 )
 def test_a_command_has_its_own_remedies(error, status, message, capsys):
-    assert settled(raises(error), again="run it again", os_remedy="free some space") == status
+    assert run_to_status(raises(error), again="run it again", os_remedy="free some space") == status
     assert capsys.readouterr() == ("", message)
 
 
@@ -185,7 +185,7 @@ def test_ctrl_c_stays_a_keyboard_interrupt() -> None:
 
 def test_code_that_must_not_stop_halfway_sees_each_signal_in_a_list() -> None:
     before = handlers()
-    with noted() as numbers:
+    with noted_signals() as numbers:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGINT):
             signal.raise_signal(number)
         assert numbers == [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGINT]
@@ -195,7 +195,7 @@ def test_code_that_must_not_stop_halfway_sees_each_signal_in_a_list() -> None:
 def test_under_nohup_a_closed_terminal_is_still_ignored() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with interruptible(), noted() as numbers:
+        with interruptible(), noted_signals() as numbers:
             signal.raise_signal(signal.SIGHUP)
         assert numbers == []
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
@@ -208,7 +208,7 @@ def test_outside_the_main_thread_nothing_is_handled() -> None:
     before, seen = handlers(), []
 
     def work() -> None:
-        with interruptible(), noted() as numbers:
+        with interruptible(), noted_signals() as numbers:
             seen.append((numbers, handlers()))
 
     thread = threading.Thread(target=work)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from llmb_run.tuning.halving import Outcome, Standing, Trial, look, trials_of
+from llmb_run.tuning.halving import Outcome, Standing, Trial, search_standing, trials_of
 
 FAILED = Trial("failed")
 WHOLE_CRASH = Trial("failed", full=True)
@@ -19,7 +19,7 @@ def timed(*seconds: float) -> list[Trial]:
 def searched(true: list[float], runs: list[list[Trial]] | None = None) -> tuple[Standing, list[list[Trial]]]:
     """To its end, each trial taking what is ``true``."""
     runs = runs or [[] for _ in true]
-    while (standing := look(runs, "seed")).due:
+    while (standing := search_standing(runs, "seed")).due:
         for at in standing.due:
             runs[at] += timed(true[at])
     return standing, runs
@@ -41,36 +41,36 @@ def test_the_number_of_trials_is_known_beforehand(candidates: int, trials: int) 
 
 def test_who_remains_has_been_in_the_same_rounds_as_the_base_whose_first_run_is_alone() -> None:
     runs: list[list[Trial]] = [[] for _ in range(9)]
-    assert look(runs, "seed").due == (0,)
+    assert search_standing(runs, "seed").due == (0,)
     runs[0] += timed(1.0)
-    first = look(runs, "seed").due
+    first = search_standing(runs, "seed").due
     assert (sorted(first), first != tuple(sorted(first))) == ([*range(1, 9)], True)
     for at in first:
         runs[at] += timed(1.0 + at / 100)
-    second = look(runs, "seed")
+    second = search_standing(runs, "seed")
     assert (second.round, second.remaining) == (2, (1, 2, 3, 4))
     assert [at for at in second.due if at] == [at for at in reversed(first) if at <= 4], "every second one turns round"
 
 
 def test_one_crash_is_tried_again_last_and_the_next_takes_a_candidate_out() -> None:
     runs = [timed(1.0), [FAILED], [], timed(0.9)]
-    assert look(runs, "seed").due == (2, 1)
+    assert search_standing(runs, "seed").due == (2, 1)
     runs[1] += timed(0.8)
     standing, _ = searched([1.0, 0.8, 1.1, 0.9], runs)
     assert (standing.leader, standing.out) == (1, {})
     runs[1].append(WHOLE_CRASH)
-    assert look(runs, "seed").leader == 1, "it had run in between"
+    assert search_standing(runs, "seed").leader == 1, "it had run in between"
     runs[1].append(WHOLE_CRASH)
-    after = look(runs, "seed")
+    after = search_standing(runs, "seed")
     assert (after.leader, after.out, after.due) == (3, {1: "crashed twice"}, ())
     assert after.ratios[1] == pytest.approx(0.8), "what it was is still known"
 
 
 def test_three_crashes_take_a_candidate_out_though_it_runs_in_between() -> None:
     runs = [timed(1.0, 1.0), [FAILED, *timed(0.8), FAILED, *timed(0.8)], timed(0.9, 0.9)]
-    assert look(runs, "seed").out == {}
+    assert search_standing(runs, "seed").out == {}
     runs[1].append(FAILED)
-    assert look(runs, "seed").out == {1: "crashed 3 times"}
+    assert search_standing(runs, "seed").out == {1: "crashed 3 times"}
 
 
 @pytest.mark.parametrize("outcome", ["out of memory", "other work"])
@@ -85,7 +85,7 @@ def test_where_the_base_is_the_fastest_it_leads() -> None:
 
 
 def test_where_nobody_else_runs_the_search_is_over() -> None:
-    standing = look([timed(1.0), [Trial("out of memory")], [FAILED, FAILED]], "seed")
+    standing = search_standing([timed(1.0), [Trial("out of memory")], [FAILED, FAILED]], "seed")
     assert (standing.due, standing.leader, standing.base_fails) == ((), 0, False)
 
 
@@ -102,12 +102,12 @@ def test_where_nobody_else_runs_the_search_is_over() -> None:
     ],
 )
 def test_a_base_that_fails_more_often_than_it_runs_ends_it(base: list[Trial], fails: bool) -> None:
-    standing = look([base, []], "seed")
+    standing = search_standing([base, []], "seed")
     assert (standing.base_fails, standing.due == ()) == (fails, fails)
 
 
 def test_candidates_that_join_later_run_what_they_lack() -> None:
     """As after a larger budget; the others do not run again."""
     _, runs = searched([1.0, 0.9, 1.1])
-    standing = look([*runs, [], []], "seed")
+    standing = search_standing([*runs, [], []], "seed")
     assert (standing.round, sorted(standing.due)) == (1, [3, 4])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from llmb_common.causes.collectives import never_came
+from llmb_common.causes.collectives import missing_ranks
 from llmb_common.causes.diagnosis import diagnose, diagnose_logs
 from llmb_common.causes.hangs import NotADumpError, read_dumps, read_plain_pickle, read_ranks
 from support.cli import Cli
@@ -110,7 +110,7 @@ def test_a_rank_that_waits_for_another_itself_is_not_the_one(tmp_path: Path) -> 
     other = ("2", "PIPELINE")
     for rank, entries in enumerate(([entry(10)], [entry(10)], [], [entry(4, group=other)])):
         write_dump(tmp_path, rank, entry(9, done=True), entry(3, done=True, group=other), *entries)
-    missing = never_came(read_dumps(tmp_path / "flight"), "their dumps")
+    missing = missing_ranks(read_dumps(tmp_path / "flight"), "their dumps")
     assert missing is not None
     assert missing.ranks == (2,)
 

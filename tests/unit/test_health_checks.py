@@ -13,7 +13,7 @@ import pytest
 from llmb_common.base.errors import CheckFailed
 from llmb_common.causes.kernel_log import kernel_remarks
 from llmb_common.causes.table import signatures
-from llmb_common.health.ask import Health, keep_out
+from llmb_common.health.ask import Health, exclude_failed_nodes
 from llmb_common.health.verdicts import NodeVerdict, judge, with_remarks
 from llmb_common.nodes.compare import drift
 from llmb_common.nodes.facts import Folder, GpuState, Imex, KernelLog, Links, NodeFacts, Nvlink, Port, Process, Snapshot
@@ -437,8 +437,10 @@ def test_a_tool_that_hangs_is_named_whatever_it_is(monkeypatch: pytest.MonkeyPat
     def hangs(command: Sequence[str], seconds: float) -> bytes:
         raise Hangs(f"{command[0]} did not answer in time")
 
-    monkeypatch.setattr(looks, "ask", hangs)
-    found = call_all({name: looks.calls({})[name] for name in ("nvlink", "imex", "services", "software", "kernel")})
+    monkeypatch.setattr(looks, "run_program", hangs)
+    found = call_all(
+        {name: looks.probes_for({})[name] for name in ("nvlink", "imex", "services", "software", "kernel")}
+    )
     facts = read_facts("n2", {"looks": found})
     assert {look: how.partition(" ")[0] for look, how in facts.hung.items()} == {
         "nvlink": "nvidia-smi",
@@ -457,8 +459,8 @@ def test_what_all_nodes_fail_of_is_the_sites_fault_and_excludes_none(tmp_path: P
     nodes["n2"] = gpu(rows_failed="Yes")(nodes["n2"])
     found = Health(judge(list(nodes), nodes, needs()), nodes)
     with texts.raises(CheckFailed):
-        keep_out(tmp_path, found, days=1)
+        exclude_failed_nodes(tmp_path, found, days=1)
     assert exclusions(tmp_path) == []
     nodes["n3"] = fleet()["n3"]
-    keep_out(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
+    exclude_failed_nodes(tmp_path, Health(judge(list(nodes), nodes, needs()), nodes), days=1)
     assert [item.node for item in exclusions(tmp_path)] == ["n1", "n2", "n4"]

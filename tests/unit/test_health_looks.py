@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from llmb_common.health.ask import PYTHONS, command, parse_frames
+from llmb_common.health.ask import PYTHONS, node_command, parse_frames
 from llmb_common.health.verdicts import judge
 from llmb_common.nodes.facts import Imex, KernelLog, Links, NodeFacts, Nvlink
 from llmb_common.nodes.reading import read_facts
@@ -27,7 +27,7 @@ class Tools:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, **said: str | tuple[None, str]) -> None:
         self.said, self.asked = said, list[str]()
-        monkeypatch.setattr(looks, "_tool", self)
+        monkeypatch.setattr(looks, "_tool_output", self)
         monkeypatch.setattr(looks, "ROOT", root)
         monkeypatch.setattr(looks.time, "time", lambda: 1_800_000_000.0)
 
@@ -60,7 +60,7 @@ def test_what_is_asked_of_a_node_without_anything(tmp_path: Path, monkeypatch: p
     tools = Tools(monkeypatch, tmp_path)
     folders = {"folders": {"workload": str(tmp_path), "images": "/i"}, "written": ["workload"]}
     monkeypatch.setattr(looks, "folder", lambda path, written=False: (path, written))
-    calls = looks.calls(folders)
+    calls = looks.probes_for(folders)
     assert [calls.pop(f"folder {what}")[0]() for what in ("images", "workload")] == [
         ("/i", False),
         (str(tmp_path), True),
@@ -255,7 +255,7 @@ def looked_at(trees: NodeTrees, folder: Path) -> dict[str, NodeFacts]:
     names = sorted(path.name for path in trees.folder.iterdir() if (path / "root").is_dir())
     started = [
         subprocess.Popen(
-            command(spec, (sys.executable, *PYTHONS)),  # whose lines tests/mutate.py sees
+            node_command(spec, (sys.executable, *PYTHONS)),  # whose lines tests/mutate.py sees
             env={**os.environ, **trees.variables, "SLURMD_NODENAME": name},
             stdout=subprocess.PIPE,
             text=True,
@@ -336,7 +336,7 @@ def test_both_looks_at_adapters_call_a_port_the_same(tmp_path: Path, monkeypatch
     trees.write("n1", "sys/class/infiniband/mlx5_0/ports/2/phys_state", "2: Polling")
     root = trees.folder / "n1" / "root"
     monkeypatch.setattr(looks, "ROOT", root)
-    names = [port["name"] for port in looks._ports()]
+    names = [port["name"] for port in looks._adapter_ports()]
     assert {"mlx5_0:1", "mlx5_0:2", "mlx5_1"} <= set(names)
     assert names == [adapter["name"] for adapter in machine.adapters(root / "sys/class/infiniband")]
 

@@ -26,7 +26,16 @@ from llmb_common.base.processes import Answer
 from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.options import parse_additional
 from llmb_common.executors.slurm.words import SlurmPlan, SlurmSettings
-from llmb_common.health.ask import PYTHONS, Health, choose, command, keep_out, look, parse_frames, said_by
+from llmb_common.health.ask import (
+    PYTHONS,
+    Health,
+    check_nodes,
+    choose_nodes,
+    exclude_failed_nodes,
+    node_command,
+    parse_frames,
+    run_on_nodes,
+)
 from llmb_common.health.verdicts import NodeVerdict
 from llmb_common.nodes.facts import Folder, NodeFacts, System
 from llmb_common.nodes.findings import Remark
@@ -85,7 +94,7 @@ def test_answers_are_not_believed_to_be_of_the_right_kind() -> None:
 
 
 def test_all_that_a_node_needs_travels() -> None:
-    code = zlib.decompress(base64.b64decode(command({}, [])[4])).decode()
+    code = zlib.decompress(base64.b64decode(node_command({}, [])[4])).decode()
     said = set(re.findall(r'"(llmb_train[.\w]*)": \[', code.replace("\\", "")))
     assert {name.removeprefix("llmb_train") for name in said} == {
         *("", ".nodes", ".nodes.__main__", ".nodes.ask", ".nodes.fabric", ".nodes.gpus", ".nodes.kernel_lines"),
@@ -170,8 +179,8 @@ def test_folders_are_tried_and_what_of_a_path_is_there_counts(tmp_path: Path, mo
     assert "No such" in looks.folder("/proc/self/", written=True)["problem"], "where nothing can be made"
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for setting in ("${XDG_DATA_HOME}/enroot", '"$XDG_DATA_HOME/enroot/$UID"'):
-        assert looks._unpacked({"ENROOT_DATA_PATH": setting}) == str(tmp_path)
-    assert looks._unpacked({}) == str(tmp_path)
+        assert looks._unpack_folder({"ENROOT_DATA_PATH": setting}) == str(tmp_path)
+    assert looks._unpack_folder({}) == str(tmp_path)
 
 
 def test_counters_of_ports_count_by_how_much_they_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +210,7 @@ def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch
     lost = {"error": "it died, or its answer cannot be read"}
     assert found.pop("strange")["error"].startswith("TypeError: Object of type set")
     assert found == {"just": {"value": "x" * 7}, "much": lost, "dies": lost, "prints": {"value": 1}}
-    assert (ask._state(os.getpid()), ask._state(1 << 23)) == ("R", "unknown")
+    assert (ask._process_state(os.getpid()), ask._process_state(1 << 23)) == ("R", "unknown")
 
 
 def test_a_stage_that_cannot_begin_says_why(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +242,10 @@ class Steps:
 
 def test_nodes_that_lost_their_step_with_that_of_a_dead_one_are_asked_once_more() -> None:
     held: Any = Steps(["n1"], ["n3"], dead=["n2"])
-    assert sorted(said_by(held, ["x"], 1.0)[1]) == ["n1", "n3"]
+    assert sorted(run_on_nodes(held, ["x"], 1.0)[1]) == ["n1", "n3"]
     assert held.asked == [(), ["n3"]]
     held = Steps(["n1", "n3"], dead=["n2"])
-    assert sorted(said_by(held, ["x"], 1.0)[1]) == ["n1", "n3"]
+    assert sorted(run_on_nodes(held, ["x"], 1.0)[1]) == ["n1", "n3"]
     assert held.asked == [()], "nobody is left to ask"
 
 
@@ -320,18 +329,18 @@ class Queue:
 def test_nodes_that_can_be_asked_are_neither_busy_nor_excluded(tmp_path: Path, texts: Texts) -> None:
     exclude_nodes(tmp_path, "n2", "it burns", days=1)
     queue: Any = Queue({"n1": "", "n2": "", "n3": "down"})
-    assert choose(queue, tmp_path, None, None) == (["n1"], {"n2": "excluded (it burns)", "n3": "down"})
-    assert choose(queue, tmp_path, "n2", None) == (["n1", "n2"], {"n3": "down"}), "who names a node means it"
+    assert choose_nodes(queue, tmp_path, None, None) == (["n1"], {"n2": "excluded (it burns)", "n3": "down"})
+    assert choose_nodes(queue, tmp_path, "n2", None) == (["n1", "n2"], {"n3": "down"}), "who names a node means it"
     queue = Queue({f"n{number}": "down" for number in range(1, 6)})
     with texts.raises(RequestError) as caught:
-        choose(queue, tmp_path, None, None)
+        choose_nodes(queue, tmp_path, None, None)
     assert caught.value.code == "no-nodes"
 
 
 def test_nodes_are_held_whole_and_judged_by_what_they_say(texts: Texts) -> None:
     queue: Any = Queue({}, Steps(["n1", "n3"], complaint=b" srun: n2 is lost \n"))
     needs = Needs(device="cpu", folders={"images": "/i"}, pythons=("/a/python",))
-    found = look(queue, needs, ["n1", "n2", "n3"], wait=7, minutes=3)
+    found = check_nodes(queue, needs, ["n1", "n2", "n3"], wait=7, minutes=3)
     assert queue.wanted == [
         NodeRequest(name="llmb-health", scheduler=None, nodes=["n1", "n2", "n3"], gpus=1, minutes=3, wait=7, whole=True)
     ]
@@ -342,10 +351,10 @@ def test_nodes_are_held_whole_and_judged_by_what_they_say(texts: Texts) -> None:
     assert (found.complaint, list(found.facts)) == ("srun: n2 is lost", ["n1", "n3"])
     assert [item.node for item in found.failed] == ["n2"]
     queue = Queue({}, Steps(["n1", "n2", "n3"]))
-    assert look(queue, Needs(gpus_per_node=8), []).complaint == ""
+    assert check_nodes(queue, Needs(gpus_per_node=8), []).complaint == ""
     assert [(wanted.gpus, wanted.minutes, wanted.wait) for wanted in queue.wanted] == [(8, 2, 60)]
     with texts.raises(SchedulerError):
-        look(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
+        check_nodes(Queue({}, Steps([])), Needs(), ["n1"])  # type: ignore[arg-type]
 
 
 def verdict(node: str, status: str, *texts: str) -> NodeVerdict:
@@ -377,11 +386,11 @@ def test_a_fault_is_the_sites_where_several_nodes_answer_and_all_have_it(
     before = time.time()
     if shared:
         with pytest.raises(CheckFailed) as caught:
-            keep_out(tmp_path, found, days=3)
+            exclude_failed_nodes(tmp_path, found, days=3)
         assert caught.value.code == "unhealthy-nodes"
         assert exclusions(tmp_path) == []
     else:
-        keep_out(tmp_path, found, days=3)
+        exclude_failed_nodes(tmp_path, found, days=3)
         assert [item.node for item in exclusions(tmp_path)] == bad
         assert all(0 <= (item.expires or 0) - before - 3 * 86400 < 60 for item in exclusions(tmp_path))
 

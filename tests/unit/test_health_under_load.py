@@ -22,8 +22,8 @@ from llmb_common.base.errors import RequestError, SchedulerError
 from llmb_common.base.processes import Answer
 from llmb_common.executors.base import MOST_GROUPS, Container
 from llmb_common.health import workers
-from llmb_common.health.ask import Health, keep_out
-from llmb_common.health.fabric import BYTES, SIZES, look_under_load, with_fabric
+from llmb_common.health.ask import Health, exclude_failed_nodes
+from llmb_common.health.fabric import BYTES, SIZES, check_nodes_under_load, with_fabric
 from llmb_common.health.verdicts import judge
 from llmb_common.nodes.fabric.measurement import FabricMeasurement, bus_factor
 from llmb_common.nodes.findings import Remark
@@ -173,7 +173,7 @@ class Talk:
     def complaint(self) -> Answer:
         return Answer(1, b"", b"srun: error: no" if self.over else b"")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         order = json.loads(line)
         ended = bool(order.get("end"))
         if ended and order["order"] == 0:
@@ -190,7 +190,7 @@ class Talk:
                 self._lines += frames(node, {"order": order["order"], **said})
                 self._due.remove(node)
 
-    def hear(self, seconds: float) -> list[str]:
+    def receive(self, seconds: float) -> list[str]:
         said, self._lines = self._lines, []
         self.bench.now += 1.0 if said else seconds
         self.over = self.over or self._ends
@@ -269,7 +269,7 @@ def test_a_slow_node_is_warned_of_and_kept_in_use(bench: Bench, tmp_path: Path) 
     assert said_of(found) == {"n4": [("slow-node", "warn")]}
     partners = [group for groups in bench.groups[:-1] for group in groups if "n4" in group]
     assert len({frozenset(group) for group in partners}) == 3, "its own, and twice with fast ones"
-    keep_out(tmp_path, found, days=1)
+    exclude_failed_nodes(tmp_path, found, days=1)
     assert exclusions(tmp_path) == []
 
 
@@ -314,7 +314,7 @@ def test_what_the_site_expects_makes_it_a_failure(bench: Bench, tmp_path: Path) 
     bench.slow_nodes["n4"] = 45.0
     found = measured(bench, tmp_path)
     assert said_of(found) == {"n4": [("slow-node", "fail")]}
-    keep_out(tmp_path, found, days=1)
+    exclude_failed_nodes(tmp_path, found, days=1)
     assert [item.node for item in exclusions(tmp_path)] == ["n4"]
 
 
@@ -324,7 +324,7 @@ def test_where_all_give_less_than_expected_no_node_is_to_blame(bench: Bench, tmp
     assert found.fabric is not None
     assert said_of(found) == {}
     assert [item.kind for item in found.fabric.verdict.faults_of_all] == ["below-expectation"]
-    keep_out(tmp_path, found, days=1)
+    exclude_failed_nodes(tmp_path, found, days=1)
     assert exclusions(tmp_path) == []
 
 
@@ -397,14 +397,14 @@ RESULTS: list[tuple[list[dict[str, Any] | None], list[int]]] = [
 
 @pytest.mark.parametrize(("results", "culprits"), RESULTS)
 def test_which_ranks_hold_up_the_others(results: list[dict[str, Any] | None], culprits: list[int]) -> None:
-    assert workers.hung(results) == culprits
+    assert workers.blocking_ranks(results) == culprits
 
 
 def test_the_watchdog_waits_for_some_medians_of_what_half_took() -> None:
-    assert workers._limit([1.0], 4, 90.0, 20.0) == 90.0, "too few have answered"
-    assert workers._limit([1.0, 2.0], 4, 90.0, 20.0) == 20.0
-    assert workers._limit([10.0, 10.0, 10.0], 4, 90.0, 20.0) == 50.0
-    assert workers._limit([30.0, 30.0], 4, 90.0, 20.0) == 90.0
+    assert workers._order_deadline([1.0], 4, 90.0, 20.0) == 90.0, "too few have answered"
+    assert workers._order_deadline([1.0, 2.0], 4, 90.0, 20.0) == 20.0
+    assert workers._order_deadline([10.0, 10.0, 10.0], 4, 90.0, 20.0) == 50.0
+    assert workers._order_deadline([30.0, 30.0], 4, 90.0, 20.0) == 90.0
 
 
 def test_nodes_on_which_nothing_starts_say_why(bench: Bench, tmp_path: Path) -> None:
@@ -453,9 +453,9 @@ def test_a_port_that_another_program_has_is_no_nodes_fault(bench: Bench, tmp_pat
 
 def test_ports_stay_among_those_that_are_ours(bench: Bench, tmp_path: Path) -> None:
     bench.ends_at = 999
-    with workers.at_work(bench, needs(), NODES) as at_work:
+    with workers.start_workers(bench, needs(), NODES) as at_work:
         for _ in range(500):
-            at_work.reduce([[node] for node in NODES], [1], 1.0)
+            at_work.all_reduce([[node] for node in NODES], [1], 1.0)
     assert max(order["port"] for order in bench.orders) + len(NODES) <= bench.port + MOST_GROUPS
 
 
@@ -510,7 +510,7 @@ def test_nodes_work_in_the_image_of_jobs_or_with_the_python_of_their_engine(benc
 
 def test_an_image_must_be_named_before_nodes_are_asked_for(tmp_path: Path, texts: Texts) -> None:
     with texts.raises(RequestError):
-        look_under_load(Mock(), needs(), ["n1"], tmp_path)
+        check_nodes_under_load(Mock(), needs(), ["n1"], tmp_path)
 
 
 def test_one_node_alone_is_measured_by_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -595,24 +595,24 @@ def alone(at_node: Any) -> Any:
 def test_what_a_gpu_does_alone_in_its_units(
     torch: MagicMock, alone: Any, monkeypatch: pytest.MonkeyPatch, texts: Texts
 ) -> None:
-    monkeypatch.setattr(alone, "_times", lambda work, device, *more: (work(), 0.5)[1])
+    monkeypatch.setattr(alone, "_seconds_of_calls", lambda work, device, *more: (work(), 0.5)[1])
     gib = 2**29 / 1e9
     usual = {"tflops": 2 * 8192**3 / 0.5e12, "copy": 2 * gib / 0.5, "to_gpu": gib / 0.5, "from_gpu": gib / 0.5}
-    assert alone.alone("cuda", 3) == pytest.approx(usual)
+    assert alone.measure_gpu("cuda", 3) == pytest.approx(usual)
     torch.cuda.set_device.assert_called_once_with(3)
     assert {call.kwargs["device"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {"cuda"}
     assert {call.kwargs["dtype"] for call in (*torch.ones.mock_calls, *torch.randn.mock_calls)} == {torch.bfloat16}
     assert torch.empty.mock_calls[-1].kwargs == {"dtype": torch.uint8, "pin_memory": True}
     torch.ones.side_effect = lambda *shape, **kind: Filled(1)
     with texts.raises(ValueError):
-        alone.alone("cuda", 3)
+        alone.measure_gpu("cuda", 3)
 
 
 def test_work_is_timed_by_its_median(torch: MagicMock, alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     work = Mock()
     moments = iter([0, 9, 10, 11, 20, 22])
     monkeypatch.setattr(alone.time, "perf_counter", lambda: next(moments))
-    assert alone._times(work, "cuda", repeats=3) == 2
+    assert alone._seconds_of_calls(work, "cuda", repeats=3) == 2
     assert torch.cuda.synchronize.call_count == 6
     assert work.call_count > 3, "also before it counts"
 
@@ -620,7 +620,7 @@ def test_work_is_timed_by_its_median(torch: MagicMock, alone: Any, monkeypatch: 
 def test_gpus_at_work_are_looked_at_three_times(alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(alone.time, "sleep", Mock())
     monkeypatch.setattr(alone.gpus, "snapshot", lambda: {"time": 1.0, "missing": None, "gpus": []})
-    assert alone._looks_under_load() == [alone.gpus.changing(alone.gpus.snapshot())] * 3
+    assert alone._samples_under_load() == [alone.gpus.changing(alone.gpus.snapshot())] * 3
 
 
 def member(at_node: Any, rank: int, index: int, step: Any, log: Path = Path("/nowhere")) -> Any:
@@ -633,13 +633,13 @@ def test_what_gpus_reduce_in_its_units(
 ) -> None:
     dist = torch.distributed
     store = dist.TCPStore.return_value
-    monkeypatch.setattr(at_node, "_block", lambda member, data: 0.5)
+    monkeypatch.setattr(at_node, "_block_seconds", lambda member, data: 0.5)
     noted = ["NCCL version 2.29", "of no interest", "x" * 400 + " via NET/IB", "[0] via NET/IB " + "y" * 400]
     monkeypatch.setattr(at_node.machine, "log_nccl", lambda env, log: log.write_text("\n".join(noted)))
     torch.full.side_effect = lambda shape, value, device: Filled(136)
     store.get.return_value = b"11"
     step = at_node._Step()
-    found = at_node.together(member(at_node, 8, 0, step, tmp_path / "log"))
+    found = at_node.time_all_reduces(member(at_node, 8, 0, step, tmp_path / "log"))
     assert found["seconds"] == [0.1], "a block is five of them"
     assert [line[:20] for line in found["log"]] == [noted[0][:20], noted[2][:20], noted[3][:20]]
     assert step.reached == 5, "begun, meeting, first, counted, last"
@@ -650,19 +650,19 @@ def test_what_gpus_reduce_in_its_units(
     dist.init_process_group.assert_called_once_with("nccl", store=store, rank=8, world_size=16, timeout=wait)
     dist.barrier.assert_called_once_with()
     store.set.assert_not_called()
-    assert at_node.together(member(at_node, 0, 1, step))["log"] == [], "the first of a node has said it"
+    assert at_node.time_all_reduces(member(at_node, 0, 1, step))["log"] == [], "the first of a node has said it"
     assert dist.TCPStore.call_args.args[3] is True
     store.set.assert_called_once_with("blocks of 1073741824", "5")
     torch.full.side_effect = lambda shape, value, device: Filled(135)
     with texts.raises(ValueError):
-        at_node.together(member(at_node, 8, 1, step))
+        at_node.time_all_reduces(member(at_node, 8, 1, step))
 
 
 def test_collectives_are_timed_in_blocks(torch: MagicMock, at_node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([10.0, 10.5])
     monkeypatch.setattr(at_node.time, "perf_counter", lambda: next(moments))
     step = at_node._Step()
-    assert at_node._block(member(at_node, 0, 0, step), None) == 0.5
+    assert at_node._block_seconds(member(at_node, 0, 0, step), None) == 0.5
     assert torch.distributed.all_reduce.call_count == step.reached == 5
     assert torch.cuda.synchronize.call_count == 2
 
@@ -676,7 +676,7 @@ def test_a_node_does_what_it_is_told(
             os.kill(os.getpid(), 9)
         return [member.port, member.rank, member.index, member.world, os.environ["HERE"]]
 
-    monkeypatch.setattr(at_node, "together", together)
+    monkeypatch.setattr(at_node, "time_all_reduces", together)
     monkeypatch.setattr(at_node, "stress", lambda spec, until: {"alone": {}, "load": ["warm"]})
     monkeypatch.setattr(os, "sched_setaffinity", free := Mock())
     monkeypatch.setenv("SLURMD_NODENAME", "n2")
@@ -698,7 +698,7 @@ def test_a_node_does_what_it_is_told(
             os.close(writing)
 
     spec = {"device": "cuda", "gpus": 2, "env": {"HERE": "y"}, "addresses": {"n1": "a", "n9": "b"}}
-    at_node.obey(spec, say)
+    at_node.follow_orders(spec, say)
     os.close(reading)
     free.assert_called_once_with(0, range(os.cpu_count() or 1))
     assert said[0] == {"order": 0}

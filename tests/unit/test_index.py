@@ -18,7 +18,7 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.index import database, search
 from llmb_common.runs.index.database import LogFigures, keep_figures, kept_figures
 from llmb_common.runs.index.runs import UNREADABLE, RunFilter, row_of
-from llmb_common.runs.index.search import find_run, find_runs, note, rebuild
+from llmb_common.runs.index.search import find_run, find_runs, index_records, rebuild
 from llmb_common.runs.record import RunRecord, Submission, load_record, update_record
 from llmb_common.submission.single import create_run
 from support.crashes import start
@@ -40,7 +40,7 @@ class Runs:
         record = create_run(msgspec.structs.replace(self.plan, **plan), b"", {}, Submission(key=key))
         record = update_record(record.paths.folder, lambda found: replace(found.with_state(state), job_id=job))
         if noted:
-            assert note(record)
+            assert index_records(record)
         return record
 
     def find(self, **conditions: object) -> list[str]:
@@ -111,7 +111,7 @@ def test_a_copied_installation_has_its_own_runs_and_the_original_keeps_its(runs:
     later = runs.make()
     copied = copy / record.paths.folder.relative_to(original)
     assert {row.folder for row in find_runs(copy)} == {copied, outside.paths.folder}
-    assert note(load_record(copied)), "its plan still names the original"
+    assert index_records(load_record(copied)), "its plan still names the original"
     assert set(runs.find()) == ids(record, outside, later)
     assert all(not row.folder.is_relative_to(copy) for row in find_runs(original))
     (row,) = find_runs(copy, roots=[later.paths.experiments])[:1]
@@ -173,7 +173,7 @@ def test_a_reader_without_rights_still_sees_all(runs: Runs, monkeypatch: pytest.
 
     monkeypatch.setattr("llmb_common.runs.index.search.open_index", locked)
     assert runs.find() == [record.paths.run_id]
-    assert not note(record)
+    assert not index_records(record)
 
 
 def test_a_reader_without_rights_reads_only_what_is_new(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +285,7 @@ def test_several_processes_build_the_index_at_once(runs: Runs) -> None:
 def check_seen(runs: Runs, record: RunRecord) -> None:
     for _ in range(3):
         assert runs.find() == [record.paths.run_id]
-        assert note(record)
+        assert index_records(record)
 
 
 # Conditions
@@ -389,13 +389,13 @@ def test_a_run_whose_record_is_gone_is_none(runs: Runs) -> None:
 
 
 def test_nothing_to_note_is_noted_and_what_cannot_be_is_put_right_later(runs: Runs) -> None:
-    assert note() is True
+    assert index_records() is True
     record = runs.make(noted=False)
     (runs.install / ".llmb").write_text("in the way")
-    assert note(record) is False
+    assert index_records(record) is False
     assert [row.run_id for row in find_runs(runs.install)] == [record.paths.run_id], "from the folders"
     (runs.install / ".llmb").unlink()
-    assert note(record) is True
+    assert index_records(record) is True
 
 
 def test_an_index_that_cannot_be_built_says_what_to_look_at(runs: Runs, texts: Texts) -> None:
@@ -437,7 +437,7 @@ def test_a_link_in_place_of_the_index_leads_to_nothing_that_is_changed(runs: Run
     file.parent.mkdir(exist_ok=True)
     file.unlink(missing_ok=True)
     file.symlink_to(precious)
-    assert note(record)
+    assert index_records(record)
     assert runs.find() == [record.paths.run_id]
     assert (precious.read_bytes(), file.is_symlink()) == (before, False)
 
@@ -466,7 +466,7 @@ def test_figures_go_with_their_run(runs: Runs) -> None:
     record = runs.make()
     folder = str(record.paths.folder)
     assert keep_figures(runs.install, [LogFigures(folder, "stamp", "configuration", b"0", b"1")])
-    assert note(record), "and stay when its state is noted"
+    assert index_records(record), "and stay when its state is noted"
     assert kept_figures(runs.install, [folder])[folder].figures == b"0"
     shutil.rmtree(record.paths.folder)
     assert runs.find() == []

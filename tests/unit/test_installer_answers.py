@@ -8,11 +8,11 @@ from llmb_common.base import cluster_types
 from llmb_common.base.errors import RequestError
 from llmb_common.base.gpus import gpu_types
 from llmb_install import arguments, by_argparse, by_click
-from llmb_install.answers.answers import complete
+from llmb_install.answers.answers import complete_answers
 from llmb_install.answers.checks import value_problem
 from llmb_install.answers.detect import gpus_in
 from llmb_install.answers.given import recipe_heads
-from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, merged, missing
+from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, merged_answers, missing_questions
 from support.installer import CLONE, RECIPES
 from support.texts import Texts
 
@@ -45,7 +45,7 @@ def test_a_default_is_possible_and_the_help_says_it() -> None:
 
 
 def test_defaults_depend_on_the_answers() -> None:
-    answers = complete(SLURM, RECIPES)
+    answers = complete_answers(SLURM, RECIPES)
     assert (answers.arch, answers.runtime, answers.install_method, answers.env_type) == (
         "x86_64",
         "pyxis",
@@ -53,18 +53,18 @@ def test_defaults_depend_on_the_answers() -> None:
         "venv",
     )
     assert answers.cpu_partition == "gpu"
-    assert complete({**SLURM, "gpu_type": "gb200"}, RECIPES).arch == "aarch64"
+    assert complete_answers({**SLURM, "gpu_type": "gb200"}, RECIPES).arch == "aarch64"
     local = {**SLURM, "cluster_type": "local", "account": None, "gpu_partition": None}
-    assert complete({**local, "gpu_type": "cpu"}, RECIPES).runtime == "none"
-    assert complete({**local, "engine_python": "/gpu/bin/python"}, RECIPES).engine_python == "/gpu/bin/python"
+    assert complete_answers({**local, "gpu_type": "cpu"}, RECIPES).runtime == "none"
+    assert complete_answers({**local, "engine_python": "/gpu/bin/python"}, RECIPES).engine_python == "/gpu/bin/python"
 
 
 def test_gpu_jobs_outside_a_container_bring_their_engine(texts: Texts) -> None:
     given = {**SLURM, "runtime": "none"}
-    assert [q.field for q in missing(given)] == ["engine_python"]
-    assert [q.field for q in missing({**given, "gpu_type": "cpu"})] == []
+    assert [q.field for q in missing_questions(given)] == ["engine_python"]
+    assert [q.field for q in missing_questions({**given, "gpu_type": "cpu"})] == []
     with texts.raises(RequestError):
-        complete({**SLURM, "engine_python": "/x"}, RECIPES)
+        complete_answers({**SLURM, "engine_python": "/x"}, RECIPES)
 
 
 ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu", "account": None, "gpu_partition": None}
@@ -100,34 +100,34 @@ ON_CPUS = {"cluster_type": "local", "gpu_type": "cpu", "account": None, "gpu_par
 def test_answers_that_cannot_be_meant(change: dict[str, object], texts: Texts) -> None:
     given = {**SLURM, **change}
     with texts.raises(RequestError):
-        complete(given, RECIPES)
+        complete_answers(given, RECIPES)
     for lines, where in (({}, "play.yaml: "), (dict.fromkeys((f"$.{field}" for field in given), 7), "play.yaml:7: ")):
         with pytest.raises(RequestError) as caught:
-            complete(given, RECIPES, where="play.yaml", lines=lines)
+            complete_answers(given, RECIPES, where="play.yaml", lines=lines)
         assert caught.value.message.startswith(where)
 
 
 def test_choices_may_be_written_in_capitals() -> None:
-    answers = complete({**SLURM, "gpu_type": "GB200", "runtime": "Pyxis"}, RECIPES)
+    answers = complete_answers({**SLURM, "gpu_type": "GB200", "runtime": "Pyxis"}, RECIPES)
     assert (answers.gpu_type, answers.arch, answers.runtime) == ("gb200", "aarch64", "pyxis")
 
 
 def test_changing_an_answer_resets_the_answers_that_depend_on_it() -> None:
     old = {**SLURM, "arch": "x86_64", "cpu_partition": "gpu", "runtime": "pyxis", "install_method": "local"}
-    assert "arch" not in merged(old, {"gpu_type": "gb200"})
-    assert merged(old, {"gpu_type": "gb200", "arch": "x86_64"})["arch"] == "x86_64"
-    assert merged(old, {"gpu_type": "h100"}) == old
-    assert "cpu_partition" not in merged(old, {"gpu_partition": "new"})
-    assert merged({**old, "cpu_partition": "cpu"}, {"gpu_partition": "new"})["cpu_partition"] == "cpu"
+    assert "arch" not in merged_answers(old, {"gpu_type": "gb200"})
+    assert merged_answers(old, {"gpu_type": "gb200", "arch": "x86_64"})["arch"] == "x86_64"
+    assert merged_answers(old, {"gpu_type": "h100"}) == old
+    assert "cpu_partition" not in merged_answers(old, {"gpu_partition": "new"})
+    assert merged_answers({**old, "cpu_partition": "cpu"}, {"gpu_partition": "new"})["cpu_partition"] == "cpu"
     # Slurm's answers do not apply to a single machine; what the new answers say is kept, right or wrong.
-    local = merged(old, {"cluster_type": "local", "gpu_type": "cpu"})
+    local = merged_answers(old, {"cluster_type": "local", "gpu_type": "cpu"})
     assert local == {"install_path": "/x", "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
-    assert merged(old, {"cluster_type": "local", "account": "bench"})["account"] == "bench"
+    assert merged_answers(old, {"cluster_type": "local", "account": "bench"})["account"] == "bench"
 
 
 def test_what_is_missing_depends_on_where_jobs_run() -> None:
-    assert [q.field for q in missing({})] == ["cluster_type", "gpu_type", "workloads"]
-    slurm = [q.field for q in missing({"cluster_type": "slurm"})]
+    assert [q.field for q in missing_questions({})] == ["cluster_type", "gpu_type", "workloads"]
+    slurm = [q.field for q in missing_questions({"cluster_type": "slurm"})]
     assert slurm == ["account", "gpu_partition", "gpu_type", "workloads"]
 
 

@@ -13,7 +13,7 @@ from llmb_install.answers import detect
 from llmb_install.answers.answers import (
     ANSWERS_FILE,
     Answers,
-    complete,
+    complete_answers,
     has_rows,
     load_recipes,
     read_play,
@@ -23,8 +23,8 @@ from llmb_install.answers.answers import (
 )
 from llmb_install.answers.checks import path_problems, text_problem
 from llmb_install.answers.detect import Site, parse_sinfo
-from llmb_install.answers.given import expand_workloads, on_slurm, plain, uses_images
-from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged, missing, with_defaults
+from llmb_install.answers.given import answer_text, expand_workloads, on_slurm, uses_images
+from llmb_install.answers.questions import BY_FIELD, QUESTIONS, merged_answers, missing_questions, with_defaults
 from llmb_install.answers.values import engine_problem, folder_problem
 from support.installer import RECIPES
 from support.texts import Texts
@@ -37,7 +37,7 @@ LOCAL = {"install_path": "/x", "cluster_type": "local", "gpu_type": "cpu", "work
 
 
 def answers(**changes: Any) -> Answers:
-    return complete({**SLURM, **changes}, RECIPES)
+    return complete_answers({**SLURM, **changes}, RECIPES)
 
 
 # Play files
@@ -102,13 +102,13 @@ def test_a_slurm_site_for_cpus_needs_no_container() -> None:
     found = answers(gpu_type="cpu", runtime="none")
     assert (found.on_slurm, found.uses_images) == (True, False)
     assert answers().uses_images
-    local = complete(LOCAL, RECIPES)
+    local = complete_answers(LOCAL, RECIPES)
     assert (local.on_slurm, local.uses_images, local.runtime, local.cpu_partition) == (False, False, "none", None)
 
 
 def test_the_architecture_of_cpus_is_this_machines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
-    assert complete(LOCAL, RECIPES).arch == "aarch64"
+    assert complete_answers(LOCAL, RECIPES).arch == "aarch64"
     assert with_defaults({"gpu_type": "H100"})["arch"] == "x86_64", (
         "which the first stage asks before it is in lower case"
     )
@@ -120,7 +120,7 @@ def test_paths_are_absolute_whatever_was_written(tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(tmp_path)
     found = answers(install_path="here", image_folder="~/images")
     assert (found.install_path, found.image_folder) == (f"{tmp_path}/here", f"{tmp_path}/images")
-    gpus = complete({**LOCAL, "gpu_type": "h100", "engine_python": "bin/python"}, RECIPES)
+    gpus = complete_answers({**LOCAL, "gpu_type": "h100", "engine_python": "bin/python"}, RECIPES)
     assert gpus.engine_python == f"{tmp_path}/bin/python"
     assert answers(image_folder=None).image_folder is None
 
@@ -131,7 +131,9 @@ def test_all_are_those_that_the_gpus_can_run() -> None:
     for written in ("all", ["all"], ("all",)):
         assert set(answers(gpu_type="b200", workloads=written).workloads) == for_b200
     assert set(answers(gpu_type="b200", workloads="grok1,all").workloads) == set(RECIPES), "named as well"
-    assert set(complete({**LOCAL, "workloads": "all"}, RECIPES).workloads) == set(RECIPES), "each has a smoke size"
+    assert set(complete_answers({**LOCAL, "workloads": "all"}, RECIPES).workloads) == set(RECIPES), (
+        "each has a smoke size"
+    )
 
 
 # Contradictions
@@ -139,26 +141,26 @@ def test_all_are_those_that_the_gpus_can_run() -> None:
 
 @pytest.mark.parametrize("nothing", [None, "", False, "none", "local"])
 def test_an_idle_answer_that_says_nothing_is_no_contradiction(nothing: object) -> None:
-    assert complete({**LOCAL, "runtime": "none", "gres": False, "image_folder": None}, RECIPES)
+    assert complete_answers({**LOCAL, "runtime": "none", "gres": False, "image_folder": None}, RECIPES)
     field = {"none": "runtime", "local": "install_method", False: "gres"}.get(nothing, "account")  # type: ignore[call-overload]
-    assert complete({**LOCAL, field: nothing}, RECIPES)
+    assert complete_answers({**LOCAL, field: nothing}, RECIPES)
 
 
 def test_an_unknown_workload_has_its_line(texts: Texts) -> None:
     with texts.raises(RequestError):
-        complete({**SLURM, "workloads": ["x"]}, RECIPES, where="play.yaml", lines={"$.workloads": 7})
+        complete_answers({**SLURM, "workloads": ["x"]}, RECIPES, where="play.yaml", lines={"$.workloads": 7})
 
 
 def test_what_is_missing_is_listed_with_its_choices(texts: Texts) -> None:
     with texts.raises(RequestError) as caught:
-        complete({"install_path": "/x", "cluster_type": "local"}, RECIPES)
+        complete_answers({"install_path": "/x", "cluster_type": "local"}, RECIPES)
     gpu, workloads = caught.value.message.splitlines()[1:]
     assert gpu.startswith("    --gpu-type        GPUs that jobs run on [vr200, ")
     assert gpu.endswith("h100, cpu]")
     assert workloads == "    --workloads       names separated by commas, or all"
     assert caught.value.code == "missing-answers"
     with texts.raises(RequestError) as caught_in_file:
-        complete({"cluster_type": "slurm"}, RECIPES, where="p.yaml")
+        complete_answers({"cluster_type": "slurm"}, RECIPES, where="p.yaml")
     first, *rest = caught_in_file.value.message.splitlines()
     texts(first)
     assert [line.split()[0] for line in rest] == ["account", "gpu_partition", "gpu_type", "workloads"]
@@ -307,9 +309,9 @@ def test_what_is_asked_where_it_matters() -> None:
 
 def test_required_answers_must_say_something() -> None:
     odd = {"cluster_type": "local", "gpu_type": 5, "workloads": "all"}
-    assert [q.field for q in missing(odd)] == ["engine_python"], "a number is judged elsewhere"
+    assert [q.field for q in missing_questions(odd)] == ["engine_python"], "a number is judged elsewhere"
     fields = {"account": "", "gpu_partition": None, "workloads": []}
-    assert [q.field for q in missing({**SLURM, **fields})] == list(fields)
+    assert [q.field for q in missing_questions({**SLURM, **fields})] == list(fields)
     assert [(q.flag, q.is_switch) for q in QUESTIONS if q.field == "gpu_partition"] == [("--gpu-partition", False)]
 
 
@@ -320,8 +322,8 @@ def test_a_default_that_came_from_an_answer_goes_with_it(field: str) -> None:
         **{key: {"cluster_type": "x"} for key in ("runtime", "mpi", "install_method")},
     }
     old = {**SLURM, "arch": "x86_64", "runtime": "pyxis", "mpi": "pmix", "install_method": "srun"}
-    assert field not in merged(old, source[field])
-    assert merged(old, {"account": "new"})[field] == old[field]
+    assert field not in merged_answers(old, source[field])
+    assert merged_answers(old, {"account": "new"})[field] == old[field]
 
 
 def test_names_of_workloads(texts: Texts) -> None:
@@ -339,7 +341,7 @@ def test_names_of_workloads(texts: Texts) -> None:
 
 
 def test_answers_for_people() -> None:
-    assert [plain(value) for value in (None, True, False, ["a", "b"], ("a",), "x", 5)] == [
+    assert [answer_text(value) for value in (None, True, False, ["a", "b"], ("a",), "x", 5)] == [
         *("default", "yes", "no", "a, b", "a", "x", "5")
     ]
 

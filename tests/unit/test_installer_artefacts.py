@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.words import Secret
-from llmb_install.answers.answers import complete
+from llmb_install.answers.answers import complete_answers
 from llmb_install.installation import Installation, SiteConfig
 from llmb_install.parts.credentials import Secrets, hf_token_file, registry_key
 from llmb_install.parts.engine import own_engine
@@ -67,7 +67,7 @@ def test_an_engine_of_the_user_is_used_but_never_made(tmp_path: Path, texts: Tex
 
 def _installation(path: Path, secrets: Secrets | None = None, **more: object) -> Installation:
     given = {"install_path": str(path), "workloads": ["pretrain_llama3.1", "pretrain_grok1"], **more}
-    return Installation(CLONE, complete(given, RECIPES), secrets)
+    return Installation(CLONE, complete_answers(given, RECIPES), secrets)
 
 
 SLURM = {"cluster_type": "slurm", "account": "bench", "gpu_partition": "gpu", "gpu_type": "h100"}

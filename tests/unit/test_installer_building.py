@@ -70,7 +70,7 @@ class World:
 
     def build(self, content: Content | None = None) -> None:
         with Reporter(None, stream=io.StringIO()) as reporter:
-            environment_build.build(content or self.content, self.made, reporter, Step("environment"))
+            environment_build.build_environment(content or self.content, self.made, reporter, Step("environment"))
 
     def calls(self) -> list[list[str]]:
         path = self.folder / "calls"
@@ -183,7 +183,7 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(
         folder.mkdir()
         return str(world.program("uv").replace(folder / "uv"))
 
-    monkeypatch.setattr(uv, "fetched", fetched)
+    monkeypatch.setattr(uv, "fetch_uv", fetched)
     world.build()
     assert [call[0] for call in world.calls()] == ["uv", "uv", "uv", "uv", "python"]
     assert not (world.folder / ".uv-engine").exists()
@@ -191,7 +191,7 @@ def test_without_uv_on_this_machine_it_comes_from_the_index(
     def nowhere(folder: Path, told: IndexSettings) -> str:
         raise Unavailable("no route\nto it", "look")
 
-    monkeypatch.setattr(uv, "fetched", nowhere)
+    monkeypatch.setattr(uv, "fetch_uv", nowhere)
     with texts.raises(EnvironmentLacks):
         world.build()
 
@@ -333,10 +333,10 @@ def test_files_that_changed_since_they_were_installed(tmp_path: Path) -> None:
 def test_a_part_of_a_lock(tmp_path: Path) -> None:
     lock = tmp_path / "lock.txt"
     lock.write_text(f"torch-extra==1 \\\n    {HASH}\ntorch==2 \\\n    {HASH}\nlast==3")
-    part = environment_build.extract(lock, "torch", tmp_path)
+    part = environment_build.write_partial_lock(lock, "torch", tmp_path)
     assert part == tmp_path / ".llmb-lock-torch.txt"
     assert part.read_text() == f"torch==2 \\\n    {HASH}\n"
-    assert environment_build.extract(lock, "tor.h", tmp_path) is None
+    assert environment_build.write_partial_lock(lock, "tor.h", tmp_path) is None
     assert environment_build.with_hashes(lock.read_text(), "last") == "last==3"
     assert (
         environment_build.count_for_here(["a==1 ; sys_platform == 'emscripten'", "b==1 ; python_version < '3.11'", "c"])

@@ -12,7 +12,7 @@ import pytest
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_install import arguments
-from llmb_install.answers.answers import ANSWERS_FILE, complete, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete_answers, to_yaml
 from llmb_install.installation import Installation
 from llmb_install.main import main
 from llmb_install.parts.files import answers_file
@@ -146,7 +146,7 @@ def test_a_place_that_is_no_clone_is_refused(run, monkeypatch, tmp_path, texts: 
 def test_a_long_path_stays_on_its_line(tmp_path: Path) -> None:
     path = f"/lustre/{'a long name ' * 20}end"
     given = {"install_path": path, "cluster_type": "local", "gpu_type": "cpu", "workloads": "all"}
-    assert f"install_path: {path}" in to_yaml(complete(given, RECIPES)).splitlines()
+    assert f"install_path: {path}" in to_yaml(complete_answers(given, RECIPES)).splitlines()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a folder twice")
@@ -158,7 +158,7 @@ def test_a_folder_that_is_mounted_twice_has_the_name_that_it_was_installed_by(tm
     subprocess.run(["mount", "--bind", install, twice], check=True)
     try:
         assert arguments.real_path(twice) == twice
-        answers = complete(
+        answers = complete_answers(
             {"cluster_type": "local", "gpu_type": "cpu", "workloads": "all", "install_path": str(install)}, RECIPES
         )
         (install / ".llmb" / "answers.yaml").write_text(to_yaml(answers))

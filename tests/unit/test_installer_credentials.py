@@ -15,16 +15,16 @@ from llmb_common.base.words import Secret
 from llmb_install.parts.credentials import (
     KEPT,
     Secrets,
-    closed_files,
     configuration,
     from_environment,
     hf_token_file,
     key_path,
+    private_files,
     registry_key,
     remove_ngc_key,
     stored_hf_token,
 )
-from llmb_install.parts.netrc import added, entries, reached, without
+from llmb_install.parts.netrc import effective_entries, parse_entries, with_lines, without_hosts
 from llmb_install.working.reporter import Reporter
 from support.texts import Texts
 
@@ -140,15 +140,15 @@ def test_a_key_that_others_can_read_counts_as_not_stored_and_is_closed(install, 
     hf_token_file(install, Secret("hf_abc")).ensure(Reporter(None))
     of_release_0_2(install, file)
     paths = [install / ".llmb" / "hf_token", key_path(install), file]
-    assert closed_files(install).verify() is None
+    assert private_files(install).verify() is None
     for path in paths:
         path.chmod(wide)
     assert not registry_key(install, KEY).is_complete()
     assert not hf_token_file(install, Secret("hf_abc")).is_complete()
-    texts(closed_files(install).verify())
-    closed_files(install).ensure(Reporter(None))
+    texts(private_files(install).verify())
+    private_files(install).ensure(Reporter(None))
     assert [mode(path) for path in paths] == [0o600] * 3
-    assert closed_files(install).verify() is None
+    assert private_files(install).verify() is None
     assert registry_key(install, KEY).is_complete()
 
 
@@ -157,7 +157,7 @@ def test_a_file_that_no_release_wrote_is_not_the_installations_affair(install, e
     file.write_text(SOMEBODYS)
     file.chmod(0o644)
     registry_key(install, KEY).ensure(Reporter(None))
-    assert closed_files(install).verify() is None
+    assert private_files(install).verify() is None
     assert mode(file) == 0o644
     assert remove_ngc_key(install) is None
     assert file.read_text() == SOMEBODYS
@@ -266,23 +266,27 @@ NGC = ("nvcr.io",)
     ],
 )  # fmt: skip
 def test_an_entry_is_removed_whole_and_no_other_with_it(text: str, kept: str) -> None:
-    assert without(text, NGC) == kept
+    assert without_hosts(text, NGC) == kept
 
 
 @pytest.mark.parametrize("word", ["login", "account", "password"])
 def test_a_value_may_look_like_a_keyword(word: str) -> None:
-    (entry,) = entries(f"machine a {word} machine password x\n")
+    (entry,) = parse_entries(f"machine a {word} machine password x\n")
     assert (entry.host, entry.password) == ("a", "x")
 
 
 def test_hosts_may_look_like_keywords_and_macros_may_have_no_end() -> None:
     text = "machine default password p machine machine password q default password r macdef init\nmachine nvcr.io\n"
-    assert [(entry.host, entry.password) for entry in entries(text)] == [("default", "p"), ("machine", "q"), ("", "r")]
+    assert [(entry.host, entry.password) for entry in parse_entries(text)] == [
+        ("default", "p"),
+        ("machine", "q"),
+        ("", "r"),
+    ]
 
 
 def test_passwords_are_found_wherever_they_stand() -> None:
     text = "machine a\nlogin x\n\tpassword p\ndefault login y password q\n"
-    assert [(entry.host, entry.password) for entry in entries(text)] == [("a", "p"), ("", "q")]
+    assert [(entry.host, entry.password) for entry in parse_entries(text)] == [("a", "p"), ("", "q")]
 
 
 @pytest.mark.parametrize(
@@ -296,11 +300,11 @@ def test_passwords_are_found_wherever_they_stand() -> None:
 )
 def test_new_entries_come_before_the_default_which_ends_the_search(text: str, position: int | None) -> None:
     new = "machine nvcr.io login x password y\n"
-    found = added(text, new)
+    found = with_lines(text, new)
     assert found == (f"{text}\n{new}" if position is None else text[:position] + new + text[position:])
-    assert [entry.password for entry in reached(found) if entry.host == "nvcr.io"] == ["y"]
+    assert [entry.password for entry in effective_entries(found) if entry.host == "nvcr.io"] == ["y"]
 
 
 def test_what_is_behind_the_default_is_not_found() -> None:
     text = "machine a password b\ndefault password c\nmachine nvcr.io password d\n"
-    assert [entry.host for entry in reached(text)] == ["a"]
+    assert [entry.host for entry in effective_entries(text)] == ["a"]

@@ -38,7 +38,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
             text = said.get(" ".join(argv))
             return Answer(1, b"gpu|up|1|1|gpu:h100:8 24.05 Arch=arm") if text is None else Answer(0, text.encode())
 
-        monkeypatch.setattr(detect, "ask", ask)
+        monkeypatch.setattr(detect, "run_program", ask)
         monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}" if name in on_path else None)
         monkeypatch.setattr("llmb_install.answers.detect.user_name", lambda _: "ann")
         monkeypatch.setattr("platform.machine", lambda: "riscv64")

@@ -17,7 +17,7 @@ from llmb_common.base.errors import Interrupted, RequestError
 from llmb_common.base.words import Secret
 from llmb_install.answers import checks
 from llmb_install.answers import dialogue as dialogue_module
-from llmb_install.answers.detect import Partition, Site, earlier
+from llmb_install.answers.detect import Partition, Site, fitting_earlier_answers
 from llmb_install.answers.dialogue import Back, Dialogue
 from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers
 from llmb_install.parts.credentials import Secrets
@@ -206,17 +206,22 @@ def test_earlier_answers_of_the_user_are_offered_where_they_fit() -> None:
         "gpu_partition": "gpu",
         "gpu_type": "h100",
     }
-    assert earlier(last, CLUSTER) == {key: value for key, value in last.items() if key != "install_path"}
+    assert fitting_earlier_answers(last, CLUSTER) == {
+        key: value for key, value in last.items() if key != "install_path"
+    }
     for change in (
         {"account": "gone"},
         {"gpu_partition": "gone"},
         {"cpu_partition": "gone"},
         {"cluster_type": "local"},
     ):
-        assert earlier({**last, **change}, CLUSTER) == {}
-    assert earlier(last, LAPTOP) == {}
-    assert earlier({"cluster_type": "local", "gpu_type": "cpu"}, LAPTOP) == {"cluster_type": "local", "gpu_type": "cpu"}
-    assert earlier({}, CLUSTER) == {}
+        assert fitting_earlier_answers({**last, **change}, CLUSTER) == {}
+    assert fitting_earlier_answers(last, LAPTOP) == {}
+    assert fitting_earlier_answers({"cluster_type": "local", "gpu_type": "cpu"}, LAPTOP) == {
+        "cluster_type": "local",
+        "gpu_type": "cpu",
+    }
+    assert fitting_earlier_answers({}, CLUSTER) == {}
 
 
 # All questions

@@ -57,14 +57,14 @@ def test_answers_that_contradict_each_other_are_corrected_one_by_one(talk, capsy
 
 
 def test_a_refusal_cannot_steer_the_terminal(talk, monkeypatch, capsys):
-    complete, refusals = dialogue.answers_module.complete, ["a\x1b[2Jb"]
+    complete, refusals = dialogue.answers_module.complete_answers, ["a\x1b[2Jb"]
 
     def once(*given: Any) -> Any:
         if refusals:
             raise RequestError(refusals.pop())
         return complete(*given)
 
-    monkeypatch.setattr(dialogue.answers_module, "complete", once)
+    monkeypatch.setattr(dialogue.answers_module, "complete_answers", once)
     talk(Which_one=["account"])
     assert "  a\\x1b[2Jb\n" in capsys.readouterr().err
 

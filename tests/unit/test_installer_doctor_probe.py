@@ -11,7 +11,7 @@ import pytest
 from llmb_common.health.one_node import parse_values
 from llmb_common.planning.site.cluster import cluster_config
 from llmb_install.commands.doctor_facts import limit_minutes, workloads_here
-from llmb_train.nodes.looks import _unpacked
+from llmb_train.nodes.looks import _unpack_folder
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -44,7 +44,7 @@ def test_where_enroot_unpacks(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     settings = {} if setting is None else {"ENROOT_DATA_PATH": setting.format(tmp=tmp_path)}
-    assert _unpacked(settings).rstrip("/") == folder.format(tmp=tmp_path).rstrip("/")
+    assert _unpack_folder(settings).rstrip("/") == folder.format(tmp=tmp_path).rstrip("/")
 
 
 def test_the_container_says_whether_it_sees_the_runs(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from llmb_common.base.errors import SchedulerError
 from llmb_common.base.processes import Answer
 from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
-from llmb_common.executors.slurm.hold import allocation
+from llmb_common.executors.slurm.hold import salloc_command
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import NodeReport
 from llmb_common.nodes.facts import Adapter, Folder, HostFacts, Snapshot
@@ -26,7 +26,7 @@ from llmb_common.planning.site.cluster import ClusterConfig, Engine, cluster_con
 from llmb_install.answers.detect import parse_sinfo
 from llmb_install.commands import doctor as checks
 from llmb_install.commands.doctor import all_checks, doctor
-from llmb_install.commands.doctor_facts import SLURM_COMMANDS, Limits, SiteFacts, ask_a_node, gather, slurm_limits
+from llmb_install.commands.doctor_facts import SLURM_COMMANDS, Limits, SiteFacts, ask_a_node, gather_facts, slurm_limits
 from llmb_train.nodes.ask import frames
 from support.texts import Texts
 
@@ -223,7 +223,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     machine = Machine()
-    monkeypatch.setattr("llmb_install.answers.detect.ask", machine.ask)
+    monkeypatch.setattr("llmb_install.answers.detect.run_program", machine.ask)
     monkeypatch.setattr(SlurmExecutor, "hold", staticmethod(machine.hold))
     monkeypatch.setattr("llmb_install.commands.doctor_facts.mpi_types", lambda: ("none", "pmix"))
     monkeypatch.setattr("shutil.which", lambda name: name if name in machine.on_path else None)
@@ -237,7 +237,7 @@ INSTALL, CLONE = Path("/an/install"), Path("/a/clone")
 
 
 def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
-    found = gather(CONFIG, INSTALL, CLONE, ask_node=True)
+    found = gather_facts(CONFIG, INSTALL, CLONE, ask_node=True)
     assert found.site.has_slurm
     assert replace(found, site=GOOD.site) == SiteFacts(
         config=CONFIG,
@@ -264,14 +264,14 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:
     machine.said["scontrol ping"] = "Slurmctld(primary) at login is DOWN\n"
-    found = gather(CONFIG, INSTALL, CLONE, ask_node=True)
+    found = gather_facts(CONFIG, INSTALL, CLONE, ask_node=True)
     assert (found.controller_is_up, found.mpi_types, found.container_options) == (False, (), ())
     assert (found.slurm_config, found.has_accounting, found.node) == ({}, False, None)
     assert ["scontrol", "show", "config"] not in machine.asked
 
 
 def test_a_node_is_only_asked_where_that_was_wanted(machine: Machine) -> None:
-    assert gather(CONFIG, INSTALL, CLONE, ask_node=False).node is None
+    assert gather_facts(CONFIG, INSTALL, CLONE, ask_node=False).node is None
 
 
 @pytest.mark.parametrize("case", ["local", "no Slurm"])
@@ -279,7 +279,7 @@ def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) 
     if case == "no Slurm":
         machine.on_path = {"sinfo"}
     config = cluster_config(cluster_type="local") if case == "local" else CONFIG
-    found = gather(config, INSTALL, CLONE, ask_node=True)
+    found = gather_facts(config, INSTALL, CLONE, ask_node=True)
     assert not found.controller_is_up
     assert ["scontrol", "ping"] not in machine.asked
     missing = {*SLURM_COMMANDS} - machine.on_path
@@ -290,7 +290,7 @@ def test_without_slurm_its_controller_is_not_asked(machine: Machine, case: str) 
 def test_a_site_that_says_nothing_of_itself_is_asked_as_a_slurm_site(machine: Machine) -> None:
     machine.said["scontrol show config"] = "AccountingStorageType = (null)\n"
     config = cluster_config(image_folder="/shared")
-    found = gather(config, INSTALL, CLONE, ask_node=False)
+    found = gather_facts(config, INSTALL, CLONE, ask_node=False)
     assert (found.controller_is_up, found.has_accounting) == (True, False)
     assert (found.image_folder, found.free_images) == (Path("/shared"), len("/shared"))
 
@@ -300,7 +300,7 @@ def test_the_job_on_a_node_asks_for_gpus_as_jobs_do(machine: Machine, per_node: 
     slurm = SlurmSettings(account="bench", gpu_partition="gpu", gres=True, additional_params="qos=high")
     ask_a_node(cluster_config(gpus_per_node=per_node, slurm=slurm), Path("/i"), Path("/m"))
     (wanted,) = machine.wanted
-    assert {gres, "--account=bench", "--partition=gpu", "--qos=high"} <= {*allocation(wanted, wanted.scheduler)}
+    assert {gres, "--account=bench", "--partition=gpu", "--qos=high"} <= {*salloc_command(wanted, wanted.scheduler)}
 
 
 @pytest.mark.parametrize(
@@ -366,7 +366,7 @@ def seen(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> dict[str, Any]:
         facts: SiteFacts = seen["facts"]
         return facts
 
-    monkeypatch.setattr(checks, "gather", gather)
+    monkeypatch.setattr(checks, "gather_facts", gather)
     return seen
 
 

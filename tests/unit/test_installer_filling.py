@@ -17,7 +17,7 @@ from llmb_install.parts import environment as environments
 from llmb_install.parts import environment_build, uv
 from llmb_install.parts.engine import shared_tool
 from llmb_install.parts.environment import RECEIPT, Environment, installed_packages
-from llmb_install.parts.environment_build import Content, UvProgress, build
+from llmb_install.parts.environment_build import Content, UvProgress, build_environment
 from llmb_install.parts.package_index import Sources
 from llmb_install.working.artefact import Room, _space, read_receipt, require_ready
 from llmb_install.working.command import Finished
@@ -54,7 +54,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Uv:
     ran = Uv(tmp_path / "made")
     monkeypatch.setattr("llmb_install.working.command.run", ran)
     monkeypatch.setattr("shutil.which", lambda name: None)
-    monkeypatch.setattr(uv, "at_hand", lambda *folders: "/bin/uv")
+    monkeypatch.setattr(uv, "find_uv", lambda *folders: "/bin/uv")
     return ran
 
 
@@ -66,7 +66,7 @@ def content(tmp_path: Path, *packages: str, **more: Any) -> Content:
 
 def made(ran: Uv, content: Content) -> Step:
     step = Step("environment")
-    build(content, ran.folder, Reporter(None, stream=io.StringIO()), step)
+    build_environment(content, ran.folder, Reporter(None, stream=io.StringIO()), step)
     return step
 
 
@@ -155,7 +155,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
         program(folder / "bin" / "python")
         (folder / "lib" / "python3.11" / "site-packages" / "six-1.dist-info").mkdir(parents=True)
 
-    monkeypatch.setattr(environment_build, "build", build)
+    monkeypatch.setattr(environment_build, "build_environment", build)
     lock = tmp_path / "lock.txt"
     lock.write_text("six==1\n")
     return Environment(tmp_path / "venvs" / "engine", "/python", lock, smoke=())
@@ -332,7 +332,7 @@ def test_a_link_that_a_killed_installer_was_about_to_move_is_a_leftover(environm
 
     monkeypatch.setattr(Path, "replace", killed)
     with pytest.raises(KeyboardInterrupt):
-        environments._point(tool.link, "llmb-01234567")
+        environments._replace_link(tool.link, "llmb-01234567")
     (left,) = remove_leftovers(tmp_path)
     assert left.name.startswith("llmb.")
     assert not left.is_symlink()
@@ -343,7 +343,7 @@ def test_a_build_that_failed_leaves_room_for_the_next(environment, monkeypatch, 
         (folder / "lib").mkdir(parents=True)
         raise EnvironmentLacks("no network")
 
-    monkeypatch.setattr(environment_build, "build", fails)
+    monkeypatch.setattr(environment_build, "build_environment", fails)
     with texts.raises(EnvironmentLacks):
         ensure(environment)
     assert list(environment.link.parent.iterdir()) == []
@@ -356,7 +356,7 @@ def test_a_python_that_others_cannot_reach_is_told(environment, tmp_path, monkey
     shared = replace(shared_tool(CLONE, tmp_path / "cache"), lock=environment.lock)
     assert "note:" not in ensure(shared)[1], "which is this user's alone"
     monkeypatch.setattr(environments, "_closed_to_others", lambda folder: None)
-    environments.discard(environment.folder)
+    environments.remove_environment(environment.folder)
     assert "note:" not in ensure(environment)[1]
 
 
@@ -371,9 +371,9 @@ def test_what_cannot_be_removed_is_named(
     monkeypatch.setattr("shutil.rmtree", refuse)
     folder = environment.folder
     with texts.raises(EnvironmentLacks):
-        environments.discard(folder)
+        environments.remove_environment(folder)
     assert not (folder / RECEIPT).exists(), "nothing that looks complete"
-    environments.discard(environment.link)
+    environments.remove_environment(environment.link)
     assert not environment.link.is_symlink(), "a link is removed, and not what it leads to"
     assert folder.exists()
 

@@ -28,7 +28,7 @@ from support.texts import Texts
 
 @pytest.fixture(autouse=True)
 def no_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(enroot, "ask", lambda *_, **__: Answer(1))
+    monkeypatch.setattr(enroot, "run_program", lambda *_, **__: Answer(1))
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monke
         part.touch()
     monkeypatch.setattr(images, "_require_space", lambda image: None)
     monkeypatch.setattr(
-        images, "_import", lambda image, *_: seen.append((image.path.parent / ".llmb" / "lock.owner").exists())
+        images, "_import_image", lambda image, *_: seen.append((image.path.parent / ".llmb" / "lock.owner").exists())
     )
     assert ensure(shared)
     assert [part.exists() for part in earlier] == [False, True], "another installation may still write the other"
@@ -79,7 +79,7 @@ def test_a_shared_folder_is_locked_and_a_private_one_is_not(shared: Image, monke
 def test_what_another_installation_imported_meanwhile_is_not_imported_again(shared, monkeypatch):
     looks = [True, False]
     monkeypatch.setattr(Image, "is_complete", lambda self: looks.pop())
-    monkeypatch.setattr(images, "_import", lambda *_: pytest.fail("it is there"))
+    monkeypatch.setattr(images, "_import_image", lambda *_: pytest.fail("it is there"))
     assert ensure(shared)
     assert looks == []
 
@@ -97,7 +97,7 @@ def test_what_another_installation_imported_meanwhile_is_not_imported_again(shar
 )
 def test_room_on_another_node_is_what_df_says(monkeypatch, answer, free):
     asked: list[list[str]] = []
-    monkeypatch.setattr(images, "ask", lambda argv, seconds: asked.append(argv) or answer)
+    monkeypatch.setattr(images, "run_program", lambda argv, seconds: asked.append(argv) or answer)
     assert images._free_on_node(Path("/f"), ("srun", "-N1")) == free
     assert asked == [["srun", "-N1", "df", "-Pk", "/f"]]
 
@@ -238,7 +238,7 @@ def test_where_enroot_works_without_any_setting(monkeypatch: pytest.MonkeyPatch,
 def test_values_of_enroots_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     monkeypatch.setattr(credentials, "ENROOT_CONFIG", tmp_path / "enroot.conf")
     (tmp_path / "enroot.conf").write_text(f"ENROOT_DATA_PATHS /no\nENROOT_DATA_PATH {value}\n")
-    assert credentials.setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
+    assert credentials.enroot_setting("ENROOT_DATA_PATH", {"USER": "ann"}) == text
 
 
 # unsquashfs
@@ -255,7 +255,7 @@ def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(
         assert most == 20
         return Answer(0, b"#!/bin/sh")
 
-    monkeypatch.setattr(squashfs, "ask", ask)
+    monkeypatch.setattr(squashfs, "run_program", ask)
     names = [*(f"/usr/bin/a{number:02}" for number in range(30)), "/opt/bin/ls", "/bin/sh", "/usr/local/bin/cat"]
     with texts.raises(squashfs.BadImage):
         Inspector(("srun",))._architecture(Path("/x"), names)
@@ -268,17 +268,17 @@ def test_programs_are_tried_the_usual_ones_first_and_not_for_ever(
     ["no-program", "no-answer"],
 )
 def test_an_unsquashfs_that_does_not_answer_says_nothing_of_the_image(monkeypatch, problem, texts: Texts):
-    monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(None, problem=problem, why="it is stuck"))
+    monkeypatch.setattr(squashfs, "run_program", lambda *_, **__: Answer(None, problem=problem, why="it is stuck"))
     with texts.raises(EnvironmentLacks):
         Inspector().read_everything(Path("/x"))
 
 
 def test_all_of_an_image_is_read_without_writing_it(monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     asked: list[list[str]] = []
-    monkeypatch.setattr(squashfs, "ask", lambda argv, *_, **__: asked.append(argv) or Answer(0))
+    monkeypatch.setattr(squashfs, "run_program", lambda argv, *_, **__: asked.append(argv) or Answer(0))
     Inspector().read_everything(Path("/x"))
     assert asked == [["unsquashfs", "-quiet", "-no-progress", "-pf", "/dev/null", "/x"]]
-    monkeypatch.setattr(squashfs, "ask", lambda *_, **__: Answer(1))
+    monkeypatch.setattr(squashfs, "run_program", lambda *_, **__: Answer(1))
     with texts.raises(squashfs.BadImage):
         Inspector().read_everything(Path("/x"))
 

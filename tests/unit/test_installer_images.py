@@ -12,10 +12,10 @@ import pytest
 
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.words import Secret
-from llmb_install.answers.checks import other_things, require_free_folder
+from llmb_install.answers.checks import foreign_entries, require_free_folder
 from llmb_install.parts.belongings import belongings, remove_if_empty
 from llmb_install.parts.engine import hub_environment
-from llmb_install.parts.enroot import Watch, bad_result, explain
+from llmb_install.parts.enroot import Watch, bad_image_error, import_error
 from llmb_install.parts.hugging_face import ModelFiles, check_token
 from llmb_install.parts.squashfs import BadImage, Inspector, check_superblock
 from llmb_install.working.command import Finished
@@ -36,7 +36,7 @@ def watch() -> Watch:
 def failure(watch: Watch, status: int = 1, *lines: str, source: str = SOURCE, remote: bool = False) -> EnvironmentLacks:
     for line in lines:
         watch(line)
-    return explain(source, Finished(status, lines), watch, ENV, remote=remote)
+    return import_error(source, Finished(status, lines), watch, ENV, remote=remote)
 
 
 REFUSED = "[ERROR] URL https://x returned error code: {}"
@@ -108,10 +108,10 @@ def test_another_registry_has_a_line_of_its_own(watch: Watch, texts: Texts) -> N
 
 
 def test_an_import_for_another_machine_is_named(watch: Watch, texts: Texts) -> None:
-    plain = bad_result(SOURCE, "it is cut short", watch)
+    plain = bad_image_error(SOURCE, "it is cut short", watch)
     texts(f"{plain.message}\n  -> {plain.remedy}")
     watch("\x1b[33m[WARN] requested architecture arm64 not found, using amd64\x1b[0m")
-    other = bad_result(SOURCE, "its programs are for x86_64", watch)
+    other = bad_image_error(SOURCE, "its programs are for x86_64", watch)
     assert other.message.splitlines() == [
         f"{SOURCE} exists, but not for the compute nodes: its programs are for x86_64",
         "    requested architecture arm64 not found, using amd64",
@@ -301,18 +301,18 @@ def test_only_empty_folders_of_ours_are_removed(tmp_path: Path) -> None:
 def test_a_folder_is_free_where_it_holds_only_what_is_expected(tmp_path: Path, texts: Texts) -> None:
     for name in ("workloads", "images", "cluster_config.yaml", "lost+found", ".snapshot"):
         (tmp_path / name).mkdir()
-    assert other_things(tmp_path) == []
+    assert foreign_entries(tmp_path) == []
     require_free_folder(tmp_path, agreed=False)
     (tmp_path / "b").touch()
     (tmp_path / "a").touch()
-    assert other_things(tmp_path) == ["a", "b"]
+    assert foreign_entries(tmp_path) == ["a", "b"]
     require_free_folder(tmp_path, agreed=True)
     with texts.raises(RequestError):
         require_free_folder(tmp_path, agreed=False)
     (tmp_path / ".llmb").mkdir()
-    assert other_things(tmp_path) == [], "an installation was begun here"
-    assert other_things(tmp_path / "nowhere") == []
-    assert other_things(tmp_path / "a") == []
+    assert foreign_entries(tmp_path) == [], "an installation was begun here"
+    assert foreign_entries(tmp_path / "nowhere") == []
+    assert foreign_entries(tmp_path / "a") == []
 
 
 # Hugging Face

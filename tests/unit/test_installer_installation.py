@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from llmb_common.base.words import Secret
-from llmb_install.answers.answers import complete
+from llmb_install.answers.answers import complete_answers
 from llmb_install.installation import Installation, SiteConfig, engine_values
 from llmb_install.parts import engine as engine_module
 from llmb_install.parts import environment_build
 from llmb_install.parts.credentials import (
     Secrets,
-    closed_files,
     hf_token_file,
     hf_token_path,
     key_path,
+    private_files,
     registry_key,
 )
 from llmb_install.parts.engine import (
@@ -52,7 +52,7 @@ def _recipes_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def installation(path: Path, secrets: Secrets | None = None, **answers: Any) -> Installation:
     given = {"install_path": str(path), "workloads": ["pretrain_llama3.1", "pretrain_grok1"], **answers}
-    return Installation(CLONE, complete(given, RECIPES), secrets)
+    return Installation(CLONE, complete_answers(given, RECIPES), secrets)
 
 
 def parts(found: Installation, kind: type) -> list[Any]:
@@ -151,7 +151,7 @@ def test_secrets_are_stored_where_they_were_given_and_used_where_they_were_found
     token, key = Secret("hf_x"), Secret("nvapi")
     given = Secrets(hf_token=token, ngc_api_key=key, keep=frozenset({"hf_token", "ngc_api_key"}))
     found = Secrets(hf_token=token, ngc_api_key=key)
-    closed = closed_files(tmp_path)
+    closed = private_files(tmp_path)
     assert secret_parts(given, **SLURM) == [hf_token_file(tmp_path, token), registry_key(tmp_path, key), closed]
     assert secret_parts(found, **SLURM) == [closed]
     assert secret_parts(given, **ON_CPUS) == [hf_token_file(tmp_path, token), closed]
@@ -162,7 +162,7 @@ def test_what_would_be_done_about_secrets(tmp_path: Path) -> None:
     assert [
         hf_token_file(tmp_path, Secret("x")).show(),
         registry_key(tmp_path, Secret("x")).show(),
-        closed_files(tmp_path).show(),
+        private_files(tmp_path).show(),
     ] == [
         f"write {hf_token_path(tmp_path)} (mode 0600)",
         f"write {key_path(tmp_path)} (mode 0600)",
@@ -170,7 +170,7 @@ def test_what_would_be_done_about_secrets(tmp_path: Path) -> None:
     ]
     assert hf_token_file(tmp_path, Secret("x")).verify() == f"{hf_token_path(tmp_path)} is missing or changed"
     assert registry_key(tmp_path, Secret("x")).verify() == f"{key_path(tmp_path)} does not have the NGC key"
-    assert closed_files(tmp_path).verify() is None
+    assert private_files(tmp_path).verify() is None
 
 
 def test_the_users_own_engine_is_a_part_where_gpus_need_one(tmp_path: Path, texts: Texts) -> None:
@@ -356,7 +356,7 @@ def test_a_cpu_build_of_torch_is_looked_for_first(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(environment_build, "CPU_TORCH_INDEX", tmp_path.as_uri())
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "index").as_uri())
-    monkeypatch.setattr(engine_module.uv, "on_path", lambda: None)
+    monkeypatch.setattr(engine_module.uv, "uv_on_path", lambda: None)
     monkeypatch.setattr("platform.machine", lambda: "aarch64")
     monkeypatch.setattr(engine_module, "python_for", lambda release: "/python")
     monkeypatch.setattr(engine_module.uv, "version_of", lambda path: (3, 12))

@@ -17,7 +17,7 @@ import yaml
 
 from llmb_common.base.errors import Interrupted, RequestError
 from llmb_common.base.words import Secret
-from llmb_install.answers.answers import ANSWERS_FILE, complete, required_answers, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete_answers, required_answers, to_yaml
 from llmb_install.answers.detect import Site, parse_sinfo
 from llmb_install.answers.given import Given
 from llmb_install.answers.questions import Answers
@@ -345,7 +345,7 @@ def test_without_a_space_check_nothing_is_remembered_of_it(run, part, install, m
 
 def test_the_summary_names_answers_secrets_and_what_is_to_come(run, part, install, monkeypatch, texts: Texts):
     monkeypatch.setattr(operations, "free_bytes", lambda folder: 7 * 10**9)
-    answers = complete(
+    answers = complete_answers(
         {**{"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu", "arch": "x86_64"},
          "workloads": ["grok1", "nemotron4"], "hugging_face": True}, RECIPES
     )  # fmt: skip
@@ -384,7 +384,7 @@ class Asking:
 
     def __init__(self, site: Site, recipes: object, given: dict[str, Any], defaults: dict[str, Any]) -> None:
         type(self).begun.append((given, defaults))
-        self._answers = complete({**defaults, **given, "workloads": ["pretrain_grok1"]}, RECIPES)
+        self._answers = complete_answers({**defaults, **given, "workloads": ["pretrain_grok1"]}, RECIPES)
 
     def run(self, secrets: Secrets, summary: Callable[..., str]) -> tuple[Answers, Secrets]:
         assert "install_path" in summary(self._answers, secrets)

@@ -34,7 +34,7 @@ def test_what_has_come_and_how_fast_is_shown(tmp_path: Path, clock: Clock) -> No
     cache = tmp_path / "cache"
     put(cache, "a" * 64, 1_900_000)
     put(cache, "b" * 64 + ".killed", 9_000_000)
-    text = enroot.shown(DOWNLOADING, tmp_path / "x", cache)
+    text = enroot.progress_text(DOWNLOADING, tmp_path / "x", cache)
     assert callable(text)
     assert text() == DOWNLOADING, "what was there before has not come now"
     clock.now = 2.0
@@ -43,13 +43,13 @@ def test_what_has_come_and_how_fast_is_shown(tmp_path: Path, clock: Clock) -> No
     (cache / ("b" * 64 + ".x1")).rename(cache / ("b" * 64))
     put(cache, "c" * 64 + ".x2", 8_000_000)
     assert text() == f"{DOWNLOADING}, 12 MB, 6 MB/s"
-    text = enroot.shown("Creating squashfs filesystem", tmp_path / "x", cache)
+    text = enroot.progress_text("Creating squashfs filesystem", tmp_path / "x", cache)
     clock.now = 4.0
     assert callable(text)
     assert text() == "Creating squashfs filesystem", "there is none yet"
     put(tmp_path, "x", 4_000_000)
     assert text() == "Creating squashfs filesystem, 4 MB, 2 MB/s"
-    assert enroot.shown("Converting whiteouts", tmp_path, tmp_path) == "Converting whiteouts"
+    assert enroot.progress_text("Converting whiteouts", tmp_path, tmp_path) == "Converting whiteouts"
 
 
 @pytest.mark.parametrize(
@@ -75,9 +75,9 @@ def test_enroot_is_asked_for_the_digest(says, digest, why, tmp_path, monkeypatch
 
 def test_enroot_tries_again_unless_somebody_has_said_how_often(tmp_path, monkeypatch):
     monkeypatch.setattr(credentials, "ENROOT_CONFIG", tmp_path / "enroot.conf")
-    assert enroot.patience({}) == {"ENROOT_TRANSFER_RETRIES": "3"}
-    assert enroot.patience({"ENROOT_TRANSFER_RETRIES": "0"}) == {}
+    assert enroot.retry_variables({}) == {"ENROOT_TRANSFER_RETRIES": "3"}
+    assert enroot.retry_variables({"ENROOT_TRANSFER_RETRIES": "0"}) == {}
     (tmp_path / "enroot.conf").write_text("#ENROOT_TRANSFER_RETRIES    0\n")
-    assert enroot.patience({}) == {"ENROOT_TRANSFER_RETRIES": "3"}
+    assert enroot.retry_variables({}) == {"ENROOT_TRANSFER_RETRIES": "3"}
     (tmp_path / "enroot.conf").write_text("ENROOT_TRANSFER_RETRIES    7\n")
-    assert enroot.patience({}) == {}
+    assert enroot.retry_variables({}) == {}

@@ -143,7 +143,7 @@ def test_a_folder_that_takes_no_uv_is_named(tmp_path: Path, monkeypatch: pytest.
     def full(folder: Path, told: object) -> str:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "uv"))
 
-    monkeypatch.setattr(uv, "obtained", full)
+    monkeypatch.setattr(uv, "get_uv", full)
     assert uv.fetch_python("3.12", tmp_path, {}) == f"{tmp_path}/uv: No space left on device"
 
 

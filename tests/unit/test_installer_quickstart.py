@@ -15,7 +15,7 @@ import pytest
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.words import Secret
-from llmb_install.answers.answers import ANSWERS_FILE, complete, load_recipes, to_yaml
+from llmb_install.answers.answers import ANSWERS_FILE, complete_answers, load_recipes, to_yaml
 from llmb_install.main import main
 from llmb_install.parts.hugging_face import PATTERNS, ModelFiles
 from llmb_install.working.reporter import Reporter
@@ -155,7 +155,7 @@ def test_an_installation_for_something_else_only_gets_the_engine(quickstart, wor
         **{"install_path": str(install), "cluster_type": "slurm", "account": "a", "gpu_partition": "g"},
         **{"gpu_type": "h100", "workloads": "all"},
     }
-    (install / ANSWERS_FILE).write_text(to_yaml(complete(given, load_recipes(world / "clone"))))
+    (install / ANSWERS_FILE).write_text(to_yaml(complete_answers(given, load_recipes(world / "clone"))))
     (install / "cluster_config.yaml").write_text("cluster_type: slurm\n")
     made: list[object] = []
     engine = SimpleNamespace(link=tmp_path / "engine")

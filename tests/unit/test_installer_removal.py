@@ -19,7 +19,7 @@ from llmb_common.base.errors import RecordError
 from llmb_common.base.processes import identify
 from llmb_common.planning.site.cluster import load_cluster_config
 from llmb_common.runs.index.roots import remember
-from llmb_common.runs.index.search import find_runs, note
+from llmb_common.runs.index.search import find_runs, index_records
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_install.answers.answers import ANSWERS_FILE, stored_answers
 from llmb_install.commands import upkeep
@@ -268,7 +268,7 @@ def live_run(install: Path, process: subprocess.Popen[bytes]) -> RunRecord:
     record = make_run(install, state="RUNNING", job_id=None, variables=SMOKE)
     record = replace(record, process=identify(process.pid))
     record.save()
-    note(record)
+    index_records(record)
     return record
 
 
@@ -306,7 +306,7 @@ def test_many_are_counted_and_some_are_named(run: Run, install: Path, texts: Tex
     """Of a Slurm that does not answer: nobody can tell, so they count."""
     stored(install, workloads="all")
     for number in range(7):
-        note(make_run(install, state="PENDING", job_id=str(100 + number)))
+        index_records(make_run(install, state="PENDING", job_id=str(100 + number)))
     status, out, _ = run("uninstall", "--yes", "--json")
     error = json.loads(out)["error"]
     assert (status, error["code"]) == (3, "live-runs")

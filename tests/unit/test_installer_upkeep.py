@@ -174,9 +174,9 @@ def test_both_secrets_are_hidden_whatever_prints_them(
 
 def test_the_doctor_needs_no_clone(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts) -> None:
     monkeypatch.setenv("LLMB_REPO", str(tmp_path))
-    monkeypatch.setattr("llmb_install.answers.detect.ask", lambda *_: pytest.fail("Slurm is not here"))
-    monkeypatch.setattr("llmb_install.commands.doctor_facts.output", lambda *_: "")
-    monkeypatch.setattr("llmb_install.answers.detect.output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.answers.detect.run_program", lambda *_: pytest.fail("Slurm is not here"))
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.command_output", lambda *_: "")
+    monkeypatch.setattr("llmb_install.answers.detect.command_output", lambda *_: "")
     status, out, _ = run("doctor")
     assert status == 1
     texts(out, about="training engine")

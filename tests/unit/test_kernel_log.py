@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.causes.lines import parse
+from llmb_common.causes.lines import parse_line
 from llmb_common.causes.table import signature_of
 from support.runs import make_run
 from tools import kernel_lines
@@ -95,7 +95,7 @@ def test_a_node_keeps_what_its_kernel_said_since_the_start(tmp_path: Path, journ
 
 def test_all_that_a_signature_knows_is_kept_and_nothing_else(tmp_path: Path) -> None:
     lines = kept(tmp_path, journal=in_journal(*ORDINARY, *MEANT))
-    found = [parse(line) for line in lines]
+    found = [parse_line(line) for line in lines]
     assert [line.split(" kernel: ", 1)[1] for line in lines] == list(MEANT)
     assert {line.host for line in found} == {"n1"}
     kinds = [signature.id for line in found if (signature := signature_of(line.text))]

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from llmb_common.base.errors import LLMBError
 from llmb_common.planning.divisibility import Layout
 from llmb_common.planning.job_plan import JobPlan, StageMemory
-from llmb_common.planning.memory import known, known_here
-from llmb_common.planning.memory_estimate import GIB, MemoryInput, chunks_of, stages_memory, under_way
+from llmb_common.planning.memory import own_accuracy, published_accuracy
+from llmb_common.planning.memory_estimate import GIB, MemoryInput, chunks_of, microbatches_under_way, stages_memory
 from llmb_common.planning.memory_layers import Body, Storage, body_of, storage_of
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.columns import Columns
@@ -51,15 +51,15 @@ def errors(stages: tuple[StageMemory, ...], peaks: list[float]) -> list[float]:
 
 def check(kind: str, found: list[float]) -> None:
     """The errors are those that are documented, all of them."""
-    own = known(kind)
+    own = published_accuracy(kind)
     assert (min(found), max(found), len(found)) == (own.low, own.high, own.pairs)
 
 
 def test_dense_jobs_in_bf16_are_predicted_within_a_third_of_a_percent() -> None:
     """Every stage of 15 jobs, at two numbers of micro-batches; the formula has no fitted constant."""
     check("dense, bf16", [e for row in DENSE for e in errors(stages_memory(measured(row)), row["allocated_gib"])])
-    assert known("dense, bf16").knowledge == "validated"
-    assert known("dense, fp8 (mx)").knowledge == "not validated"
+    assert published_accuracy("dense, bf16").knowledge == "validated"
+    assert published_accuracy("dense, fp8 (mx)").knowledge == "not validated"
 
 
 DEEPSEEK_V2 = {"hidden": 5120, "heads": 128, "ffn": 12288, "vocabulary": 102400}
@@ -170,14 +170,14 @@ def test_what_would_help_is_a_change_that_is_taken(texts: Texts) -> None:
 
 
 def test_a_sites_own_runs_count_from_the_fifth_on() -> None:
-    assert known_here([0.9] * 4) is None
-    alike = known_here([0.9] * 5)
+    assert own_accuracy([0.9] * 4) is None
+    alike = own_accuracy([0.9] * 5)
     assert alike is not None
     assert (alike.low, alike.high) == pytest.approx((10.0, 12.2), abs=0.1), "repeats of one job are alike: a percent"
-    apart = known_here([0.8, 0.9, 1.0, 0.85, 0.95])
+    apart = own_accuracy([0.8, 0.9, 1.0, 0.85, 0.95])
     assert apart is not None
     assert apart.low < -7 < 30 < apart.high, "so much a sixth may differ"
-    assert known_here([0.5, 1.4, 0.7, 1.2, 1.0]) is None, "they contradict each other"
+    assert own_accuracy([0.5, 1.4, 0.7, 1.2, 1.0]) is None, "they contradict each other"
 
 
 def test_a_plan_has_the_parts_of_every_stage() -> None:
@@ -198,9 +198,9 @@ def test_a_plan_has_the_parts_of_every_stage() -> None:
 def test_a_rank_runs_ahead_as_the_schedule_says() -> None:
     """megatron-core: 2(PP - rank - 1) + (VP - 1)PP chunks ahead of its first backward pass."""
     layout = Layout(seq_len=8192, gpus=4, pp=4, vp=2, mbs=1, gbs=8)
-    assert [under_way(layout, rank) for rank in range(4)] == [(7, 4), (5, 4), (4, 3), (4, 1)]
-    assert [under_way(replace(layout, vp=None), rank) for rank in range(4)] == [(4,), (3,), (2,), (1,)]
-    assert under_way(replace(layout, vp=None, gbs=2), 0) == (2,)
+    assert [microbatches_under_way(layout, rank) for rank in range(4)] == [(7, 4), (5, 4), (4, 3), (4, 1)]
+    assert [microbatches_under_way(replace(layout, vp=None), rank) for rank in range(4)] == [(4,), (3,), (2,), (1,)]
+    assert microbatches_under_way(replace(layout, vp=None, gbs=2), 0) == (2,)
 
 
 def test_a_function_may_place_its_layers_itself() -> None:

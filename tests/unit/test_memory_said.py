@@ -10,7 +10,7 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.memory import ran_out
-from llmb_common.planning.outlook_lines import answer, memory_line
+from llmb_common.planning.outlook_lines import answer_line, memory_line
 from support.plans import ROOT, plan
 from support.texts import Texts
 
@@ -38,7 +38,7 @@ def test_the_screen_shows_what_was_measured_of_this_very_function(row: dict[str,
 
 def test_fits_is_not_said_where_a_job_of_the_kind_ran_out(texts: Texts) -> None:
     def first_line(*job: Any) -> str:
-        return answer(planned(*job))
+        return answer_line(planned(*job))
 
     texts(first_line("llama31_405b", "gb200", "nvfp4", 256))
     texts(first_line("nemotron_3_super", "gb300", "nvfp4", 64))

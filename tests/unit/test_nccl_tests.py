@@ -8,7 +8,7 @@ import pytest
 
 from llmb_common.nodes.fabric.measurement import bus_factor
 from llmb_common.nodes.fabric.nccl_tests import NcclTest, is_nccl_tests, parse_nccl_tests
-from llmb_common.nodes.fabric.published import looked_up, published_bandwidths
+from llmb_common.nodes.fabric.published import lookup_date, published_bandwidths
 from support.cli import Cli
 from support.repository import REPOSITORY
 from support.texts import Texts
@@ -189,7 +189,7 @@ def test_published_figures_have_sources() -> None:
     found = [*published_bandwidths("b200", 2, 16), *published_bandwidths("gb200", 4, 16)]
     assert [item.busbw_gbps for item in found] == [690.07, 882.51, 191.4]
     assert all(item.source.startswith("https://") for item in found)
-    assert looked_up() >= "2026-11-29"
+    assert lookup_date() >= "2026-11-29"
     assert published_bandwidths("b200", 3, 24) == []
 
 

@@ -10,7 +10,7 @@ import pytest
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError
 from llmb_common.recipes.loading import load_recipe
-from llmb_common.recipes.nearest import _library, in_library, model_named, nearest, plan_command, remedy_for
+from llmb_common.recipes.nearest import _read_library, in_library, model_named, nearest, plan_command, remedy_for
 from support.cli import Cli
 from support.plans import ROOT, notes, plan, refusal
 from support.texts import Texts
@@ -76,12 +76,12 @@ def test_a_model_of_no_known_size_and_family_has_none() -> None:
 
 
 def test_no_model_of_the_library_has_a_performance_recipe() -> None:
-    assert not {*_library()["models"]} & {*RECIPES["mbridge"].sizes}
+    assert not {*_read_library()["models"]} & {*RECIPES["mbridge"].sizes}
 
 
 @pytest.mark.parametrize("gpu_type", [None, "h200", "b300", "gb300"])
 def test_the_command_for_every_model_that_bridge_trains_plans_a_job(gpu_type: str | None) -> None:
-    for name in _library()["models"]:
+    for name in _read_library()["models"]:
         said = remedy_for(name, list(RECIPES.values()), gpu_type=gpu_type, gpus=100)
         assert name in said
         if "llmb-run plan" in said:

@@ -183,12 +183,12 @@ def test_a_hanging_tool_ends_with_the_training(tmp_path: Path, late: float) -> N
     tool and its thread's knowing of it, which a busy machine makes long."""
     tool = put_nvidia_smi(tmp_path / "bin", f"echo $$ > {tmp_path}/pid; exec sleep 600")
     program = (
-        "import subprocess, threading, time; from pathlib import Path; from llmb_train.nodes.ask import ask\n"
+        "import subprocess, threading, time; from pathlib import Path; from llmb_train.nodes.ask import run_program\n"
         "class Late(subprocess.Popen):\n"
         "    def __init__(self, *words, **options):\n"
         f"        super().__init__(*words, **options); time.sleep({late})\n"
         "subprocess.Popen = Late\n"
-        f"threading.Thread(target=ask, args=(['{tool / 'nvidia-smi'}'], 60), daemon=True).start()\n"
+        f"threading.Thread(target=run_program, args=(['{tool / 'nvidia-smi'}'], 60), daemon=True).start()\n"
         f"while not Path('{tmp_path}/pid').exists() or not Path('{tmp_path}/pid').read_text(): time.sleep(0.01)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=600)

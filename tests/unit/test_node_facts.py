@@ -130,7 +130,7 @@ def test_without_an_answer_everything_is_null_and_the_reason_is_said(monkeypatch
         asked.append((command, seconds))
         raise NoAnswer("nvidia-smi is not installed")
 
-    monkeypatch.setattr(gpus, "ask", ask)
+    monkeypatch.setattr(gpus, "run_program", ask)
     found = gpus.snapshot(3.0)
     assert found.pop("time") == pytest.approx(time.time(), abs=600)
     assert found == {"missing": "nvidia-smi is not installed", "driver": None, "cuda": None, "gpus": []}
@@ -139,7 +139,7 @@ def test_without_an_answer_everything_is_null_and_the_reason_is_said(monkeypatch
 
 def test_an_answer_has_its_time_and_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = b"<nvidia_smi_log><driver_version>580.1</driver_version><cuda_version>13.0</cuda_version></nvidia_smi_log>"
-    monkeypatch.setattr(gpus, "ask", lambda command, seconds: answer)
+    monkeypatch.setattr(gpus, "run_program", lambda command, seconds: answer)
     found = gpus.snapshot()
     assert list(found) == ["time", "missing", "driver", "cuda", "gpus"]
     assert [found[name] for name in ("missing", "driver", "cuda", "gpus")] == [None, "580.1", "13.0", []]
@@ -156,7 +156,7 @@ FILES = {
 
 
 def facts(monkeypatch: pytest.MonkeyPatch, files: dict[str, str], **environ: str) -> dict[str, Any]:
-    monkeypatch.setattr(machine, "read", lambda path: files.get(str(path)))
+    monkeypatch.setattr(machine, "read_text", lambda path: files.get(str(path)))
     return machine.facts(environ)
 
 

@@ -70,7 +70,7 @@ def job_says(record: RunRecord, *events: dict[str, object] | str) -> None:
 )
 def test_a_reason_for_which_a_job_waits_for_ever_comes_with_a_remedy(record, fake, reason, remedy):
     fake.change("1", state="PENDING", reason=reason)
-    (finding,) = slurm_runs.look_at_slurm([record]).values()
+    (finding,) = slurm_runs.poll_slurm([record]).values()
     assert finding.reason == reason
     assert (remedy in finding.stuck) if remedy else finding.stuck == ""
     assert finding.waits_for == (f"{reason}: {finding.stuck}" if remedy else reason)
@@ -87,7 +87,7 @@ def test_what_a_job_waited_for_is_no_reason_of_its_end(record, fake, reason, det
 def test_every_slurm_state_is_reported_in_slurms_own_words(record: RunRecord, fake: FakeSlurm) -> None:
     for state in STATES:
         fake.change("1", state=state)
-        (finding,) = slurm_runs.look_at_slurm([record]).values()
+        (finding,) = slurm_runs.poll_slurm([record]).values()
         assert (finding.state, finding.unknown) == (state, "")
         assert finding.apply(record).state == state
 

@@ -13,7 +13,7 @@ import pytest
 
 from llmb_common.base.errors import SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.runs.index.search import find_run, note
+from llmb_common.runs.index.search import find_run, index_records
 from llmb_common.runs.record import RunRecord, Turn, load_record
 from llmb_common.submission.jobs import JobToSubmit
 from llmb_common.submission.many import submit_many
@@ -36,7 +36,7 @@ def make(site: RunSite, number: int, array_id: str = "0a1b2c3d") -> list[RunReco
 
 def start(site: RunSite, number: int, array_id: str = "0a1b2c3d") -> list[RunRecord]:
     records = submit_old_array(make(site, number, array_id))
-    note(*records)
+    index_records(*records)
     return records
 
 

@@ -16,7 +16,7 @@ from llmb_common.causes.diagnosis import diagnose
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm import own_jobs
 from llmb_common.executors.slurm.query import JobInfo
-from llmb_common.executors.slurm.submit import apart
+from llmb_common.executors.slurm.submit import series_conflict
 from llmb_common.health import own_nodes
 from llmb_common.health.ask import Health
 from llmb_common.health.own_nodes import END, MOST_RESTARTS, TRAIN, WITHOUT, Decision, decide
@@ -194,7 +194,7 @@ def test_where_the_fabric_cannot_be_measured_the_look_at_the_nodes_counts(
 
     looked_at = Health(found({"n2": SLOW}).verdicts)
     held: list[Any] = []
-    monkeypatch.setattr(own_nodes, "look_at", lambda *asked: held.append(asked[0]) or looked_at)
+    monkeypatch.setattr(own_nodes, "check_held_nodes", lambda *asked: held.append(asked[0]) or looked_at)
     monkeypatch.setattr(own_nodes, "with_fabric", measure)
     assert own_nodes.check(run(tmp_path), "7", NODES).failed == looked_at.failed
     assert (held[0].job_id, held[0].nodes) == ("7", NODES)
@@ -214,7 +214,9 @@ def test_the_check_is_planned_and_its_time_counts() -> None:
     assert "check_nodes" not in script_of(without)
     assert any("check" in line for line in time_lines(checks))
     assert f"check_nodes {MOST_CHECK_SECONDS} " in script_of(plan(text, TIME_LIMIT="8h", CHECK_FABRIC="true"))
-    assert apart([without, without]) != apart([checks, checks]), "no series: which run would the nodes be checked for?"
+    assert series_conflict([without, without]) != series_conflict([checks, checks]), (
+        "no series: which run would the nodes be checked for?"
+    )
     short = plan("GPU_TYPE=gb200 JOB_TOTAL_GPUS=128 TIME_LIMIT=10")
     assert not check_time_limit(short, VARIABLE_NAMES)
     assert check_time_limit(plan("GPU_TYPE=gb200 JOB_TOTAL_GPUS=128 TIME_LIMIT=10 CHECK_FABRIC=true"), VARIABLE_NAMES)
@@ -243,12 +245,12 @@ def looked(
     """What is made of a run whose job the queue shows in a state, since a time."""
     name = record.job_name
     jobs = [JobInfo("7", name, state, 100.0, since, None, "", reason="") for state, since in states]
-    monkeypatch.setattr(own_jobs, "queued", lambda which: jobs)
+    monkeypatch.setattr(own_jobs, "query_queue", lambda which: jobs)
     monkeypatch.setattr(
-        own_jobs, "accounted", lambda which, since: [msgspec.structs.replace(row, name=name) for row in ended]
+        own_jobs, "query_accounting", lambda which, since: [msgspec.structs.replace(row, name=name) for row in ended]
     )
     monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: [])
-    return slurm_look.look_at_slurm([record])[record.paths.run_id]
+    return slurm_look.poll_slurm([record])[record.paths.run_id]
 
 
 def job_of(folder: Path) -> RunRecord:

@@ -18,7 +18,7 @@ from llmb_common.planning.site.cluster import FILE_NAME
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.job_files import job_document
 from llmb_common.submission.launch import plan_from_variables
-from llmb_install.answers.answers import complete, load_recipes
+from llmb_install.answers.answers import complete_answers, load_recipes
 from llmb_install.installation import Installation
 from llmb_run import options
 from llmb_run.commands.start import single_command
@@ -418,7 +418,7 @@ def test_the_installer_leaves_a_release_that_it_has_no_lock_for_to_the_site(tmp_
     file = clone / "mbridge" / "recipe.yaml"
     file.write_text(file.read_text().replace('engine: "0.6"', 'engine: "0.9"'))
     given = {"cluster_type": "local", "gpu_type": "cpu", "install_path": str(tmp_path / "i"), "workloads": "all"}
-    found = Installation(clone, complete(given, load_recipes(clone)))
+    found = Installation(clone, complete_answers(given, load_recipes(clone)))
     assert found.releases() == ["0.3", "0.9"]
     assert [engine.release for engine in found.engines()] == ["0.3"]
     assert found.engine_names() == {"engine-cpu"}
@@ -434,5 +434,5 @@ def test_the_installer_does_not_import_an_image_that_is_a_file_of_the_sites(tmp_
     for image in ('"nvcr.io#nvidia/nemo:26.08"', IMAGE):
         file = clone / "mbridge" / "recipe.yaml"
         file.write_text(file.read_text().replace('"nvcr.io#nvidia/nemo:26.08"', image))
-        names.append([one.source for one in Installation(clone, complete(given, load_recipes(clone))).images()])
+        names.append([one.source for one in Installation(clone, complete_answers(given, load_recipes(clone))).images()])
     assert names == [["nvcr.io#nvidia/nemo:26.08"], []]

@@ -22,7 +22,7 @@ import pytest
 
 from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 from llmb_install.parts.refusals import Unavailable
 from support.texts import Texts
 
@@ -108,7 +108,7 @@ def index() -> Iterator[Index]:
 
 
 def told(index: str, **more: str) -> IndexSettings:
-    return settings({**NONE, "PIP_INDEX_URL": index, **more})
+    return read_index_settings({**NONE, "PIP_INDEX_URL": index, **more})
 
 
 @pytest.fixture
@@ -127,17 +127,17 @@ def locked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("locked")
 def test_uv_is_fetched_compared_and_unpacked(index, tmp_path, monkeypatch):
     index.has_uv(wheel())
-    program = uv.obtained(tmp_path / "a" / "cache", told(f"{index.url}/simple/"))
+    program = uv.get_uv(tmp_path / "a" / "cache", told(f"{index.url}/simple/"))
     assert program == str(tmp_path / "a" / "cache" / "uv")
     assert list((tmp_path / "a" / "cache").iterdir()) == [Path(program)]
     assert subprocess.run([program], capture_output=True, text=True, check=True).stdout == "uv of the index\n"
     asked = len(index.asked)
-    assert uv.obtained(tmp_path / "a" / "cache", told(index.url)) == program
+    assert uv.get_uv(tmp_path / "a" / "cache", told(index.url)) == program
     assert len(index.asked) == asked, "it is at hand"
-    assert uv.fetched(tmp_path / "a" / "cache", told(f"{index.url}/simple")) == program, "in place of another"
+    assert uv.fetch_uv(tmp_path / "a" / "cache", told(f"{index.url}/simple")) == program, "in place of another"
     monkeypatch.setattr("pathlib.Path.chmod", lambda *_: Path("/dev/full").write_bytes(b"x"))
     with pytest.raises(OSError, match=re.escape(f"No space left on device: '{program}'")):
-        uv.fetched(tmp_path / "a" / "cache", told(f"{index.url}/simple"))
+        uv.fetch_uv(tmp_path / "a" / "cache", told(f"{index.url}/simple"))
     assert list((tmp_path / "a" / "cache").iterdir()) == [Path(program)]
 
 
@@ -145,13 +145,13 @@ def test_uv_is_fetched_compared_and_unpacked(index, tmp_path, monkeypatch):
 def test_another_content_than_the_locks_is_refused(index: Index, tmp_path: Path, texts: Texts) -> None:
     index.has_uv(wheel() + b"more")
     with pytest.raises(Unavailable) as caught:
-        uv.obtained(tmp_path / "cache", told(f"{index.url}/simple"))
+        uv.get_uv(tmp_path / "cache", told(f"{index.url}/simple"))
     texts(caught.value, mask=NAME)
     assert not (tmp_path / "cache").exists()
     on_path = tmp_path / "nothing" / "uv"
     write(on_path, "")
     on_path.chmod(0o755)
-    assert uv.obtained(tmp_path / "cache", told(f"{index.url}/simple")) == str(on_path), "the user's own"
+    assert uv.get_uv(tmp_path / "cache", told(f"{index.url}/simple")) == str(on_path), "the user's own"
 
 
 @pytest.mark.usefixtures("locked")
@@ -173,7 +173,7 @@ def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, k
         "extra index": {"UV_INDEX": f"internal={index.url}/simple"},
         "simple index on disk": {"PIP_EXTRA_INDEX_URL": folder.as_uri()},
     }[kind]
-    assert uv.obtained(tmp_path / "cache", told(f"{index.url}/empty", **more)).endswith("/cache/uv")
+    assert uv.get_uv(tmp_path / "cache", told(f"{index.url}/empty", **more)).endswith("/cache/uv")
 
 
 @pytest.mark.usefixtures("locked")
@@ -181,7 +181,7 @@ def test_a_password_reaches_its_host_alone(index: Index, tmp_path: Path, texts: 
     index.has_uv(wheel())
     index.user = "me:s@cret"
     private = index.url.replace("http://", "http://me:s%40cret@")
-    assert uv.obtained(tmp_path / "cache", told(f"{private}/simple"))
+    assert uv.get_uv(tmp_path / "cache", told(f"{private}/simple"))
     with pytest.raises(Unavailable) as caught:
         Sources(told(f"{private}/nothing")).links("uv", uv.is_for_here)
     assert "s%40cret" not in str(caught.value)
@@ -275,7 +275,7 @@ def test_which_wheel_is_for_this_machine(monkeypatch, name, machine, libc, right
 
 
 def context(told: IndexSettings, url: str) -> ssl.SSLContext:
-    return Sources(told)._tls(package_index.urllib.parse.urlsplit(url))
+    return Sources(told)._tls_context(package_index.urllib.parse.urlsplit(url))
 
 
 def test_certificates_are_checked_unless_the_machine_has_none(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -354,6 +354,6 @@ def test_why_uv_could_not_fetch_a_python(tmp_path, stand_in, monkeypatch, script
     stand_in("#!/bin/sh\nexec sleep 60\n")
     assert "timed out after 0.1 seconds" in str(uv.fetch_python("3.12", tmp_path, NONE | {"PATH": "/bin"}))
     monkeypatch.setattr(uv, "BESIDE", tmp_path)
-    monkeypatch.setattr(uv, "on_path", lambda: None)
+    monkeypatch.setattr(uv, "uv_on_path", lambda: None)
     problem = uv.fetch_python("3.12", tmp_path / "none", {**NONE, "PIP_INDEX_URL": "http://127.0.0.1:1"})
     texts(problem)

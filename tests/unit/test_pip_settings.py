@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from llmb_install.parts import pip_settings, uv
-from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 
 NONE = {"PIP_CONFIG_FILE": os.devnull}
 
@@ -21,7 +21,7 @@ def _no_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_uv_looks_where_pip_is_told_to_look() -> None:
-    told = settings(
+    told = read_index_settings(
         {
             **NONE,
             "PIP_INDEX_URL": "https://pypi.example/simple",
@@ -49,8 +49,8 @@ def test_uv_looks_where_pip_is_told_to_look() -> None:
             "UV_HTTP_TIMEOUT": "180",
         }
     )
-    assert settings({**NONE, "PIP_NO_INDEX": "1"}) == IndexSettings(options=("--no-index",))
-    assert settings({**NONE, "PIP_NO_INDEX": "false"}) == IndexSettings()
+    assert read_index_settings({**NONE, "PIP_NO_INDEX": "1"}) == IndexSettings(options=("--no-index",))
+    assert read_index_settings({**NONE, "PIP_NO_INDEX": "false"}) == IndexSettings()
     for arguments in (["--no-index", "-e", "."], ["six"]):  # uv refuses an option that is given twice
         argv = uv.install_argv("uv", "python", Path("/c"), IndexSettings(options=("--no-index",)), arguments)
         assert argv.count("--no-index") == 1
@@ -59,17 +59,25 @@ def test_uv_looks_where_pip_is_told_to_look() -> None:
 def test_what_uv_is_told_itself_wins() -> None:
     env = {**NONE, "PIP_INDEX_URL": "https://pip.example", "UV_INDEX_URL": "https://uv.example", "UV_INDEX": ""}
     env["UV_EXTRA_INDEX_URL"] = "https://more.example"
-    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://uv.example", "UV_INDEX": "https://more.example"}
+    assert read_index_settings(env).variables == {
+        "UV_DEFAULT_INDEX": "https://uv.example",
+        "UV_INDEX": "https://more.example",
+    }
     env |= {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
-    assert settings(env).variables == {"UV_DEFAULT_INDEX": "https://now.example", "UV_INDEX": "https://also.example"}
+    assert read_index_settings(env).variables == {
+        "UV_DEFAULT_INDEX": "https://now.example",
+        "UV_INDEX": "https://also.example",
+    }
 
 
 def test_a_sites_own_authority_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r.pem"}).variables == {"SSL_CERT_FILE": "/r.pem"}
-    assert settings({**NONE, "REQUESTS_CA_BUNDLE": "/r", "PIP_CERT": "/p"}).variables == {"SSL_CERT_FILE": "/p"}
+    assert read_index_settings({**NONE, "REQUESTS_CA_BUNDLE": "/r.pem"}).variables == {"SSL_CERT_FILE": "/r.pem"}
+    assert read_index_settings({**NONE, "REQUESTS_CA_BUNDLE": "/r", "PIP_CERT": "/p"}).variables == {
+        "SSL_CERT_FILE": "/p"
+    }
     monkeypatch.setattr(pip_settings, "has_certificates", lambda: True)
-    assert settings(NONE).variables == {"UV_SYSTEM_CERTS": "true"}
-    assert settings({**NONE, "SSL_CERT_FILE": "/own.pem"}).variables == {"SSL_CERT_FILE": "/own.pem"}
+    assert read_index_settings(NONE).variables == {"UV_SYSTEM_CERTS": "true"}
+    assert read_index_settings({**NONE, "SSL_CERT_FILE": "/own.pem"}).variables == {"SSL_CERT_FILE": "/own.pem"}
 
 
 def write(path: Path, text: str) -> None:
@@ -91,7 +99,7 @@ def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.Mo
     env = {"HOME": str(home), "XDG_CONFIG_DIRS": str(machine), "PIP_TIMEOUT": "9"}
     proxy = {"HTTP_PROXY": "http://p", "HTTPS_PROXY": "http://p", "UV_HTTP_TIMEOUT": "9"}
     wanted = {"UV_DEFAULT_INDEX": "https://old.example", "UV_FIND_LINKS": "/one,/two", **proxy}
-    assert settings(env).variables == wanted
+    assert read_index_settings(env).variables == wanted
     listed = pip_config(env)
     assert not listed or "global.index-url='https://old.example'" in listed
     assert not listed or "install.find-links='\\n/one\\n/two'" in listed
@@ -99,12 +107,14 @@ def test_files_are_read_as_pip_reads_them(tmp_path: Path, monkeypatch: pytest.Mo
     assert Path("/etc/xdg/pip/pip.conf") in list(pip_settings._pip_files(env))
     env |= {"PIP_CONFIG_FILE": str(own), "XDG_CONFIG_DIRS": str(machine)}
     wanted = {"UV_DEFAULT_INDEX": "https://own.example", "UV_FIND_LINKS": "/never", "UV_HTTP_TIMEOUT": "9"}
-    assert settings(env).variables == wanted, "in place of the user's"
+    assert read_index_settings(env).variables == wanted, "in place of the user's"
     listed = pip_config(env)
     assert not listed or "global.index-url='https://own.example'" in listed
     assert "/one" not in listed
     write(own, "nonsense")
-    assert settings(env).variables["UV_DEFAULT_INDEX"] == "https://machine.example", "a damaged file says nothing"
+    assert read_index_settings(env).variables["UV_DEFAULT_INDEX"] == "https://machine.example", (
+        "a damaged file says nothing"
+    )
 
 
 def pip_config(env: dict[str, str]) -> str:

@@ -11,7 +11,7 @@ import pytest
 
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.executors.slurm.words import SlurmSettings
-from llmb_common.planning.plan import make_plan, no_install
+from llmb_common.planning.plan import make_plan, no_install_error
 from llmb_common.planning.published import published_result
 from llmb_common.planning.request.read import read_request
 from llmb_common.planning.site.cluster import cluster_config
@@ -316,10 +316,10 @@ def test_the_installation_in_the_clone_is_named(tmp_path: Path, monkeypatch: pyt
     clone = tmp_path / "my clone"
     monkeypatch.setenv("LLMB_REPO", str(clone))
     shutil.copytree(ROOT / "grok1", clone / "grok1")
-    texts(no_install("x").remedy)
+    texts(no_install_error("x").remedy)
     (clone / "llmb_install").mkdir()
     (clone / "llmb_install" / "cluster_config.yaml").touch()
-    texts(no_install("x").remedy)
+    texts(no_install_error("x").remedy)
 
 
 def test_a_secret_never_enters_the_plan() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from llmb_common.executors.slurm.words import SlurmPlan
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import Span, most_gpu_hours
-from llmb_common.planning.outlook_lines import ranged
+from llmb_common.planning.outlook_lines import range_text
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.ranks import coordinates, groups
 from llmb_common.planning.request.read import Request
@@ -187,7 +187,7 @@ def test_only_scales_that_the_layout_divides_are_tried_and_few_of_them(
 
 def test_both_ends_of_a_span_have_the_same_decimals() -> None:
     spans = [(9.89, 11.0), (0.0123, 0.0123), (98.6, 1234.5), (3.0, 4.0)]
-    assert [ranged(Span(*span)) for span in spans] == ["9.9 to 11.0", "0.0123", "99 to 1,234", "3.00 to 4.00"]
+    assert [range_text(Span(*span)) for span in spans] == ["9.9 to 11.0", "0.0123", "99 to 1,234", "3.00 to 4.00"]
 
 
 def test_ranks_are_in_megatrons_order_tp_cp_dp_pp_and_experts_in_theirs() -> None:

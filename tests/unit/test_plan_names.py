@@ -12,7 +12,7 @@ from llmb_common.base.errors import RecipeError
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.request.read import read_request
 from llmb_common.planning.site.cluster import cluster_config
-from llmb_common.planning.site.machine import look_at_machine
+from llmb_common.planning.site.machine import detect_machine
 from llmb_common.recipes.loading import load_recipe
 from support.documented_jobs import documented_rows, plan_of
 from support.plans import plan, rows
@@ -84,4 +84,4 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str, texts
     variables = {"LLMB_INSTALL": str(tmp_path), "JOB_TOTAL_GPUS": "128", "GPU_TYPE": "gb200", "CLUSTER_TYPE": "slurm"}
     request = read_request(variables)
     with texts.raises(RecipeError):
-        make_plan(bad, cluster_config(), request, look_at_machine(cluster_config(), request))
+        make_plan(bad, cluster_config(), request, detect_machine(cluster_config(), request))

@@ -12,7 +12,7 @@ import pytest
 from llmb_common.base.cluster_types import LOCAL
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.planning.job_plan import CheckpointPlan, JobPlan
-from llmb_common.submission.preflight import check, check_disk
+from llmb_common.submission.preflight import check_disk, check_job
 from support.documented_jobs import documented_rows, plan_of
 from support.functions import plan as planned
 from support.texts import Texts
@@ -177,11 +177,11 @@ def test_an_installation_that_does_not_exist_is_said_by_its_variable(tmp_path: P
         plan(tmp_path), cluster_type=LOCAL, device="cpu", engine_python=str(engine), install=str(tmp_path / "gone")
     )
     with texts.raises(RequestError):
-        check(job)
-    check(msgspec.structs.replace(job, install=str(tmp_path)))
+        check_job(job)
+    check_job(msgspec.structs.replace(job, install=str(tmp_path)))
     engine.unlink()
     with texts.raises(EnvironmentLacks):
-        check(msgspec.structs.replace(job, install=str(tmp_path)))
+        check_job(msgspec.structs.replace(job, install=str(tmp_path)))
 
 
 def test_all_of_it_is_looked_at_before_a_submission(tmp_path: Path, texts: Texts) -> None:
@@ -195,4 +195,4 @@ def test_all_of_it_is_looked_at_before_a_submission(tmp_path: Path, texts: Texts
         install=str(tmp_path),
     )
     with texts.raises(RequestError):
-        check(job)
+        check_job(job)

@@ -17,11 +17,11 @@ from llmb_common.base.printable import (
     first_few,
     folded,
     percent,
+    print_message,
     printable,
     printable_json,
     printable_lines,
     signed_percent,
-    tell,
     wrapped,
 )
 from llmb_install.arguments import guarded
@@ -172,7 +172,7 @@ def test_a_command_and_a_path_stay_whole(narrow: Terminal) -> None:
 
 def test_messages_are_folded(narrow: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", narrow)
-    tell("word " * 20)
+    print_message("word " * 20)
     assert [len(line) <= 40 for line in narrow.getvalue().splitlines()] == [True] * 3
 
 

@@ -21,8 +21,8 @@ from llmb_common.base.processes import (
     identify,
     is_alive,
     is_ours_to_end,
-    runs_with,
-    send,
+    is_running_with,
+    send_signal,
     with_variable,
 )
 
@@ -84,10 +84,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, signal.Signals, boo
     signals: list[tuple[int, signal.Signals, bool]] = []
 
     def noted(whom: ProcessId, number: signal.Signals) -> bool:
-        signals.append((whom.pid, number, send(whom, number)))
+        signals.append((whom.pid, number, send_signal(whom, number)))
         return signals[-1][2]
 
-    monkeypatch.setattr(processes, "send", noted)
+    monkeypatch.setattr(processes, "send_signal", noted)
     return signals
 
 
@@ -102,33 +102,33 @@ def test_the_same_pid_after_a_restart_is_another_process(change: dict[str, str])
     assert me is not None
     other = another(me, **change)
     assert is_alive(other) is False
-    assert send(other, signal.SIGKILL) is False  # or this test would be the last
+    assert send_signal(other, signal.SIGKILL) is False  # or this test would be the last
 
 
 def test_of_another_machine_nothing_is_known() -> None:
     me = identify()
     assert me is not None
     assert is_alive(another(me, host="elsewhere")) is None
-    assert send(another(me, host="elsewhere"), signal.SIGKILL) is False
+    assert send_signal(another(me, host="elsewhere"), signal.SIGKILL) is False
 
 
 def test_one_that_has_ended_is_nobody_even_before_it_is_collected(started: list[subprocess.Popen[str]]) -> None:
     child = start(started, OBEDIENT)
-    assert send(child, signal.SIGKILL)
+    assert send_signal(child, signal.SIGKILL)
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     assert is_alive(child) is False, "a zombie runs nothing"
     assert identify(child.pid) is None
-    assert send(child, signal.SIGTERM) is False
+    assert send_signal(child, signal.SIGTERM) is False
     started[0].wait()
     assert identify(child.pid) is None
-    assert send(child, signal.SIGTERM) is False
+    assert send_signal(child, signal.SIGTERM) is False
 
 
 def test_signals_leave_no_file_open(started: list[subprocess.Popen[str]]) -> None:
     child = start(started, OBEDIENT)
     before = len(list(Path("/proc/self/fd").iterdir()))
-    assert send(another(child, start="1"), signal.SIGTERM) is False
-    assert send(child, signal.SIGCONT) is True
+    assert send_signal(another(child, start="1"), signal.SIGTERM) is False
+    assert send_signal(child, signal.SIGCONT) is True
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
@@ -155,9 +155,9 @@ def test_a_process_of_another_user_is_not_ours_to_end(started, monkeypatch):
 
 def test_processes_are_found_by_an_argument_as_a_whole(started: list[subprocess.Popen[str]], tmp_path: Path) -> None:
     start(started, OBEDIENT, str(tmp_path))
-    assert runs_with(str(tmp_path))
-    assert not runs_with(str(tmp_path)[:-1])
-    assert not runs_with(str(tmp_path / "other"))
+    assert is_running_with(str(tmp_path))
+    assert not is_running_with(str(tmp_path)[:-1])
+    assert not is_running_with(str(tmp_path / "other"))
 
 
 def test_processes_are_found_by_what_they_were_started_with(started, tmp_path):
@@ -221,7 +221,7 @@ def test_without_pidfds_a_signal_still_needs_the_very_process(started, monkeypat
         monkeypatch.setattr(os, "pidfd_open", no_such_call)
     else:
         monkeypatch.delattr(os, "pidfd_open")
-    assert send(another(child, start="1"), signal.SIGKILL) is False
-    assert send(child, signal.SIGTERM) is True
+    assert send_signal(another(child, start="1"), signal.SIGKILL) is False
+    assert send_signal(child, signal.SIGTERM) is True
     assert started[0].wait() == -signal.SIGTERM
-    assert send(child, signal.SIGTERM) is False
+    assert send_signal(child, signal.SIGTERM) is False

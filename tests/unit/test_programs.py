@@ -15,15 +15,15 @@ from typing import Any
 
 import pytest
 
-from llmb_common.base.processes import Answer, ask, clean_environment
-from llmb_common.base.sessions import end_session, noted
+from llmb_common.base.processes import Answer, clean_environment, run_program
+from llmb_common.base.sessions import end_session, noted_signals
 from support.other_user import as_ordinary_user, closed_folder, shared_folder
 from support.processes import has_ended
 from support.texts import Texts
 
 
 def sh(script: str, seconds: float = 60, most: int = 1 << 20):
-    return ask(["sh", "-c", script], seconds, most=most)
+    return run_program(["sh", "-c", script], seconds, most=most)
 
 
 def wait_for(path: Path) -> str:
@@ -62,7 +62,7 @@ def test_bytes_that_are_no_text_are_replaced():
     ],
 )
 def test_what_cannot_be_started_is_an_answer_too(argv: list[str], why: str):
-    answer = ask(argv, 60)
+    answer = run_program(argv, 60)
 
     assert (answer.status, answer.ok, answer.problem, answer.why) == (None, False, "no-program", why)
     assert answer.complaint == why
@@ -74,9 +74,9 @@ def test_a_folder_on_path_that_one_may_not_enter_is_no_reason(monkeypatch: pytes
         monkeypatch.setenv("PATH", f"{closed}:{shared}:/usr/bin:/bin")
 
         def look() -> None:
-            assert ask(["squeue-there"], 60).why == "cannot run squeue-there: No such file or directory"
-            assert ask(["unusable"], 60).why == "cannot run unusable: Permission denied"
-            assert ask(["true"], 60).ok
+            assert run_program(["squeue-there"], 60).why == "cannot run squeue-there: No such file or directory"
+            assert run_program(["unusable"], 60).why == "cannot run unusable: Permission denied"
+            assert run_program(["true"], 60).ok
 
         as_ordinary_user(look)
 
@@ -114,7 +114,7 @@ def test_it_gets_no_input():
 def test_an_environment_of_its_own_replaces_the_caller_s(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("OTHER", "set")
 
-    assert ask(["env"], 60, env={"PATH": os.environ["PATH"], "MINE": "1"}).output == (
+    assert run_program(["env"], 60, env={"PATH": os.environ["PATH"], "MINE": "1"}).output == (
         f"PATH={os.environ['PATH']}\nMINE=1\n"
     )
     assert clean_environment()["OTHER"] == "set"
@@ -132,7 +132,7 @@ def test_a_signal_while_the_program_starts_takes_effect_when_it_is_known(monkeyp
     monkeypatch.setattr(subprocess, "Popen", interrupted)
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        ask(["sleep", "600"], 600)
+        run_program(["sleep", "600"], 600)
     assert started[0].wait(60) == -signal.SIGTERM
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -148,14 +148,14 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
 
     @contextlib.contextmanager
     def then_interrupted() -> Iterator[list[int]]:
-        with noted() as numbers:
+        with noted_signals() as numbers:
             yield numbers
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(subprocess, "Popen", recorded)
-    monkeypatch.setattr("llmb_common.base.processes.noted", then_interrupted)
+    monkeypatch.setattr("llmb_common.base.processes.noted_signals", then_interrupted)
     with pytest.raises(KeyboardInterrupt):
-        ask(["sleep", "600"], 600)
+        run_program(["sleep", "600"], 600)
     assert started[0].wait(60) == -signal.SIGTERM
 
 
@@ -163,9 +163,9 @@ def test_a_signal_when_the_program_has_just_started_ends_it(monkeypatch: pytest.
 def test_an_interrupted_caller_leaves_nothing_running(number: signal.Signals, tmp_path: Path):
     asking = (
         "import signal, sys\n"
-        "from llmb_common.base.processes import ask\n"
+        "from llmb_common.base.processes import run_program\n"
         "for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.default_int_handler)\n"
-        "ask(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
+        "run_program(['sh', '-c', 'echo $$ > ' + sys.argv[1] + '; sleep 600'], 600)\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", asking, str(tmp_path / "pid")], stderr=subprocess.DEVNULL)
     pid = int(wait_for(tmp_path / "pid"))
@@ -188,12 +188,12 @@ def handlers() -> list[object]:
 
 @pytest.mark.parametrize(("most", "problem"), [(999, "too-long"), (1000, "")])
 def test_as_much_as_is_allowed_is_not_too_much(most: int, problem: str) -> None:
-    answer = ask(["sh", "-c", "head -c 1000 /dev/zero"], 60, most=most)
+    answer = run_program(["sh", "-c", "head -c 1000 /dev/zero"], 60, most=most)
     assert (answer.problem, len(answer.stdout)) == (problem, most)
 
 
 def test_a_program_that_had_its_time_before_it_began_is_ended() -> None:
-    answer = ask(["sleep", "600"], 0)
+    answer = run_program(["sleep", "600"], 0)
     assert (answer.status, answer.problem, answer.why) == (None, "no-answer", "sleep did not answer in 0 s")
 
 
@@ -238,14 +238,16 @@ def test_a_program_that_is_ended_has_time_to_tidy_up(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("argv", [["true"], ["no-such-program"]])
 def test_handlers_are_as_before_whether_it_started_or_not(argv: list[str]) -> None:
     before = handlers()
-    ask(argv, 60)
+    run_program(argv, 60)
     assert handlers() == before
 
 
 def test_what_is_ignored_or_left_to_the_system_stays_so() -> None:
     before = [signal.signal(signal.SIGHUP, signal.SIG_IGN), signal.signal(signal.SIGTERM, signal.SIG_DFL)]
     try:
-        assert ask(["sh", "-c", "kill -HUP $$; echo still here"], 60).output == "still here\n", "it inherits that"
+        assert run_program(["sh", "-c", "kill -HUP $$; echo still here"], 60).output == "still here\n", (
+            "it inherits that"
+        )
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
@@ -256,7 +258,7 @@ def test_what_is_ignored_or_left_to_the_system_stays_so() -> None:
 def test_a_thread_may_ask_too() -> None:
     """Only the main thread has handlers."""
     answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(["echo", "here"], 60)))
+    thread = threading.Thread(target=lambda: answers.append(run_program(["echo", "here"], 60)))
     thread.start()
     thread.join()
     assert [answer.output for answer in answers] == ["here\n"]
@@ -276,7 +278,7 @@ def test_each_signal_that_came_while_it_started_takes_effect_once(
 
     try:
         monkeypatch.setattr("subprocess.Popen", start)
-        texts(ask(["true"], 60).why)
+        texts(run_program(["true"], 60).why)
     finally:
         signal.signal(signal.SIGTERM, before)
     assert (raised, seen) == ([0], [signal.SIGTERM]), "held until then"

@@ -11,15 +11,15 @@ import pytest
 
 from llmb_common.planning.job_plan import JobPlan, Preflight, PublishedTime
 from llmb_common.planning.outlook import known_from, likely_seconds, step_seconds
-from llmb_common.planning.outlook_lines import answer, cost_line, in_short, time_lines
+from llmb_common.planning.outlook_lines import answer_line, cost_line, short_lines, time_lines
 from llmb_common.planning.own_runs import OwnTime
 from llmb_common.planning.published import differences, published_results, published_time
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.configuration import configuration_key
-from llmb_common.results.own_runs import measured_here
+from llmb_common.results.own_runs import own_runs_lookup
 from llmb_common.runs.index.database import LogFigures, keep_figures
-from llmb_common.runs.index.search import note
+from llmb_common.runs.index.search import index_records
 from llmb_common.runs.record import load_record
 from support.plans import LAPTOP, ROOT, plan
 from support.runs import make_run
@@ -176,7 +176,7 @@ def test_nothing_is_said_of_a_model_that_nobody_published() -> None:
     assert p.preflight.published is None
     assert time_lines(p) == ["no estimate: nothing like it has been measured, and nothing was published for this model"]
     small = plan(LAPTOP)
-    assert (in_short(small), cost_line(small)) == ([], ""), "the notes of launch.sh are silent about small models"
+    assert (short_lines(small), cost_line(small)) == ([], ""), "the notes of launch.sh are silent about small models"
 
 
 def test_an_interval_is_said_of_gpus_only() -> None:
@@ -195,11 +195,11 @@ def test_an_interval_is_said_of_gpus_only() -> None:
 
 
 def test_the_notes_of_launch_say_time_and_gpu_hours_and_where_both_are_from(texts: Texts) -> None:
-    _, *known = in_short(plan(**GB200, JOB_TOTAL_GPUS="256"))
+    _, *known = short_lines(plan(**GB200, JOB_TOTAL_GPUS="256"))
     assert [line.partition(": ")[0] for line in known] == ["time", "cost"]
     texts(known[0])
     texts(known[-1])
-    *_, unknown = in_short(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
+    *_, unknown = short_lines(plan(**GB200, JOB_TOTAL_GPUS="256", TP="4"))
     texts(unknown)
 
 
@@ -232,14 +232,14 @@ def ran(install: Path, p: JobPlan, software: str, *seconds: float) -> None:
     """Put runs of the plan with ``software`` into the index of ``install``, the newest last."""
     for value in seconds:
         record = make_run(install)
-        assert note(record)
+        assert index_records(record)
         folder = str(record.paths.folder)
         configuration = f"{configuration_key(p)} {software}"
         assert keep_figures(install, [LogFigures(folder, "-", configuration, b"", b"", value)])
 
 
 def own_time(install: Path, p: JobPlan) -> OwnTime | None:
-    return measured_here(install)(p).time
+    return own_runs_lookup(install)(p).time
 
 
 def test_own_runs_are_those_of_the_same_job_in_the_same_software(tmp_path: Path) -> None:
@@ -311,5 +311,5 @@ def test_the_first_line_says_where_a_result_is_of_another_container(image: str, 
     p = plan(**GB200, JOB_TOTAL_GPUS="256")
     published = msgspec.structs.replace(p.preflight.published, container="25.09")
     known = msgspec.structs.replace(p.preflight, published=published)
-    said = answer(msgspec.structs.replace(p, image=image.format(tag), preflight=known))
+    said = answer_line(msgspec.structs.replace(p, image=image.format(tag), preflight=known))
     assert ("another container" in said) == (tag == "26.02.01")

@@ -16,14 +16,14 @@ import pytest
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts import fetching, package_index, pip_settings, uv
 from llmb_install.parts.environment import Environment
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.reporter import Reporter
 from support.hostile_index import HostileIndex
 from support.texts import Texts
 from support.wheels import tiny_wheel
 
-REAL_UV = uv.at_hand(Path(sys.executable).parent)
+REAL_UV = uv.find_uv(Path(sys.executable).parent)
 
 PAGE, FILE = r"http://127\.0\.0\.1:\d+/\S+/simple/(uv|tiny)/", r"http://127\.0\.0\.1:\d+/\S+\.whl"
 
@@ -106,22 +106,22 @@ def play(case: str, index: HostileIndex, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def fetch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    uv.fetched(tmp_path / "cache", settings(os.environ))
+    uv.fetch_uv(tmp_path / "cache", read_index_settings(os.environ))
 
 
 def fetch_by_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetching, "has_pip", lambda: True)
-    uv.fetched(tmp_path / "cache", settings(os.environ))
+    uv.fetch_uv(tmp_path / "cache", read_index_settings(os.environ))
 
 
 def fetch_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(Path(REAL_UV or "").parent))
-    uv.fetched(tmp_path / "cache", settings(os.environ))
+    uv.fetch_uv(tmp_path / "cache", read_index_settings(os.environ))
 
 
 def fill_by_uv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What follows once uv is there: an environment."""
-    monkeypatch.setattr(uv, "at_hand", lambda *_: REAL_UV)
+    monkeypatch.setattr(uv, "find_uv", lambda *_: REAL_UV)
     made = Environment(tmp_path / "made", sys.executable, tmp_path / "tiny.txt", smoke=("tiny",))
     with Reporter(None) as reporter:
         made.ensure(reporter)
@@ -210,10 +210,10 @@ def test_it_is_asked_again_when_it_says_and_not_after_an_hour(
 
 def test_who_may_know_better_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     """pip may have a password or an authority that we lack, and no route of its own."""
-    monkeypatch.setattr(uv, "on_path", lambda: None)
+    monkeypatch.setattr(uv, "uv_on_path", lambda: None)
     kept, gone = Unavailable("", "", by_name=True), Unavailable("", "", down=True)
     for pip in (True, False):
         monkeypatch.setattr(fetching, "has_pip", lambda pip=pip: pip)
         assert [uv.may_know_better(problem) for problem in (kept, gone)] == [pip, False]
-    monkeypatch.setattr(uv, "on_path", lambda: "/usr/bin/uv")
+    monkeypatch.setattr(uv, "uv_on_path", lambda: "/usr/bin/uv")
     assert uv.may_know_better(gone), "its index may be another"

@@ -28,7 +28,7 @@ from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.reporting.report import MOST_GROUPS, MOST_POINTS, MOST_RUNS, Report, build
 from llmb_run.reporting.steps import quantile, thin
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from llmb_run.results.words import WITHOUT_A_TIME
 from support.customer_site import OPERATOR, SLOW, make_customer_site
 from support.report_site import START, dated, make_site, noisy_log
@@ -192,7 +192,7 @@ def test_quantiles_lie_between_neighbours() -> None:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    return build(selected(Workspace(install), (), {}), Workspace(install))
+    return build(selected_runs(Workspace(install), (), {}), Workspace(install))
 
 
 def test_a_report_has_every_run_and_each_group_once(report: Report) -> None:
@@ -231,7 +231,7 @@ def test_what_differs_between_the_runs_of_one_job(report: Report) -> None:
 def test_many_runs_share_the_points(tmp_path: Path) -> None:
     make_run(tmp_path, log=noisy_log(5.7, seed=1, steps=400))
     workspace = Workspace(tmp_path)
-    (found,) = selected(workspace, (), {})
+    (found,) = selected_runs(workspace, (), {})
     report = build([found] * 300, workspace)
     assert sum(len(run.steps.index) for run in report.runs) <= MOST_POINTS * 1.1
     assert report.runs[0].steps.total == 400
@@ -242,7 +242,7 @@ def test_many_runs_share_the_points(tmp_path: Path) -> None:
 
 def report_on(install: Path) -> Report:
     workspace = Workspace(install)
-    return build(selected(workspace, (), {}), workspace)
+    return build(selected_runs(workspace, (), {}), workspace)
 
 
 @pytest.fixture(scope="module")
@@ -497,7 +497,7 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Report:
         )
     dated(make_run(install, state="FAILED", log=steady_log(5700, 10)), START)
     workspace = Workspace(install)
-    found = selected(workspace, (), {})
+    found = selected_runs(workspace, (), {})
     repeats = [replace(run) for _ in range(MANY // 2) for run in found if run.good]
     return build([*repeats, *(run for run in found if not run.good)], workspace)
 
@@ -526,7 +526,7 @@ def test_a_report_on_many_configurations_shows_the_worst(tmp_path: Path) -> None
     for seconds in (5.7, 6.9):
         make_run(tmp_path, log=noisy_log(seconds, seed=1))
     workspace = Workspace(tmp_path)
-    found = selected(workspace, (), {})
+    found = selected_runs(workspace, (), {})
     others = found * 60
     report = build([replace(run, configuration=f"{number} nemo") for number, run in enumerate(others)], workspace)
     assert len(report.groups) == MOST_GROUPS
@@ -552,8 +552,8 @@ def test_no_run_stays_in_memory_with_its_record(tmp_path: Path) -> None:
     for _ in range(3):
         make_run(tmp_path, log=steady_log(5700))
     workspace = Workspace(tmp_path)
-    selected(workspace, (), {})
-    found = selected(workspace, (), {})
+    selected_runs(workspace, (), {})
+    found = selected_runs(workspace, (), {})
     build(found, workspace)
     held = {name for run in found for name in run.__dict__}
     assert held.isdisjoint({"record", "timing", "verdict", "account", "figures", "findings"})

@@ -25,7 +25,7 @@ from llmb_run.reporting import forms as html_form
 from llmb_run.reporting.fabric import fabric_part
 from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from support.cli import Cli
 from support.report_site import HOSTILE, make_site
 from support.runs import make_run, steady_log
@@ -39,7 +39,7 @@ TITLE = "llama3.1 405b mbridge fp8 (cs) on 128 gb200"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
     install = tmp_path_factory.mktemp("site")
     make_site(install)
-    return build(selected(Workspace(install), (), {}), Workspace(install))
+    return build(selected_runs(Workspace(install), (), {}), Workspace(install))
 
 
 def tables(text: str) -> dict[str, list[list[str]]]:
@@ -232,7 +232,7 @@ def test_the_page_loads_nothing_and_runs_two_scripts(made: str) -> None:
     assert "unsafe-eval" not in policy
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for _, text in found.scripts[1:]]
     assert re.findall(r"'sha256-([^']+)'", policy) == hashes
-    assert not re.search(r"url\(|@import", html_form._resource("page.css"))
+    assert not re.search(r"url\(|@import", html_form._read_page_file("page.css"))
 
 
 def test_the_page_holds_the_report_whatever_is_in_it(made: str, report: Report) -> None:
@@ -253,7 +253,7 @@ def prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prefix = tmp_path / "venvs" / "llmb-1"
     prefix.mkdir(parents=True)
     monkeypatch.setattr(sys, "prefix", str(prefix))
-    monkeypatch.setattr("llmb_common.base.notices.said", [])
+    monkeypatch.setattr("llmb_common.base.notices.recorded_notices", [])
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     monkeypatch.setattr(html_form, "charts_library", charts_library.charts_library.__wrapped__)
     return prefix

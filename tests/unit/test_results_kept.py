@@ -175,7 +175,7 @@ def test_a_reference_that_changes_decides_at_once(cli: Cli, reads: list[str]) ->
 def test_other_code_reads_again(cli: Cli, reads: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     make_run(cli.install, log=LOG)
     results(cli)
-    monkeypatch.setattr(kept, "_code", lambda: "of another release")
+    monkeypatch.setattr(kept, "_code_hash", lambda: "of another release")
     results(cli)
     assert len(reads) == 2
 

@@ -97,7 +97,7 @@ def test_what_another_user_left_is_not_ours_to_remove(tmp_path: Path, monkeypatc
     for name in (".making-exp_1", ".array-old"):
         (tmp_path / "exp" / name).mkdir(parents=True)
         aged(tmp_path / "exp" / name, 2 * DAY)
-    monkeypatch.setattr(folders, "me", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(folders, "effective_user_id", lambda: os.geteuid() + 1)
     reserve(probe(tmp_path))[1].rmdir()
     assert len(list((tmp_path / "exp").iterdir())) == 2
 
@@ -138,7 +138,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
     assert (is_ours(run), refusal(run)) == (True, None)
-    monkeypatch.setattr(folders, "me", lambda: 4_000_001)
+    monkeypatch.setattr(folders, "effective_user_id", lambda: 4_000_001)
     monkeypatch.setattr(folders, "_owner_of_new_file", lambda descriptor: None)
     found = refusal(run)
     texts(found.message)
@@ -148,7 +148,7 @@ def test_a_run_is_ours_where_folder_and_record_are(run: Path, monkeypatch: pytes
 
 def test_where_every_file_is_given_to_one_user_that_one_is_us(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a mounted Windows share; it is tried with a file that is gone afterwards."""
-    monkeypatch.setattr(folders, "me", lambda: 4_000_001)
+    monkeypatch.setattr(folders, "effective_user_id", lambda: 4_000_001)
     assert is_ours(run)
     assert [path.name for path in run.iterdir()] == ["run.json"]
 
@@ -191,7 +191,7 @@ def test_a_folder_that_others_may_write_to_gets_the_sticky_bit(tmp_path: Path) -
 
 def test_a_folder_of_another_user_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o777)
-    monkeypatch.setattr(folders, "me", lambda: os.geteuid() + 1)
+    monkeypatch.setattr(folders, "effective_user_id", lambda: os.geteuid() + 1)
     close_to_others(tmp_path)
     assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
 

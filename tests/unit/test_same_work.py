@@ -17,8 +17,8 @@ from llmb_common.recipes.columns import roles_of
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.results.comparison import differences, facts
 from llmb_common.results.configuration import (
-    apart,
     configuration_key,
+    distinguishing_settings,
     image_marks,
     image_of,
     software_of_plan,
@@ -311,9 +311,15 @@ def test_plans_are_told_apart_within_their_kind_of_job(tmp_path: Path) -> None:
     plans = [plan_for(tmp_path, **PUBLISHED | variables) for variables in asked]
     image = f"image={Path(str(plans[0].image)).name}"
     other = plan_for(tmp_path, MODEL_SIZE="8b", JOB_TOTAL_GPUS="8", GPU_TYPE="h100", DTYPE="bf16")
-    assert apart([*plans[:3], None, other]) == [image, f"NCCL_ALGO=Ring, {image}", "image=x.sqsh", "", ""]
+    assert distinguishing_settings([*plans[:3], None, other]) == [
+        image,
+        f"NCCL_ALGO=Ring, {image}",
+        "image=x.sqsh",
+        "",
+        "",
+    ]
     twins = [changed(plans[0], image=f"/{place}.sqsh") for place in ("a/x", "b/x", "b/y")]
-    assert apart(twins) == ["image=/a/x.sqsh", "image=/b/x.sqsh", "image=y.sqsh"]
-    assert "gpus" not in "".join(apart([plans[0], plans[3]]))
+    assert distinguishing_settings(twins) == ["image=/a/x.sqsh", "image=/b/x.sqsh", "image=y.sqsh"]
+    assert "gpus" not in "".join(distinguishing_settings([plans[0], plans[3]]))
     engines = [plans[0], changed(plans[0], engine="0.6", image="nvcr.io#nvidia/nemo:26.08")]
-    assert apart(engines) == [f"engine={plans[0].engine}", "engine=0.6"], "its image says the same"
+    assert distinguishing_settings(engines) == [f"engine={plans[0].engine}", "engine=0.6"], "its image says the same"

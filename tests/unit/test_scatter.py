@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from llmb_common.results.decision import decide
-from llmb_common.results.odd_runs import culprit, slow_node, unlike
+from llmb_common.results.odd_runs import culprit, odd_runs_sentence, slow_node_sentence
 from llmb_common.results.scatter import (
     NOTHING_SEEN,
     STATED,
@@ -17,7 +17,7 @@ from llmb_common.results.scatter import (
     PastRuns,
     Scatter,
     batches,
-    learn,
+    learn_scatter,
     squares,
 )
 from llmb_common.results.steps import StepTime
@@ -72,14 +72,14 @@ def test_squares_are_within_batches_and_between_their_means() -> None:
 
 
 def test_a_site_without_enough_runs_has_what_is_stated() -> None:
-    assert learn([]) == STATED
-    few = learn([[run(day="1"), run(0.1, day="2")]])
+    assert learn_scatter([]) == STATED
+    few = learn_scatter([[run(day="1"), run(0.1, day="2")]])
     assert (few.day, few.run, few.learned) == (STATED.day, STATED.run, False)
 
 
 @pytest.mark.parametrize(("day", "single"), [(0.0, 0.002), (0.0, 0.02), (0.02, 0.005), (0.03, 0.03)])
 def test_a_record_gives_back_the_scatter_of_its_days_and_of_its_runs(day: float, single: float) -> None:
-    found = learn(record(60, day, single))
+    found = learn_scatter(record(60, day, single))
     assert found.learned
     assert found.runs == 360
     assert found.run == pytest.approx(single, rel=0.15)
@@ -91,25 +91,25 @@ def test_eight_degrees_of_freedom_are_enough_and_seven_are_not() -> None:
     def pairs(count: int) -> list[list[StepTime]]:
         return [[run(0.0, "1"), run(0.01, "1")] for _ in range(count)]
 
-    assert not learn(pairs(7)).learned
-    assert learn(pairs(8)).learned
+    assert not learn_scatter(pairs(7)).learned
+    assert learn_scatter(pairs(8)).learned
 
 
 def test_one_run_a_day_is_split_as_stated() -> None:
-    found = learn(record(60, 0.0, 0.01, days=5, each=1))
+    found = learn_scatter(record(60, 0.0, 0.01, days=5, each=1))
     assert found.total == pytest.approx(0.01, rel=0.15)
     assert found.day / found.run == pytest.approx(STATED.day / STATED.run)
     assert found.day_degrees == found.run_degrees
 
 
 def test_runs_that_never_differ_leave_a_scatter_above_zero() -> None:
-    found = learn(record(20, 0.0, 0.0))
+    found = learn_scatter(record(20, 0.0, 0.0))
     assert 0 < found.run < 1e-4
 
 
 def test_configurations_that_are_unlike_count_for_fewer_degrees_of_freedom() -> None:
-    alike = learn(record(40, 0.0, 0.01))
-    unlike = learn([*record(20, 0.0, 0.002), *record(20, 0.0, 0.05, seed=2)])
+    alike = learn_scatter(record(40, 0.0, 0.01))
+    unlike = learn_scatter([*record(20, 0.0, 0.002), *record(20, 0.0, 0.05, seed=2)])
     assert unlike.run_degrees < 0.6 * alike.run_degrees
 
 
@@ -120,7 +120,7 @@ def test_where_runs_are_of_two_kinds_the_record_is_not_that_of_groups_that_met_o
         [run(0.08 * (source.random() < 0.25) + source.gauss(0, 0.003), f"{at // 2}") for at in range(4)]
         for _ in range(40)
     ]
-    found = learn(groups)
+    found = learn_scatter(groups)
     assert found.total > 0.8 * 0.08 * math.sqrt(0.25 * 0.75)
     assert min(found.run_degrees, found.day_degrees) >= STATED.run_degrees, "a few quiet runs do not talk it down"
 
@@ -128,7 +128,7 @@ def test_where_runs_are_of_two_kinds_the_record_is_not_that_of_groups_that_met_o
 def test_one_configuration_that_changed_makes_no_site_loud() -> None:
     groups = record(12, 0.0, 0.004)
     groups[3] = [run(item.log + 0.2 * (item.day == "2"), item.day) for item in groups[3]]
-    assert learn(groups).total < 0.006
+    assert learn_scatter(groups).total < 0.006
 
 
 def test_the_loudest_configuration_in_ten_may_be_an_accident() -> None:
@@ -138,19 +138,19 @@ def test_the_loudest_configuration_in_ten_may_be_an_accident() -> None:
         return [[run(log * (-1) ** at, "1") for at in range(9)] for _ in range(count)]
 
     quiet, loud = alternating(0.004, 9), alternating(0.1, 3)
-    usual = learn(quiet).run
-    assert learn(quiet[:1]).run == pytest.approx(usual, rel=0.05)
-    assert learn([quiet[0], loud[0]]).run < 0.02, "of two one is set aside"
-    assert learn([*quiet, *loud[:2]]).run == pytest.approx(usual, rel=0.05), "of eleven two"
-    assert learn([*quiet, *loud]).run > 0.03, "of twelve two, too"
+    usual = learn_scatter(quiet).run
+    assert learn_scatter(quiet[:1]).run == pytest.approx(usual, rel=0.05)
+    assert learn_scatter([quiet[0], loud[0]]).run < 0.02, "of two one is set aside"
+    assert learn_scatter([*quiet, *loud[:2]]).run == pytest.approx(usual, rel=0.05), "of eleven two"
+    assert learn_scatter([*quiet, *loud]).run > 0.03, "of twelve two, too"
 
 
 def test_a_record_knows_what_stalls_do_to_the_mean() -> None:
     """Of every second run two steps in forty take three times as long: 10 % of its time."""
     calm = [[run(day=f"{at}") for at in range(6)] for _ in range(10)]
     stalling = [[run(day=f"{at}", stalls=(2.0, 2.0) if at % 2 else ()) for at in range(6)] for _ in range(10)]
-    assert learn(calm).total < 0.001
-    assert learn(stalling).total == pytest.approx(math.log(1.1) / 2 * math.sqrt(6 / 5), rel=0.1)
+    assert learn_scatter(calm).total < 0.001
+    assert learn_scatter(stalling).total == pytest.approx(math.log(1.1) / 2 * math.sqrt(6 / 5), rel=0.1)
 
 
 # Past runs
@@ -181,19 +181,19 @@ def test_other_runs_of_a_configuration_are_those_that_are_not_judged() -> None:
     known = PastRuns(past([runs, [run(0.4)]]))
     for left_out in ([], ["c0 r1"], ["c0 r0", "c0 r1"], ["c0 r4", "c0 r2"], ["another"]):
         rest = [time for at, time in enumerate(runs) if f"c0 r{at}" not in left_out]
-        assert known.others("c0", left_out) == pytest.approx(squares(batches(rest)))
-    assert known.others("c0", [f"c0 r{at}" for at in range(5)]) == NOTHING_SEEN
-    assert known.others("nothing", []) == NOTHING_SEEN
+        assert known.squares_without("c0", left_out) == pytest.approx(squares(batches(rest)))
+    assert known.squares_without("c0", [f"c0 r{at}" for at in range(5)]) == NOTHING_SEEN
+    assert known.squares_without("nothing", []) == NOTHING_SEEN
 
 
 def test_the_forty_newest_runs_say_how_a_configuration_differs() -> None:
-    found = PastRuns(past([[run(0.0)] * 40 + [run(9.0)] * 10])).others("c0", [])
+    found = PastRuns(past([[run(0.0)] * 40 + [run(9.0)] * 10])).squares_without("c0", [])
     assert (found.between_degrees, found.between) == (39, 0.0)
 
 
 def test_a_run_counts_once() -> None:
     once = past([[run(0.1), run(0.2)]])
-    assert PastRuns([*once, *once]).others("c0", []).between_degrees == 1
+    assert PastRuns([*once, *once]).squares_without("c0", []).between_degrees == 1
 
 
 # What is said of runs that are judged together: shared days, unlike runs, slow nodes.
@@ -232,25 +232,25 @@ def test_runs_that_the_record_does_not_know_so_wild_say_so(texts: Texts) -> None
 def test_slow_runs_are_counted_and_their_common_node_named(texts: Texts) -> None:
     runs = [judged(10.0 + at / 1000, f"gpu{at},gpu{at + 10}") for at in range(5)]
     runs += [judged(11.0, "gpu7,gpu20"), judged(11.01, "gpu30,gpu7")]
-    texts(unlike(runs))
+    texts(odd_runs_sentence(runs))
 
 
 def test_how_often_chance_would_name_a_node_is_said(texts: Texts) -> None:
     # 21 ways to choose two of seven runs: one node that two runs had is in both slow ones in 4.8 % of the cases.
     nodes = ["a,1", "b,2", "c,3", "d,4", "e,5", "bad,6", "bad,7"]
     runs = [judged(10.0 if "bad" not in had else 11.0, had) for had in nodes]
-    texts(unlike(runs))
+    texts(odd_runs_sentence(runs))
     many = [judged(10.0, f"n{at}") for at in range(12)] + [
         judged(11.0, "bad,x"),
         judged(11.0, "bad,y"),
         judged(11.0, "z,bad"),
     ]
-    texts(unlike(many))
+    texts(odd_runs_sentence(many))
 
 
 def test_a_single_fast_run_is_the_odd_one(texts: Texts) -> None:
     runs = [judged(10.0, "a,b"), judged(10.01, "a,b"), judged(10.0, "a,b"), judged(9.0, "c,d")]
-    texts(unlike(runs))
+    texts(odd_runs_sentence(runs))
 
 
 @pytest.mark.parametrize(
@@ -264,13 +264,15 @@ def test_a_single_fast_run_is_the_odd_one(texts: Texts) -> None:
     ],
 )
 def test_runs_are_unlike_where_the_gap_is_three_times_what_either_kind_scatters(seconds, named):
-    assert bool(unlike([judged(value) for value in seconds])) is named
+    assert bool(odd_runs_sentence([judged(value) for value in seconds])) is named
 
 
 def test_healthy_runs_are_rarely_called_unlike() -> None:
     source = random.Random(1)
     named = [
-        bool(unlike([judged(source.gauss(10, 0.2)) for _ in range(count)])) for count in (5, 7, 10) for _ in range(400)
+        bool(odd_runs_sentence([judged(source.gauss(10, 0.2)) for _ in range(count)]))
+        for count in (5, 7, 10)
+        for _ in range(400)
     ]
     assert sum(named) / len(named) < 0.03
 
@@ -287,7 +289,7 @@ def allocated(source: random.Random, count: int, slow: float, of: int = 16, each
 
 def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
     source = random.Random(3)
-    said = [slow_node(allocated(source, 30, 0.10), trials=199) for _ in range(20)]
+    said = [slow_node_sentence(allocated(source, 30, 0.10), trials=199) for _ in range(20)]
     named = [text for text in said if "with n0 are" in text]
     assert len(named) >= 18
     texts(named[0])
@@ -295,7 +297,7 @@ def test_a_slow_node_is_named_once_it_was_in_enough_runs(texts: Texts) -> None:
 
 def test_healthy_nodes_are_named_in_one_case_of_a_hundred() -> None:
     source = random.Random(4)
-    assert sum(bool(slow_node(allocated(source, 20, 0.0), trials=199)) for _ in range(150)) <= 5
+    assert sum(bool(slow_node_sentence(allocated(source, 20, 0.0), trials=199)) for _ in range(150)) <= 5
 
 
 def test_the_culprit_is_the_node_of_all_slow_runs_also_where_these_are_most() -> None:
@@ -327,8 +329,8 @@ def test_no_node_is_blamed_where_chance_would_do_the_same() -> None:
 
 
 def test_few_runs_or_nodes_that_all_had_name_none() -> None:
-    assert slow_node([judged(10.0, "a"), judged(11.0, "b"), judged(10.0, "a")]) == ""
-    assert slow_node([judged(10.0 + at, "a,b") for at in range(10)]) == ""
-    assert slow_node([judged(10.0 + at) for at in range(10)]) == ""
+    assert slow_node_sentence([judged(10.0, "a"), judged(11.0, "b"), judged(10.0, "a")]) == ""
+    assert slow_node_sentence([judged(10.0 + at, "a,b") for at in range(10)]) == ""
+    assert slow_node_sentence([judged(10.0 + at) for at in range(10)]) == ""
     source = random.Random(5)
-    assert slow_node(allocated(source, 60, 0.2), trials=0) == "", "no trials that fit, no claim"
+    assert slow_node_sentence(allocated(source, 60, 0.2), trials=0) == "", "no trials that fit, no claim"

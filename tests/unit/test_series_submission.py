@@ -17,7 +17,7 @@ import pytest
 
 from llmb_common.base.errors import AnswerLost, LLMBError, RecordError, SchedulerError
 from llmb_common.executors.slurm import look as slurm_runs
-from llmb_common.executors.slurm.submit import apart, render_series
+from llmb_common.executors.slurm.submit import render_series, series_conflict
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission import many
 from llmb_common.submission.jobs import JobToSubmit, Options
@@ -192,7 +192,7 @@ def test_plans_of_an_earlier_release_with_a_limit_of_their_own_stay_apart(site: 
     plan = site.plan()
     assert plan.scheduler is not None
     limited = msgspec.structs.replace(plan.scheduler, additional=(("time", "5"),))
-    texts(apart([msgspec.structs.replace(plan, scheduler=limited)] * 2))
+    texts(series_conflict([msgspec.structs.replace(plan, scheduler=limited)] * 2))
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_why_runs_cannot_share_an_allocation(
 ) -> None:
     of_partition(fake, limit)
     plans = [site.plan(**{"GPUS_PER_NODE": "2", "JOB_TOTAL_GPUS": "2", **change}) for change in changes]
-    said = apart(plans)
+    said = series_conflict(plans)
     assert (said.startswith(why), bool(said)) == (True, bool(why)), said
 
 

@@ -14,7 +14,7 @@ import pytest
 from llmb_common.executors.slurm import executor
 from llmb_common.executors.slurm.executor import file_system_of, folder_doubts
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.submission.preflight import doubts
+from llmb_common.submission.preflight import submission_doubts
 from support.cli import Cli
 from support.fake_slurm import FakeSlurm
 from support.run_site import RunSite
@@ -44,7 +44,7 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, plan: JobPlan, fake: FakeSlurm, monkeypatch: pytest.MonkeyPatch) -> Machine:
     # Whatever this machine has at these places.
-    monkeypatch.setattr(executor, "_existing", lambda folder: folder)
+    monkeypatch.setattr(executor, "_nearest_existing", lambda folder: folder)
     monkeypatch.setattr(executor, "file_system_of", lambda folder: "tmpfs")
     return Machine(tmp_path / "root", plan, fake)
 
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_looked_at_is_not_doubted(machine: Machine, monk
     def refuse(folder: Path) -> Path:
         raise PermissionError(folder)
 
-    monkeypatch.setattr(executor, "_existing", refuse)
+    monkeypatch.setattr(executor, "_nearest_existing", refuse)
     assert machine.doubts("/tmp/llmb") == []
 
 
@@ -146,7 +146,7 @@ def test_every_command_that_submits_says_so_once(site, monkeypatch, capsys):
 
 def test_two_partitions_are_two_questions_and_one_answer(site: RunSite, fake: FakeSlurm) -> None:
     plans = [site.plan(SBATCH_PARTITION=name) for name in ("batch", "short", "batch")]
-    assert len(doubts(plans)) == 1
+    assert len(submission_doubts(plans)) == 1
     assert len([call for call in fake.calls("sinfo") if "--format=%n|%o" in call]) == 2
 
 
@@ -173,14 +173,14 @@ def test_more_than_the_partition_gives(tmp_path, fake, monkeypatch, limits, said
     plan = site.plan()
     longer = msgspec.structs.replace(plan, time_limit="02:00:00")
     larger = msgspec.structs.replace(plan, nodes=4, time_limit="00:20:00")
-    found = doubts([plan, longer, plan, larger])
+    found = submission_doubts([plan, longer, plan, larger])
     assert len(found) == len(said)
     assert all(any(text in doubt for doubt in found) for text in said), found
     assert all("partition batch gives a job" in doubt and "sinfo -o" in doubt for doubt in found)
 
 
 def test_the_partition_may_be_among_the_additional_options(site: RunSite, fake: FakeSlurm) -> None:
-    doubts([site.plan(ADDITIONAL_SLURM_PARAMS="partition=short")])
+    submission_doubts([site.plan(ADDITIONAL_SLURM_PARAMS="partition=short")])
     calls = fake.calls("sinfo")
     assert calls
     assert all("--partition=short" in call for call in calls)
@@ -199,4 +199,4 @@ def test_so_does_launch_sh(site: RunSite, capsys: pytest.CaptureFixture[str]) ->
 def test_folders_that_do_not_exist_yet_and_links(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert executor._existing(tmp_path / "link" / "not" / "yet") == (tmp_path / "real").resolve()
+    assert executor._nearest_existing(tmp_path / "link" / "not" / "yet") == (tmp_path / "real").resolve()

@@ -11,7 +11,7 @@ import pytest
 from llmb_common.base.errors import ConfigError
 from llmb_common.planning.request.read import read_request
 from llmb_common.planning.site.cluster import ClusterConfig, cluster_config, load_cluster_config
-from llmb_common.planning.site.machine import Machine, look_at_machine
+from llmb_common.planning.site.machine import Machine, detect_machine
 from support.texts import Texts
 
 
@@ -38,7 +38,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
 
 
 def look(cluster: ClusterConfig | None = None, **variables: str) -> Machine:
-    return look_at_machine(cluster or cluster_config(), read_request(variables))
+    return detect_machine(cluster or cluster_config(), read_request(variables))
 
 
 def test_a_laptop_has_a_cpu(programs: Programs) -> None:

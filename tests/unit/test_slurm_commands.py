@@ -16,9 +16,9 @@ from llmb_common.executors.slurm import query
 from llmb_common.executors.slurm.query import (
     WRITTEN_OFF,
     JobInfo,
-    accounted,
     base_state,
-    queued,
+    query_accounting,
+    query_queue,
     run_slurm,
     unfit_nodes,
 )
@@ -92,7 +92,7 @@ A = "--name=llmb.a"
 def test_a_complaint_is_one_line(commands: Commands, texts: Texts) -> None:
     commands.answer("squeue", "out", "  first\nsecond\n", status=9)
     with texts.raises(SchedulerError):
-        queued(A)
+        query_queue(A)
 
 
 def test_the_queue_is_asked_for_ended_jobs_too(commands: Commands) -> None:
@@ -100,7 +100,7 @@ def test_the_queue_is_asked_for_ended_jobs_too(commands: Commands) -> None:
         "squeue",
         f"{ROW}\n9|PENDING|300|N/A|N/A||llmb.b|Priority|(null)\n8|PENDING|300|900|N/A||llmb.c|JobHeldUser|/c.sh\n",
     )
-    assert queued("--jobs=7,8,9") == [
+    assert query_queue("--jobs=7,8,9") == [
         JobInfo("7", "llmb.a", "RUNNING", 100.0, 200.0, None, "gpu[1-2]", script=SCRIPT),
         JobInfo("9", "llmb.b", "PENDING", 300.0, None, None, "", reason="Priority", script="(null)"),
         JobInfo("8", "llmb.c", "PENDING", 300.0, None, None, "", reason="JobHeldUser", script="/c.sh"),
@@ -116,7 +116,7 @@ def test_the_queue_is_asked_for_ended_jobs_too(commands: Commands) -> None:
 
 def test_an_id_that_the_controller_does_not_know_is_an_answer(commands: Commands) -> None:
     commands.answer("squeue", errors="slurm_load_jobs error: Invalid job id specified\n", status=1)
-    assert queued("--jobs=7") == []
+    assert query_queue("--jobs=7") == []
     assert len(commands.calls("squeue")) == 1, "asking again would say the same"
 
 
@@ -124,7 +124,7 @@ def test_an_id_that_the_controller_does_not_know_is_an_answer(commands: Commands
 def test_a_job_that_nobody_cancelled_was_written_off(commands: Commands, state: str, said: bool) -> None:
     """What slurmdbd does to all jobs of a controller that starts without its state."""
     commands.answer("sacct", f"7|{state}|100|None|500|None assigned|llmb.a|0:0|None|{SCRIPT}\n")
-    (info,) = accounted(A, since=100)
+    (info,) = query_accounting(A, since=100)
     assert (info.state, info.reason == WRITTEN_OFF) == (state.partition(" ")[0], said)
 
 
@@ -132,7 +132,7 @@ def test_accounting_is_asked_from_a_little_before_the_submission(commands, monke
     monkeypatch.setenv("TZ", "UTC")
     query.time.tzset()
     commands.answer("sacct", f"7|CANCELLED by 0|100|Unknown|500|None assigned|llmb.a|0:15|None|{SCRIPT}\n")
-    assert accounted(A, since=1_000_000_300) == [
+    assert query_accounting(A, since=1_000_000_300) == [
         JobInfo("7", "llmb.a", "CANCELLED", 100.0, None, 500.0, "", exit_code="0:15", script=SCRIPT)
     ]
     (call,) = commands.calls("sacct")
@@ -146,13 +146,13 @@ def test_accounting_is_asked_from_a_little_before_the_submission(commands, monke
 def test_a_row_that_is_not_complete_yet_is_nobodys(commands: Commands) -> None:
     """A task that was cancelled while it waited: for a moment sacct has it as completed, under no name of its own."""
     commands.answer("sacct", "7_4|COMPLETED|100|100|100|n1|allocation|0:0|None|\n")
-    assert [(job.name, job.script) for job in accounted(A, 0)] == [("allocation", query.NO_SCRIPT)]
+    assert [(job.name, job.script) for job in query_accounting(A, 0)] == [("allocation", query.NO_SCRIPT)]
 
 
 def test_every_start_of_a_job_with_the_node_that_failed(commands: Commands) -> None:
     again = f"7|RUNNING|250|300|Unknown|n[3-4]|llmb.a|0:0||{SCRIPT}"
     commands.answer("sacct", f"{again}\n7|NODE_FAIL|100|200|240|n[1-2]|llmb.a|0:0|n2|{SCRIPT}\n")
-    first, second = accounted(A, 0)
+    first, second = query_accounting(A, 0)
     assert (first.state, first.started, first.ended, first.failed) == ("NODE_FAIL", 200.0, 240.0, "n2")
     assert (second.state, second.ended, second.failed) == ("RUNNING", None, "")
 
@@ -170,7 +170,7 @@ def test_a_release_is_asked_without_the_fields_that_it_lacks(commands: Commands,
         f"tr '|' '\\037' <<< '7|NODE_FAIL|100|200|300|n1|llmb.a|0:0{f'|{SCRIPT}' if has_script else ''}'\n"
     )
     program.chmod(0o755)
-    (start,) = accounted(A, 0)
+    (start,) = query_accounting(A, 0)
     assert (start.nodes, start.failed, start.script) == ("n1", "", SCRIPT if has_script else "")
     assert (commands.folder / "sacct.asked").read_text() == "call\n"
 
@@ -185,15 +185,15 @@ def test_nodes_that_are_down_are_named_once(commands: Commands, texts: Texts) ->
 
 def test_a_site_without_accounting_says_so_once(commands: Commands) -> None:
     commands.answer("sacct", errors="Slurm accounting storage is disabled", status=1)
-    assert accounted(A, 0) == []
+    assert query_accounting(A, 0) == []
     assert len(commands.calls("sacct")) == 1
 
 
 def test_so_does_one_without_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, texts: Texts) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert accounted(A, 0) == []
+    assert query_accounting(A, 0) == []
     with texts.raises(SchedulerError):
-        queued(A)
+        query_queue(A)
 
 
 def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatch, texts: Texts):
@@ -202,7 +202,7 @@ def test_a_question_is_asked_three_times_with_growing_delay(commands, monkeypatc
     monkeypatch.setattr(query, "FIRST_DELAY", 1.5)
     commands.answer("squeue", errors="slurm_load_jobs error: Socket timed out\nmore", status=1)
     with texts.raises(SchedulerError) as caught:
-        queued(A)
+        query_queue(A)
     assert caught.value.code == "unknown"
     assert (len(commands.calls("squeue")), waited) == (3, [1.5, 3.0])
 
@@ -213,7 +213,7 @@ def test_an_answer_at_the_second_try_is_an_answer(commands: Commands) -> None:
         f'{SHELL}[[ -e {once} ]] || {{ touch {once}; exit 1; }}\ntr "|" "\\037" <<< "{ROW}"\n'
     )
     (commands.folder / "squeue").chmod(0o755)
-    assert [job.name for job in queued(A)] == ["llmb.a"]
+    assert [job.name for job in query_queue(A)] == ["llmb.a"]
 
 
 def test_who_waited_long_already_is_not_asked_again(
@@ -224,7 +224,7 @@ def test_who_waited_long_already_is_not_asked_again(
     monkeypatch.setattr(query.time, "monotonic", lambda: next(times))
     commands.answer("squeue", status=1)
     with texts.raises(SchedulerError):
-        queued(A)
+        query_queue(A)
     assert len(commands.calls("squeue")) == 1
 
 
@@ -242,7 +242,7 @@ def test_who_waited_long_already_is_not_asked_again(
 def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Commands, line: str, texts: Texts) -> None:
     commands.answer("squeue", f"{ROW}\n{line}\n{ROW}\n")
     with texts.raises(SchedulerError) as caught:
-        queued(A)
+        query_queue(A)
     assert caught.value.code == "unknown"
     said = line.split("|")[1] if "state" in caught.value.message else line.replace("|", query.SEPARATOR)
     assert repr(said) in caught.value.message
@@ -251,7 +251,7 @@ def test_a_line_that_cannot_be_read_makes_the_whole_answer_none(commands: Comman
 def test_a_command_of_several_lines_is_one_field(commands: Commands) -> None:
     """Of another job of the user: ``sbatch --wrap`` is recorded as it was typed."""
     commands.answer("sacct", f"7|FAILED|100|200|300|n1|a|1:0|None|sbatch --wrap cd /x\n12\n\n8{ROW_END}\n")
-    first, second = accounted(A, 0)
+    first, second = query_accounting(A, 0)
     assert (first.script, second.job_id) == ("sbatch --wrap cd /x\n12\n", "8")
 
 
@@ -260,19 +260,19 @@ def test_an_answer_that_is_cut_off_or_has_no_row_at_all_is_none(commands: Comman
     """It would say that there are no such jobs."""
     commands.answer("squeue", text)
     with texts.raises(SchedulerError):
-        queued(A)
+        query_queue(A)
 
 
 def test_what_a_sites_wrapper_remarks_is_left_out_and_said_once(commands: Commands, capsys) -> None:
     commands.answer("squeue", f"NOTICE: maintenance on Sunday\n\n{ROW}\n")
-    query._note.cache_clear()
-    assert [job.job_id for job in queued(A) + queued(A)] == ["7", "7"]
+    query._note_unknown_line.cache_clear()
+    assert [job.job_id for job in query_queue(A) + query_queue(A)] == ["7", "7"]
     assert capsys.readouterr().err.count("maintenance on Sunday") == 1
 
 
 def ids_of(commands: Commands, job: str) -> list[str]:
     commands.answer("squeue", f"{job}|PENDING|1|0|0||a|None|script\n")
-    return [info.job_id for info in queued(A)]
+    return [info.job_id for info in query_queue(A)]
 
 
 def test_tasks_of_an_array_that_wait_together_are_told_apart(commands: Commands) -> None:
@@ -285,7 +285,7 @@ def test_tasks_of_an_array_that_wait_together_are_told_apart(commands: Commands)
 
 def test_a_state_of_a_newer_slurm_is_kept_and_counts_as_alive(commands: Commands) -> None:
     commands.answer("squeue", "7|HYPER_RUNNING|1|1|0||a|None|script\n")
-    (info,) = queued(A)
+    (info,) = query_queue(A)
     assert info.state == "HYPER_RUNNING"
     assert is_live(info.state)
     assert not is_waiting(info.state)

@@ -49,7 +49,7 @@ def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
     for module in (submit, cancel):
         monkeypatch.setattr(module, "run_slurm", slurm.run)
-    monkeypatch.setattr(own_jobs, "queued", slurm.queued)
+    monkeypatch.setattr(own_jobs, "query_queue", slurm.queued)
     return slurm
 
 
@@ -167,7 +167,7 @@ def test_a_program_that_is_not_there_has_submitted_nothing(record, slurm, code, 
 def test_each_turn_finds_its_run_by_its_number(plan: JobPlan, slurm: Slurm) -> None:
     records = series(plan, 3, "ab000001")
     slurm.answers = [Answer(0, b"7;cluster\n", b"charged to a")]
-    started = submit.start_together(records)
+    started = submit.start_series(records)
     assert [(item.job_id, item.state, item.detail) for item in started] == [("7", "SUBMITTED", "charged to a")] * 3
     assert [load_record(item.paths.folder) for item in started] == started
     folder = records[0].paths.series("ab000001").folder
@@ -180,7 +180,7 @@ def test_a_lost_answer_is_on_record_of_each_and_the_folder_stays(plan: JobPlan, 
     records = series(plan, 2, "ab000003")
     slurm.answers = [Answer(124)]
     with pytest.raises(AnswerLost):
-        submit.start_together(records)
+        submit.start_series(records)
     assert ["unknown" in load_record(item.paths.folder).detail for item in records] == [True, True]
     assert records[0].paths.series("ab000003").script.is_file()
 
@@ -190,7 +190,7 @@ def test_a_folder_that_cannot_be_made_is_named(plan: JobPlan, slurm: Slurm, text
     folder = records[0].paths.series("ab000004").folder
     folder.touch()
     with texts.raises(RecordError):
-        submit.start_together(records)
+        submit.start_series(records)
     assert slurm.called == []
 
 
@@ -202,7 +202,7 @@ def test_half_a_folder_is_removed(plan: JobPlan, slurm: Slurm, monkeypatch: pyte
 
     monkeypatch.setattr(Path, "symlink_to", fail)
     with texts.raises(RecordError):
-        submit.start_together(records)
+        submit.start_series(records)
     assert not records[0].paths.series("ab000005").folder.exists()
 
 
@@ -214,7 +214,7 @@ def after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_runs_that_took_long_to_make_are_confirmed_first(plan: JobPlan, slurm: Slurm, after_a_while: None) -> None:
     slurm.answers = [Answer(0, b"7\n")]
-    (first, _) = submit.start_together(series(plan, 2, "ab000006"))
+    (first, _) = submit.start_series(series(plan, 2, "ab000006"))
     assert [(state.state, state.detail) for state in first.states] == [
         ("SUBMITTING", ""),
         ("SUBMITTING", "confirmed"),
@@ -228,7 +228,7 @@ def test_runs_that_others_gave_up_meanwhile_are_not_submitted(
     records = series(plan, 2, "ab000007")
     update_record(records[1].paths.folder, lambda found: found.with_state("NOT_SUBMITTED"))
     with texts.raises(AnswerLost):
-        submit.start_together(records)
+        submit.start_series(records)
     assert slurm.called == []
 
 
@@ -237,7 +237,7 @@ def test_a_job_whose_record_cannot_be_written_is_not_denied(plan: JobPlan, slurm
     records[1].paths.record.unlink()
     slurm.answers = [Answer(0, b"7\n")]
     with texts.raises(AnswerLost):
-        submit.start_together(records)
+        submit.start_series(records)
 
 
 # Ending

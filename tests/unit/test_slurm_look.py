@@ -15,7 +15,7 @@ from llmb_common.base.hostlist import expand
 from llmb_common.base.processes import ProcessId, identify
 from llmb_common.executors.slurm import look as slurm_look
 from llmb_common.executors.slurm import own_jobs
-from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, look_at_slurm, may_still_be_born
+from llmb_common.executors.slurm.look import GRACE_SECONDS, LOST_SECONDS, may_still_appear, poll_slurm
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo
 from llmb_common.executors.slurm.submit import SUBMIT_SECONDS
 from llmb_common.planning.job_plan import JobPlan
@@ -57,8 +57,8 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(own_jobs, "queued", slurm.queued)
-    monkeypatch.setattr(own_jobs, "accounted", slurm.accounted)
+    monkeypatch.setattr(own_jobs, "query_queue", slurm.queued)
+    monkeypatch.setattr(own_jobs, "query_accounting", slurm.accounted)
     monkeypatch.setattr(slurm_look, "unfit_nodes", slurm.unfit_nodes)
     return slurm
 
@@ -80,7 +80,7 @@ def job(record: RunRecord, state: str, **more: object) -> JobInfo:
 
 
 def look(record: RunRecord) -> Finding:
-    return look_at_slurm([record])[record.paths.run_id]
+    return poll_slurm([record])[record.paths.run_id]
 
 
 def say(record: RunRecord, *events: dict[str, object]) -> None:
@@ -121,7 +121,7 @@ def test_accounting_is_asked_for_the_others_since_the_oldest(record: RunRecord, 
     states = (msgspec.structs.replace(other.states[0], time=50.0),)
     other = replace(other, states=states)
     slurm.queue = [job(record, "RUNNING")]
-    look_at_slurm([record, other])
+    poll_slurm([record, other])
     assert slurm.asked == [(f"--name={other.job_name}", 50.0), (f"--user={os.getuid()}", 50.0)]
 
 
@@ -291,10 +291,10 @@ SUBMITTERS = {
 @pytest.mark.parametrize(("submitter", "born"), SUBMITTERS.values(), ids=SUBMITTERS.keys())
 def test_a_submission_that_left_no_trace_is_over_when_its_sbatch_is(record, slurm, submitter, born):
     begun = replace(record, job_id=None, states=record.states[:1], submitter=submitter)
-    assert may_still_be_born(begun)
+    assert may_still_appear(begun)
     assert look(begun) == Finding()
     later = old(begun, GRACE_SECONDS - 60)
-    assert may_still_be_born(later) is born
+    assert may_still_appear(later) is born
     given_up = Finding("NOT_SUBMITTED", "the submission was interrupted before there was a job")
     assert look(later) == (Finding() if born else given_up)
     assert look(old(begun, GRACE_SECONDS + 60)) == given_up, "sbatch itself is ended long before"
@@ -314,8 +314,8 @@ def test_an_sbatch_that_ends_while_slurm_is_asked_is_not_over(record, slurm, mon
         running.clear()
         return []
 
-    monkeypatch.setattr(own_jobs, "queued", queued)
-    monkeypatch.setattr(slurm_look, "runs_with", lambda script: bool(running))
+    monkeypatch.setattr(own_jobs, "query_queue", queued)
+    monkeypatch.setattr(slurm_look, "is_running_with", lambda script: bool(running))
     begun = old(replace(record, job_id=None, states=record.states[:1], submitter=me(start="1")), GRACE_SECONDS - 60)
     assert look(begun) == Finding()
     assert look(begun).state == "NOT_SUBMITTED", "the next look is certain"

@@ -34,8 +34,8 @@ class Slurm:
 @pytest.fixture
 def slurm(monkeypatch: pytest.MonkeyPatch) -> Slurm:
     slurm = Slurm()
-    monkeypatch.setattr(own_jobs, "queued", lambda which: chosen(slurm.queue, which))
-    monkeypatch.setattr(own_jobs, "accounted", lambda which, since: chosen(slurm.accounting, which))
+    monkeypatch.setattr(own_jobs, "query_queue", lambda which: chosen(slurm.queue, which))
+    monkeypatch.setattr(own_jobs, "query_accounting", lambda which, since: chosen(slurm.accounting, which))
     return slurm
 
 
@@ -60,7 +60,7 @@ def job(record: RunRecord, state: str = "RUNNING", **more: object) -> JobInfo:
 
 
 def look(record: RunRecord) -> Finding:
-    return slurm_look.look_at_slurm([record])[record.paths.run_id]
+    return slurm_look.poll_slurm([record])[record.paths.run_id]
 
 
 def test_a_renamed_job_is_seen_in_the_queue_and_in_accounting(slurm: Slurm, record: RunRecord) -> None:

@@ -33,8 +33,8 @@ class Queue:
 @pytest.fixture
 def queue(monkeypatch: pytest.MonkeyPatch) -> Queue:
     queue = Queue()
-    monkeypatch.setattr(own_jobs, "queued", queue.queued)
-    monkeypatch.setattr(own_jobs, "accounted", lambda which, since: [])
+    monkeypatch.setattr(own_jobs, "query_queue", queue.queued)
+    monkeypatch.setattr(own_jobs, "query_accounting", lambda which, since: [])
     monkeypatch.setattr(slurm_look, "unfit_nodes", lambda nodes: ["n2"])
     return queue
 
@@ -49,7 +49,7 @@ def job(record: RunRecord, state: str, nodes: str, started: float | None, reason
 
 
 def look(record: RunRecord) -> Finding:
-    return slurm_look.look_at_slurm([record])[record.paths.run_id]
+    return slurm_look.poll_slurm([record])[record.paths.run_id]
 
 
 def say(record: RunRecord, *events: dict[str, object]) -> None:

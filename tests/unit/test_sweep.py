@@ -22,7 +22,7 @@ from llmb_run.main import main
 from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec
 from llmb_run.starting.spreading import shares_of
-from llmb_run.starting.sweeps import MOST, changed, combinations, dimension, dimensions_of, one_value, values_of
+from llmb_run.starting.sweeps import MOST, changed_spec, combinations, dimension, dimensions_of, one_value, values_of
 from support import instant
 from support.cli import Cli
 from support.crashes import start
@@ -134,7 +134,7 @@ def test_a_mistake_names_what_to_write(cli: Cli, words: tuple[str, ...], said: s
 
 def test_everything_that_may_be_varied_changes_the_job() -> None:
     changes = {"tp": "2", "size": "8b", "engine": "0.6", "image": "/a.sqsh", "NCCL_ALGO": "Ring"}
-    spec = changed(JobSpec(settings={"workload": "llama3.1"}), changes)
+    spec = changed_spec(JobSpec(settings={"workload": "llama3.1"}), changes)
     options = {"TP": "2", "MODEL_SIZE": "8b", "LLMB_ENGINE": "0.6", "RUN_CONF_IMAGE": "/a.sqsh"}
     assert (spec.options, spec.environment) == (options, {"NCCL_ALGO": "Ring"})
     assert spec.varied == changes
@@ -171,7 +171,7 @@ WRONG = {
 @pytest.mark.parametrize("word", WRONG)
 def test_what_cannot_be_varied_is_named(word: str) -> None:
     with pytest.raises(RequestError) as caught:
-        [changed(JobSpec(), changes) for changes in combinations(dimensions_of([word], "--vary"))]
+        [changed_spec(JobSpec(), changes) for changes in combinations(dimensions_of([word], "--vary"))]
     assert caught.value.message.startswith(WRONG[word])
     assert caught.value.remedy
 

@@ -17,24 +17,24 @@ def heard(conversation: Conversation, count: int) -> list[str]:
     lines: list[str] = []
     deadline = time.monotonic() + 60
     while len(lines) < count and not conversation.over and time.monotonic() < deadline:
-        lines += conversation.hear(1.0)
+        lines += conversation.receive(1.0)
     return lines
 
 
 def test_what_it_is_told_it_hears_and_what_it_says_comes_back() -> None:
     with talk([sys.executable, "-c", ECHO]) as conversation:
-        conversation.tell("one")
+        conversation.send("one")
         assert heard(conversation, 1) == ["heard one"]
         long = "x" * 300_000  # more than a pipe holds
-        conversation.tell(long)
-        conversation.tell("two")
+        conversation.send(long)
+        conversation.send("two")
         assert heard(conversation, 2) == [f"heard {long}", "heard two"]
         assert not conversation.over
 
 
 def test_nobody_waits_for_one_that_says_nothing() -> None:
     with talk(["sleep", "600"]) as conversation:
-        assert conversation.hear(0.05) == []
+        assert conversation.receive(0.05) == []
         assert not conversation.over
 
 
@@ -42,8 +42,8 @@ def test_one_that_ends_is_over_with_its_complaint() -> None:
     with talk(["bash", "-c", "echo last; echo why >&2; exit 3"]) as conversation:
         assert heard(conversation, 9) == ["last"]
         assert conversation.over
-        conversation.tell("nobody listens")
-        assert conversation.hear(0.05) == []
+        conversation.send("nobody listens")
+        assert conversation.receive(0.05) == []
         assert conversation.complaint.errors == "why\n"
 
 

@@ -330,8 +330,8 @@ class Counted(FileIO):
     ("log", "told", "expected"),
     [
         (up_to(20), False, Ending()),
-        (SAVED_AT_20, False, Ending(20, told=True)),
-        (up_to(10, saved_line(10), mbridge_log(range(11, 21)), saved_line(20)), True, Ending(20, told=True)),
+        (SAVED_AT_20, False, Ending(20, told_to_end=True)),
+        (up_to(10, saved_line(10), mbridge_log(range(11, 21)), saved_line(20)), True, Ending(20, told_to_end=True)),
     ],
 )
 def test_the_end_of_an_unfinished_log_is_read_without_the_rest(tmp_path, log, told, expected):
@@ -340,7 +340,7 @@ def test_the_end_of_an_unfinished_log_is_read_without_the_rest(tmp_path, log, to
     with Counted(path) as file:
         content = read_log(file)
         before = file.count
-        assert read_ending(file, content.end, told=told) == expected
+        assert read_ending(file, content.end, was_signalled=told) == expected
         assert file.count - before <= 4 * (len(log) - content.end) < len(log)
 
 

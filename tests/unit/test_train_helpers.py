@@ -81,7 +81,7 @@ def test_megatron_is_not_imported_from_the_working_folder(
     monkeypatch.chdir(tmp_path)
     with without_engine.without_engine("__main__") as program:
         monkeypatch.setattr(program.engines, "install_patches", lambda engine: seen.update({"patches": Path.cwd()}))
-        assert program._imported(None, None, says=False).__name__ == "megatron.bridge.training.pretrain.pretrain"
+        assert program._import_pretrain(None, None, says=False).__name__ == "megatron.bridge.training.pretrain.pretrain"
     assert {"patches", "megatron.bridge.training.pretrain"} <= seen.keys()
     assert set(seen.values()) == {Path("/")}
     assert Path.cwd() == tmp_path

@@ -99,11 +99,11 @@ def test_a_rank_asks_before_it_trains_and_only_with_transformer_engine(
     found = SimpleNamespace(device="cpu", transformer_engine=transformer_engine)
     job = SimpleNamespace(world_size=1, device="cpu", release="0.3", parallelism=TWO.parallelism)
     monkeypatch.setattr(main, "find_rank", lambda _: SimpleNamespace(world_size=1, rank=0, export=lambda _: None))
-    monkeypatch.setattr(main.engines, "find", lambda *_: found)
+    monkeypatch.setattr(main.engines, "find_engine", lambda *_: found)
     for name in ("Node", "HangReporter"):
         monkeypatch.setattr(main, name, lambda *_: SimpleNamespace(start=lambda *_, **__: None))
     monkeypatch.setattr(main.refusals, "check", lambda *_: None)
-    monkeypatch.setattr(main, "_imported", lambda *_, **__: None)
+    monkeypatch.setattr(main, "_import_pretrain", lambda *_, **__: None)
     monkeypatch.setattr(main, "_configuration", lambda *_: (Configuration(**vars(configured())), None))
     monkeypatch.setattr(main.named_settings, "apply", lambda *_: None)
     monkeypatch.setattr(main.gc, "disable", lambda: None)

@@ -50,7 +50,7 @@ def test_nor_is_what_belongs_to_another_user_or_is_no_file(
     if os.geteuid() == 0:
         os.chown(tmp_path / "folder", 4_000_001, -1)
         assert why_not_trusted(tmp_path, "folder") not in ("", no_file)
-        monkeypatch.setattr(files, "me", lambda: 4_000_001)
+        monkeypatch.setattr(files, "effective_user_id", lambda: 4_000_001)
         assert why_not_trusted(tmp_path, "folder") == no_file, "root is trusted"
 
 
@@ -84,7 +84,7 @@ def test_planted_answers_are_refused_before_anything_is_started(install, what, c
 
 @as_root
 def test_the_administrator_who_owns_the_installation_has_the_say_there(install, monkeypatch, texts: Texts):
-    monkeypatch.setattr(files, "me", lambda: OTHER + 1)
+    monkeypatch.setattr(files, "effective_user_id", lambda: OTHER + 1)
     for path in (install, install / ".llmb", install / "cluster_config.yaml", install / ANSWERS_FILE):
         os.chown(path, OTHER, -1)
     assert load_cluster_config(install).environment

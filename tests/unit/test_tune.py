@@ -206,7 +206,7 @@ def test_where_all_others_are_out_of_memory_the_base_stays(site: Site) -> None:
 
 
 def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pytest.MonkeyPatch, texts: Texts) -> None:
-    monkeypatch.setattr(conduct, "held", lambda record: (record.started, 1.0))
+    monkeypatch.setattr(conduct, "start_and_gpu_hours", lambda record: (record.started, 1.0))
     least = site(*TUNE, "--budget", "3", "--json")
     assert (least.status, least.data["ended"], least.data["spent_hours"]) == (0, "budget", 1)
     texts(least.data["next"])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from llmb_common.causes.diagnosis import diagnose_logs
-from llmb_common.causes.lines import parse
+from llmb_common.causes.lines import parse_line
 from llmb_common.causes.table import signature_of
 from support.texts import Texts
 
@@ -268,7 +268,7 @@ def test_what_fails_after_the_last_step_leaves_the_figures() -> None:
     ],
 )
 def test_a_line_is_what_it_says_and_no_more(line: str, kind: str) -> None:
-    found = signature_of(parse(line).text)
+    found = signature_of(parse_line(line).text)
     assert found is not None
     assert found.id == kind
 

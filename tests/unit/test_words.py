@@ -23,7 +23,7 @@ from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.submission.supervisor import render_supervisor
-from llmb_install.answers.checks import check
+from llmb_install.answers.checks import check_answers
 from llmb_install.commands.doctor import doctor
 from llmb_run.starting.command_line import check_job_variable
 from support.golden import GOLDEN
@@ -56,7 +56,7 @@ def test_text_that_a_shell_or_slurm_would_interpret_is_not_a_name(name: str) -> 
 def test_names_that_sites_use_are_accepted_everywhere(tmp_path: Path, name: str) -> None:
     assert config(tmp_path, f"slurm: {{account: {quoted(name)}}}").slurm.account == name
     assert read_request({"SBATCH_PARTITION": name}).scheduler == {"SBATCH_PARTITION": name}
-    check(answers(account=name, cpu_partition=name), RECIPES)
+    check_answers(answers(account=name, cpu_partition=name), RECIPES)
 
 
 def answers(**changes: str) -> dict[str, object]:
@@ -71,7 +71,7 @@ def test_one_rule_refuses_it_everywhere(tmp_path: Path, name: str) -> None:
             config(tmp_path, f"slurm: {{{key}: {quoted(name)}}}")
         assert f"slurm.{key}" in in_file.value.message
         with pytest.raises(RequestError) as answered:
-            check(answers(**{key: name}), RECIPES)
+            check_answers(answers(**{key: name}), RECIPES)
         assert key in answered.value.message
     for variable in ("SBATCH_ACCOUNT", "SBATCH_PARTITION"):
         if name == name.strip():

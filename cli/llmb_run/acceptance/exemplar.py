@@ -40,7 +40,9 @@ def name_of(gpu_type: str) -> str:
 
 def suites() -> dict[str, str]:
     """The text of each Exemplar suite, as of a suite's file, by its name."""
-    return {name_of(gpu_type): _text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())}
+    return {
+        name_of(gpu_type): _suite_text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())
+    }
 
 
 def named_before(word: str) -> str | None:
@@ -52,11 +54,11 @@ def named_before(word: str) -> str | None:
     return name_of(gpu_type) if word != gpu_type and gpu_type in _FACTS["workloads"] else None
 
 
-def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
+def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
     """The text of the suite for a GPU type, as of a suite's file; ``listed`` has the precisions of each workload."""
     tests: list[str] = []
     for workload, precisions in listed.items():
-        tests += [f"  - {{{_job(workload, precision)}}}" for precision in precisions]
+        tests += [f"  - {{{_test_keys(workload, precision)}}}" for precision in precisions]
     lines = [
         f"# The workloads of NVIDIA's Exemplar Clouds in release {RELEASE} ({DATE}), looked up {LOOKED_UP}:",
         f"# {_FACTS['source']}",
@@ -80,7 +82,7 @@ def _text(gpu_type: str, listed: dict[str, list[str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _job(workload: str, precision: str) -> str:
+def _test_keys(workload: str, precision: str) -> str:
     """The keys of one test of an Exemplar suite, with commas.
 
     ``precision`` is a dtype, with the scaling of FP8 after it.

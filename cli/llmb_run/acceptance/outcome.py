@@ -30,7 +30,7 @@ from llmb_run.acceptance.workloads import FrozenSuite, WorkloadProgress
 from llmb_run.campaigns.conduct import Run
 from llmb_run.columns import Column, Form, item
 from llmb_run.results.run_columns import as_dict, reference_as_dict
-from llmb_run.terminal import clock
+from llmb_run.terminal import local_time_text
 
 Conclusion: TypeAlias = Literal["accepted", "not accepted", "open", "not judged", "under way"]
 
@@ -47,7 +47,7 @@ def outcome(
     ``standings``: where each workload stands. ``fabrics``: what was measured between its nodes before it began,
     ``after_runs``.
     """
-    workloads = [_workload(item) for item in standings]
+    workloads = [_workload_json(item) for item in standings]
     reruns: list[dict[str, Any]] = []
     for workload in workloads:
         reruns += [{"workload": workload["title"], **rerun} for rerun in workload["reruns"]]
@@ -59,19 +59,19 @@ def outcome(
         "llmb": frozen.llmb,
         "began": frozen.began,
         **conclusion(workloads, evening=frozen.evening, slow_nodes=slow_nodes(fabrics, standings)),
-        "fabric": [_fabric(item.verdict) for item in fabrics],
+        "fabric": [_fabric_json(item.verdict) for item in fabrics],
         "workloads": workloads,
         "reruns": reruns,
     }
 
 
-def _fabric(verdict: FabricVerdict) -> dict[str, Any]:
+def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
     """The fabric's verdict as JSON values."""
     findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
 
-def _workload(item: WorkloadProgress) -> dict[str, Any]:
+def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
     """Where a workload stands, with its figures and runs, as JSON values; None for figures that are not known."""
     progress = item.progress
     reference = item.workload.reference
@@ -84,7 +84,7 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
         "prescreen": item.workload.entry.prescreen,
         "gpus": plan.gpus,
         "verdict": progress.answer,
-        "text": _text(item),
+        "text": _workload_sentence(item),
         "speed_wanted": item.workload.entry.reference != "none",
         "indication": item.workload.indication,
         "reference": reference_as_dict(reference),
@@ -97,12 +97,12 @@ def _workload(item: WorkloadProgress) -> dict[str, Any]:
         "confidence": CONFIDENCE if decision else None,
         "more_runs": progress.needs.runs if progress.needs else None,
         "further_days": progress.needs.days if progress.needs else None,
-        "runs": [_run(run) for run in item.runs],
-        "reruns": [_rerun(rerun, runs) for rerun in progress.reruns],
+        "runs": [_run_json(run) for run in item.runs],
+        "reruns": [_rerun_json(rerun, runs) for rerun in progress.reruns],
     }
 
 
-def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
+def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
     """A rerun of a workload as JSON values; ``runs``: those of the workload by their numbers.
 
     ``run_id`` is None where it has not started. ``bad_nodes`` are those that the run that it ``replaces`` has shown
@@ -118,7 +118,7 @@ def _rerun(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
     }
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run_json(run: Run) -> dict[str, Any]:
     """A run of a workload as JSON values.
 
     ``step_seconds`` and ``result`` are None before its end, or where it has none.
@@ -135,7 +135,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _text(item: WorkloadProgress) -> str:
+def _workload_sentence(item: WorkloadProgress) -> str:
     """What is said of a workload: its answer, or why there is none."""
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
@@ -145,10 +145,10 @@ def _text(item: WorkloadProgress) -> str:
     if reference is None:
         return "completed" if item.workload.entry.reference != "optional" else "completed, no reference"
     text = progress.answer if reference.same_software else f"indication: {progress.answer}"
-    return f"{text}: {_what_decides(item)}" if progress.answer == OPEN else text
+    return f"{text}: {_needed_runs_text(item)}" if progress.answer == OPEN else text
 
 
-def _what_decides(item: WorkloadProgress) -> str:
+def _needed_runs_text(item: WorkloadProgress) -> str:
     """What it would take to decide a workload whose runs leave the answer open, as the end of a sentence."""
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
@@ -157,18 +157,20 @@ def _what_decides(item: WorkloadProgress) -> str:
     if needs is None:
         return "too close to the limit to tell"
     days = f", on {counted(needs.days, 'further day')}," if needs.days else ""
-    held = "all its stalls fell on one day, " if progress.decision is not None and progress.decision.held else ""
-    said = f"{held}about {counted(needs.runs, 'more run')}{days} would decide"
+    stalls_clause = (
+        "all its stalls fell on one day, " if progress.decision is not None and progress.decision.held else ""
+    )
+    sentence = f"{stalls_clause}about {counted(needs.runs, 'more run')}{days} would decide"
     # Each that stands in the way: whoever mends one alone would meet the next.
     if needs.days and item.workload.evening:
-        said += ": without --evening"
+        sentence += ": without --evening"
     left = item.workload.entry.reruns - len(progress.reruns)
     if left < needs.runs:
         reruns = len(progress.reruns) + needs.runs
-        said += f"; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
+        sentence += f"; the suite allows {left or 'none'} (reruns: {reruns} would allow them)"
     if needs.days and item.workload.plan.scheduler is None:
-        said += "; without a scheduler, jobs begin at once"
-    return said
+        sentence += "; without a scheduler, jobs begin at once"
+    return sentence
 
 
 def conclusion(
@@ -180,7 +182,7 @@ def conclusion(
     ``evening``: it is of the day of its runs, and says nothing of others. ``slow_nodes`` have slowed down its runs.
     """
     main = [item for item in workloads if not item["prescreen"]]
-    ends, why = _whole(workloads, main)
+    ends, why = _overall_conclusion(workloads, main)
     if slow_nodes and ends != "under way":
         named = compress(sorted(slow_nodes))
         ends = "not accepted"
@@ -218,7 +220,7 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
     return {**result, "workloads": renamed, **conclusion(renamed)}
 
 
-def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
+def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
     """The conclusion over all workloads, and the sentence that says what it rests on.
 
     ``main`` are those of ``workloads`` that are not part of the pre-screen; a failed pre-screen ends the campaign.
@@ -238,7 +240,7 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
     if failed:
         return "not accepted", f"workloads: {', '.join(counts)}"
     if undecided:
-        return "open", "; ".join(filter(None, (f"workloads: {counts[0]}", _first_of(undecided))))
+        return "open", "; ".join(filter(None, (f"workloads: {counts[0]}", _first_open_workload(undecided))))
     judged = [item for item in main if item["reference"] is not None]
     unjudged = [item for item in main if item["reference"] is None and item["speed_wanted"]]
     if not judged:
@@ -257,7 +259,7 @@ def _whole(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) 
     return "not judged" if unjudged else "accepted", "; ".join(words)
 
 
-def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
+def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
     """What decides the first of the open workloads, with its title where there are several.
 
     Empty where nothing says it.
@@ -267,7 +269,7 @@ def _first_of(undecided: Sequence[dict[str, Any]]) -> str:
     return f"{first['title']}: {text}" if text and len(undecided) > 1 else text
 
 
-def _bounds(workload: dict[str, Any]) -> str:
+def _bounds_text(workload: dict[str, Any]) -> str:
     """The bounds of a workload's performance in percent: ``96.1 to 98.4``; empty where they are not known."""
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
@@ -294,7 +296,7 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
     ),
     Column("performance_low", item("performance_low"), Form.JSON, "lower bound of `performance`"),
     Column("performance_high", item("performance_high"), Form.JSON, "upper bound of `performance`"),
-    Column("interval", _bounds, Form.TABLE, head="interval"),
+    Column("interval", _bounds_text, Form.TABLE, head="interval"),
     Column(
         "required",
         lambda row: row["performance_limit"] or row["required"],
@@ -313,15 +315,15 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
         "headline": headline(result),
         "workloads": [columns.as_dict(WORKLOAD, workload) for workload in result["workloads"]],
-        "columns": columns.described(WORKLOAD),
+        "columns": columns.column_descriptions(WORKLOAD),
         "remarks": _all_remarks(result),
-        "references": _references(result),
+        "references": _reference_lines(result),
     }
 
 
 def _all_remarks(result: dict[str, Any]) -> list[str]:
     """The remarks on all workloads, one after the other."""
-    return list(chain.from_iterable(_remarks(item) for item in result["workloads"]))
+    return list(chain.from_iterable(_workload_remarks(item) for item in result["workloads"]))
 
 
 def as_text(result: dict[str, Any]) -> str:
@@ -343,9 +345,12 @@ def as_text(result: dict[str, Any]) -> str:
         lines += ["", "reruns: none"]
     if remarks := _all_remarks(result):
         lines += ["", "remarks:", *(f"  {line}" for line in remarks)]
-    if references := _references(result):
+    if references := _reference_lines(result):
         lines += ["", *references]
-    lines += ["", f"suite {result['suite']}, begun {clock(result['began'])}: {headline(result)}: {result['why']}"]
+    lines += [
+        "",
+        f"suite {result['suite']}, begun {local_time_text(result['began'])}: {headline(result)}: {result['why']}",
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -358,7 +363,7 @@ def _rerun_text(item: dict[str, Any]) -> str:
     return f"{text}, a replacement{bad}: {item['reason']}"
 
 
-def _remarks(item: dict[str, Any]) -> list[str]:
+def _workload_remarks(item: dict[str, Any]) -> list[str]:
     """What is odd about the runs of a workload, a line each: a reader must know, whatever the verdict.
 
     Empty: nothing.
@@ -374,7 +379,7 @@ def _remarks(item: dict[str, Any]) -> list[str]:
     return found
 
 
-def _references(result: dict[str, Any]) -> list[str]:
+def _reference_lines(result: dict[str, Any]) -> list[str]:
     """Lines on what the workloads were compared with, each once, and how sure the answers are; empty: with nothing."""
     references = [item["reference"] for item in result["workloads"] if item["reference"]]
     other = "; other software than these runs', so an indication, with a wider limit"

@@ -39,8 +39,8 @@ from llmb_run.acceptance.outcome import (
 )
 from llmb_run.acceptance.suite import Suite, find_suite, read_suite
 from llmb_run.acceptance.workloads import (
+    AcceptanceStrategy,
     FrozenSuite,
-    Judged,
     SuiteWorkload,
     WorkloadProgress,
     freeze,
@@ -60,7 +60,7 @@ from llmb_run.terminal import next_command, table
 from llmb_run.under_load import look_at_fabric
 
 
-def planned(item: SuiteWorkload) -> dict[str, Any]:
+def planned_json(item: SuiteWorkload) -> dict[str, Any]:
     """A workload of a dry run as JSON: what would be started, and what it would be compared with.
 
     ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the share of the reference's performance
@@ -106,10 +106,10 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
 
 def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
     """The conclusion that the campaign reaches if every workload passes, in the form of ``outcome.conclusion``."""
-    return conclusion([{**planned(item), "verdict": "pass"} for item in workloads], evening=evening)
+    return conclusion([{**planned_json(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
-def foreseen(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
+def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
     """What references and ``evening`` alone say of how the campaign can end at best, before anything runs.
 
     At most one sentence; empty: it can end accepted, for all days and against the same software.
@@ -212,11 +212,11 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
             write_atomic(campaign.folder / "suite.yaml", suite.text)
         frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads, evening=evening))
         workloads = frozen.frozen(workloads)
-        for text in foreseen(workloads, evening=evening):
+        for text in foreseen_lines(workloads, evening=evening):
             notice(text)
         if suite.health and not (campaign.folder / HEALTH).exists():
-            _look_at_nodes(campaign, workloads, workspace, fabric=suite.health == "fabric")
-        judged = Judged(workloads)
+            _check_nodes(campaign, workloads, workspace, fabric=suite.health == "fabric")
+        judged = AcceptanceStrategy(workloads)
         ended = partial(attempt_of, trained_counts=frozen.trained_counts)
         runs = Conduct(campaign, [item.arm for item in workloads], judged, workspace, notice, ended).to_the_end()
         standings = judged.standings(runs)
@@ -231,15 +231,13 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         suite.name,
         f"{suite.path} for one evening" if evening else str(suite.path),
         find=conducted,
-        show=_shown,
+        show=_shown_result,
         again=again,
-        is_over=lambda result: _is_of(result, suite),
+        is_over=lambda result: _require_same_suite(result, suite),
     )
 
 
-def _look_at_nodes(
-    campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool
-) -> None:
+def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool) -> None:
     """Look at the nodes before a campaign's runs, exclude those that fail, and write what was found into its folder.
 
     Done once: a campaign that goes on keeps what it began with. Where no node is free, that is written: its pre-screen
@@ -275,7 +273,7 @@ def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
         notice(f"{node} is excluded for {DAYS:g} days: {why}")
 
 
-def _is_of(result: dict[str, Any], suite: Suite) -> bool:
+def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
     """True where the result of a campaign is of the suite as it is now; it is never False.
 
     Raises:
@@ -290,7 +288,7 @@ def _is_of(result: dict[str, Any], suite: Suite) -> bool:
     return True
 
 
-def _shown(result: dict[str, Any]) -> Result:
+def _shown_result(result: dict[str, Any]) -> Result:
     """What the command shows of a campaign that is over: the text, where its evidence is, and the exit status."""
     result = in_todays_words(result)
     return Result(
@@ -313,11 +311,11 @@ def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bo
             "suite": suite.name,
             "suite_sha256": suite.sha256,
             "at_best": at_best(workloads, evening=evening),
-            "workloads": [planned(item) for item in workloads],
+            "workloads": [planned_json(item) for item in workloads],
         },
         lambda: planned_text(workloads),
         remarks=[
-            *foreseen(workloads, evening=evening),
+            *foreseen_lines(workloads, evening=evening),
             f"{counted(len(workloads), 'workload')}, nothing started (dry run)",
         ],
     )

@@ -32,9 +32,9 @@ from llmb_common.runs.timing.job_events import read_events
 from llmb_run.acceptance.health import HEALTH, after_runs, fabric_of
 from llmb_run.acceptance.outcome import STATUS, as_text, headline, in_todays_words, outcome
 from llmb_run.acceptance.recorded import CampaignFiles, RecordedCampaign, files_of
-from llmb_run.acceptance.suite import Stated, SuiteEntry, terms
-from llmb_run.acceptance.workloads import FrozenSuite, Judged, SuiteWorkload, WorkloadProgress
-from llmb_run.campaigns.campaign import important, unlike
+from llmb_run.acceptance.suite import Stated, SuiteEntry, suite_terms
+from llmb_run.acceptance.workloads import AcceptanceStrategy, FrozenSuite, SuiteWorkload, WorkloadProgress
+from llmb_run.campaigns.campaign import changed_values, fixed_values
 from llmb_run.campaigns.conduct import Conduct, attempt_of
 
 UNDER_WAY = 4
@@ -60,7 +60,7 @@ def show_campaign(folder: Path) -> Result:
     """
     files = files_of(folder)
     try:
-        shown = _Shown(files)
+        shown = _RejudgedCampaign(files)
         found = shown.found
         text = shown.text()
     except (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
@@ -76,7 +76,7 @@ def show_campaign(folder: Path) -> Result:
         "outcome": found["outcome"],
         "problems": shown.problems,
         "notes": shown.notes,
-        "demanded": [_demanded(item) for item in shown.workloads],
+        "demanded": [_demand_json(item) for item in shown.workloads],
         "judged": found,
     }
     if not shown.problems:
@@ -89,7 +89,7 @@ def show_campaign(folder: Path) -> Result:
     return Result(data, text, error=refuted)
 
 
-class _Nowhere(Workspace):
+class _NoInstallation(Workspace):
     """No installation: neither its index nor its baselines have a say in what a campaign shows."""
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class _Nowhere(Workspace):
         self.install_or_none = None
 
 
-class _Shown:
+class _RejudgedCampaign:
     """A campaign, judged again. ``found`` is the outcome as ``accept`` gives it.
 
     ``problems``: where it contradicts itself, a sentence each. ``notes``: what could not be checked. ``said``: its own
@@ -106,7 +106,7 @@ class _Shown:
 
     def __init__(self, files: CampaignFiles) -> None:
         self._files = files
-        self._workspace = _Nowhere()
+        self._workspace = _NoInstallation()
         self.problems: list[str] = []
         self.notes: list[str] = []
         self.frozen: FrozenSuite = from_plain(read_json(files.campaign / "campaign.json"), FrozenSuite)
@@ -118,7 +118,7 @@ class _Shown:
         self._check_runs(standings)
         for fabric in fabrics:
             again = judge(fabric.measurement, fabric.verdict.topology)
-            if _figures(again) != _figures(fabric.verdict):
+            if _group_figures(again) != _group_figures(fabric.verdict):
                 self.problems.append(f"{HEALTH}: its conclusions about groups of nodes do not match their figures")
         if self.frozen.llmb != __version__:
             self.notes.append(f"made by LLMB {self.frozen.llmb}, judged again by {__version__}")
@@ -128,7 +128,7 @@ class _Shown:
     def text(self) -> str:
         """The campaign for people, as text: the verdict, what was demanded, and what is wrong or unknown."""
         lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
-        lines += [f"  {_demand(item)}" for item in self.workloads]
+        lines += [f"  {_demand_line(item)}" for item in self.workloads]
         lines += ["", *(f"problem: {text}" for text in self.problems)]
         lines += [f"note: {text}" for text in self.notes]
         if not self.said:
@@ -142,11 +142,11 @@ class _Shown:
         campaign = RecordedCampaign(
             self._files.campaign, self.frozen.id, "accept", self.frozen.began, is_pack=self._files.is_pack
         )
-        judged = Judged(self.workloads)
+        judged = AcceptanceStrategy(self.workloads)
         arms = [item.arm for item in self.workloads]
         ended = partial(attempt_of, trained_counts=self.frozen.trained_counts)
         conduct = Conduct(campaign, arms, judged, self._workspace, lambda text: None, ended)
-        return judged.standings(conduct.look())
+        return judged.standings(conduct.recorded_runs())
 
     def _compare(self) -> str:
         """The campaign's own conclusion, ``ACCEPTED: ...``; empty while it is under way.
@@ -157,22 +157,22 @@ class _Shown:
         if not self._files.is_pack and not file.exists():
             return ""
         written = read_json(file)
-        said = in_todays_words(written)
-        self.problems += [f"{file.name}: {text}" for text in disagreements(said, self.found)]
+        recorded = in_todays_words(written)
+        self.problems += [f"{file.name}: {text}" for text in disagreements(recorded, self.found)]
         text = self._files.campaign / "verdicts.txt"
         if self._files.is_pack:
             last = read_plain(text).decode(errors="replace").rstrip().rpartition("\n")[2]
             if f": {headline(written)}: " not in last:
                 self.problems.append(f"the last line of verdicts.txt does not follow from the logs: {last[:200]}")
-        if said["outcome"] != written["outcome"]:
+        if recorded["outcome"] != written["outcome"]:
             self.notes.append(f"it was made when an open answer was called {headline(written)}")
-        return f"{headline(said)}: {said['why']}"
+        return f"{headline(recorded)}: {recorded['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:
         """The workloads of the suite as the campaign froze them; adds notes on what cannot be checked, and problems."""
         entries = self._entries()
         planned = [
-            SuiteWorkload(replace(entries[_line(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
+            SuiteWorkload(replace(entries[_line_number(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
             for kept in self.frozen.arms
         ]
         workloads = self.frozen.frozen(planned)
@@ -191,8 +191,8 @@ class _Shown:
         masked = b"****" in content
         if hashlib.sha256(content).hexdigest() != self.frozen.suite_sha256 and not masked:
             self.problems.append("suite.yaml is not the suite that the campaign began with")
-        entries = {_line(entry.where): entry for entry in terms(content.decode(), "suite.yaml")}
-        if list(entries) != list(dict.fromkeys(_line(kept.where) for kept in self.frozen.arms)):
+        entries = {_line_number(entry.where): entry for entry in suite_terms(content.decode(), "suite.yaml")}
+        if list(entries) != list(dict.fromkeys(_line_number(kept.where) for kept in self.frozen.arms)):
             self.problems.append("campaign.json and suite.yaml do not name the same tests")
         return entries
 
@@ -226,10 +226,10 @@ class _Shown:
         A slow run that is made out to be one that a node ended would be replaced by a faster one.
         """
         for item in standings:
-            planned = work_of(important(plan_as_dict(item.workload.plan)))
+            planned = work_of(fixed_values(plan_as_dict(item.workload.plan)))
             for run in item.runs:
                 about = f"{item.workload.title}, run {run.number} ({run.record.paths.run_id})"
-                changed = list(unlike(planned, work_of(important(plan_as_dict(run.record.plan)))))
+                changed = list(changed_values(planned, work_of(fixed_values(plan_as_dict(run.record.plan)))))
                 if run.record.manifest.get("code_sha256") != self.frozen.code_sha256:
                     changed.append("the training code")
                 if changed:
@@ -239,12 +239,12 @@ class _Shown:
                     self.problems.append(f"{about} was replaced ({fault}), but its job ended well")
 
 
-def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
+def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line, ``name: said, by the logs found``, for each thing in which two outcomes of a campaign differ.
 
     Figures may differ by the share ``SAME``. ``said`` may have any shape: what a wrong shape raises is not caught here.
     """
-    before, after = _facts(said), _facts(found)
+    before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
         one, other = before.get(name), after.get(name)
         if isinstance(one, float) and isinstance(other, float):
@@ -252,10 +252,10 @@ def disagreements(said: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator
         else:
             same = one == other
         if not same:
-            yield f"{name}: {_said(one)}, by the logs {_said(other)}"
+            yield f"{name}: {_value_text(one)}, by the logs {_value_text(other)}"
 
 
-def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
+def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``."""
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
@@ -271,7 +271,7 @@ def _facts(result: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
+def _group_figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
     """What groups of nodes gave in a measurement of the fabric: nodes, round and bus bandwidth in GB/s of each.
 
     How slow that is, the site's expectation and the release decide, too.
@@ -279,7 +279,7 @@ def _figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
     return [(group.nodes, group.round, group.busbw_gbps) for group in verdict.groups]
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """A value for messages: six digits of a number, at most 200 characters of a text, ``none`` for None."""
     if value is None:
         return "none"
@@ -295,7 +295,7 @@ def work_of(plan: dict[str, Any]) -> dict[str, Any]:
     return {**plan, "slurm": {**slurm, "additional": additional}}
 
 
-def _line(where: str) -> int:
+def _line_number(where: str) -> int:
     """The line number at the end of ``where``, a place such as ``suite.yaml:12``.
 
     Raises:
@@ -304,7 +304,7 @@ def _line(where: str) -> int:
     return int(where.rpartition(":")[2])
 
 
-def _demanded(item: SuiteWorkload) -> dict[str, Any]:
+def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
     """What the suite demands of a workload, as JSON values."""
     wanted = item.entry.reference
     return {
@@ -318,7 +318,7 @@ def _demanded(item: SuiteWorkload) -> dict[str, Any]:
     }
 
 
-def _demand(item: SuiteWorkload) -> str:
+def _demand_line(item: SuiteWorkload) -> str:
     """What the suite demands of a workload, as one line."""
     entry = item.entry
     reference = item.reference

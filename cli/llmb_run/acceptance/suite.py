@@ -62,7 +62,7 @@ FILES = Path(__file__).with_name("suites")
 
 
 @dataclass(frozen=True)
-class _Judged:
+class _PublishedConfiguration:
     """A configuration of ``recipe`` and the best result that is published for it."""
 
     recipe: Recipe
@@ -85,28 +85,28 @@ def suites() -> dict[str, str]:
 
     Read from all recipes at the first call, and kept.
     """
-    found = _published()
+    found = _published_configurations()
     made = {}
     for gpu_type in sorted({item.result.gpu for item in found}):
         of_type = [item for item in found if item.result.gpu == gpu_type]
         if same := [item for item in of_type if item.same]:
-            made[gpu_type] = _text(gpu_type, same)
+            made[gpu_type] = _suite_text(gpu_type, same)
         for scale in sorted({item.result.gpus for item in of_type}):
             name = f"{gpu_type}-{scale}"
-            made[name] = _text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
+            made[name] = _suite_text(name, _of_one_container([item for item in of_type if item.result.gpus == scale]))
     return made | exemplar.suites() | {file.stem: file.read_text() for file in sorted(FILES.glob("*.yaml"))}
 
 
-def _published() -> list[_Judged]:
+def _published_configurations() -> list[_PublishedConfiguration]:
     """Every configuration for which something is published, once, with its best result, in the recipes' order."""
-    best: dict[tuple[object, ...], _Judged] = {}
+    best: dict[tuple[object, ...], _PublishedConfiguration] = {}
     for folder in recipe_folders(recipes_root()):
         recipe = load_recipe(folder)
         for result in recipe.results:
             known = gpus.GPUS.get(result.gpu)
             if known is None or result.dtype not in known.peaks or result.size.endswith("-proxy"):
                 continue
-            item = _Judged(recipe, result)
+            item = _PublishedConfiguration(recipe, result)
             scaling = None
             if result.dtype == "fp8":
                 scaling = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
@@ -116,15 +116,15 @@ def _published() -> list[_Judged]:
     return list(best.values())
 
 
-def _of_one_container(found: Sequence[_Judged]) -> list[_Judged]:
+def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_PublishedConfiguration]:
     """Those of ``found``, at least one, whose result is of their own container, else all, in the newest container."""
-    groups: dict[tuple[bool, tuple[int, ...]], list[_Judged]] = defaultdict(list)
+    groups: dict[tuple[bool, tuple[int, ...]], list[_PublishedConfiguration]] = defaultdict(list)
     for item in found:
         groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
     return groups[max(groups)]
 
 
-def _text(name: str, found: Sequence[_Judged]) -> str:
+def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
     """The text of a suite ``name``, as of a suite's file, that tests all of ``found``, at least one.
 
     Its pre-screen is the smallest model at their widest scale.
@@ -142,16 +142,16 @@ def _text(name: str, found: Sequence[_Judged]) -> str:
         f"name: {name}",
         "health: fabric  # first, all idle nodes are measured (llmb-run health --fabric); those that fail are left out",
         "prescreen:  # short, on as many nodes as the tests: what its nodes say is looked at",
-        f"  - {{{_job(smallest)}, max_steps: 20}}",
+        f"  - {{{_test_keys(smallest)}, max_steps: 20}}",
         "defaults:",
         f"  gpu_type: {found[0].result.gpu}",
         "tests:",
-        *(f"  - {{{_job(item)}}}" for item in found),
+        *(f"  - {{{_test_keys(item)}}}" for item in found),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _job(item: _Judged) -> str:
+def _test_keys(item: _PublishedConfiguration) -> str:
     """The keys of a suite's test for a published result, with commas."""
     result, recipe = item.result, item.recipe
     words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
@@ -271,7 +271,7 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     """
     content, at = read_content(text, str(path), SuiteFile)
     tests: list[SuiteEntry] = []
-    for entry, item, key in _entries(content, at):
+    for entry, item, key in _suite_entries(content, at):
         specs = [spec for spec in specs_of_task(item, content.defaults, workspace, key, at) if spec.repeat == 1]
         if any("profile" in spec.settings for spec in specs):
             raise ConfigError(f"{entry.where}: a profiled run is slower and proves nothing", remedy="leave profile out")
@@ -279,16 +279,16 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
     return Suite(path, content.name, text, tuple(tests), content.health)
 
 
-def terms(text: str, name: str) -> list[SuiteEntry]:
+def suite_terms(text: str, name: str) -> list[SuiteEntry]:
     """What the suite ``text`` demands of each of its tests, one for each, however many workloads it sweeps over.
 
     Raises:
         ConfigError: something in it is wrong; with ``name`` and line
     """
-    return [entry for entry, _, _ in _entries(*read_content(text, name, SuiteFile))]
+    return [entry for entry, _, _ in _suite_entries(*read_content(text, name, SuiteFile))]
 
 
-def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
+def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
     """Yields each test of a suite with what it demands, and its path in the file; those of the pre-screen first.
 
     The first has no job yet. ``at``: tells file and line of a path.
@@ -304,16 +304,16 @@ def _entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest
             entry = SuiteEntry(
                 spec=JobSpec(),
                 where=at(path),
-                repeats=_said(item.repeats, defaults.repeats, REPEATS),
-                reruns=_said(item.reruns, defaults.reruns, RERUNS),
-                required=_said(item.required, defaults.required, REQUIRED),
-                reference=_said(item.reference, defaults.reference, "required"),
+                repeats=_first_given(item.repeats, defaults.repeats, REPEATS),
+                reruns=_first_given(item.reruns, defaults.reruns, RERUNS),
+                required=_first_given(item.required, defaults.required, REQUIRED),
+                reference=_first_given(item.reference, defaults.reference, "required"),
                 prescreen=section == "prescreen",
             )
             yield entry, item, path
 
 
-def _said(own: T | None, default: T | None, otherwise: T) -> T:
+def _first_given(own: T | None, default: T | None, otherwise: T) -> T:
     """The first of a test's own value, the suite's default and ``otherwise`` that is not None."""
     if own is not None:
         return own

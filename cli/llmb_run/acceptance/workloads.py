@@ -12,7 +12,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, attempt
+from llmb_common.base.errors import ConfigError, EnvironmentLacks, LLMBError, RequestError, result_or_error
 from llmb_common.base.printable import counted
 from llmb_common.measured.kept import past_runs
 from llmb_common.planning.job_plan import JobPlan
@@ -29,11 +29,11 @@ from llmb_common.results.references import (
     published_references,
 )
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, PastRuns, Scatter, Squares
-from llmb_common.results.sequential import SequentialDecision, follow, tolerance_of
+from llmb_common.results.sequential import SequentialDecision, next_decision, tolerance_of
 from llmb_common.results.steps import StepTime, window_of
 from llmb_common.results.verdict import judge_runs, widened
 from llmb_common.runs.record import CANCELLED
-from llmb_common.submission.preflight import check
+from llmb_common.submission.preflight import check_job
 from llmb_run.acceptance.suite import Stated, Suite, SuiteEntry
 from llmb_run.campaigns.campaign import Arm, Campaign, Frozen, FrozenArm, frozen_now
 from llmb_run.campaigns.conduct import Due, Run, Runs, refuse_slowed
@@ -108,7 +108,7 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
     known = baselines(workspace.require_install()), PastRuns(past_runs(workspace.require_install()))
     refuse_one_folder_for_many([entry.spec for entry in suite.tests])
     tests = [replace(entry, spec=replace(entry.spec, dry_run=dry_run)) for entry in suite.tests]
-    outcomes = [(entry, attempt(_planned, entry, workspace, known)) for entry in tests]
+    outcomes = [(entry, result_or_error(_plan_workload, entry, workspace, known)) for entry in tests]
     refused = [(entry, item) for entry, item in outcomes if isinstance(item, LLMBError)]
     if refused:
         lines = [
@@ -124,7 +124,9 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
     return [item for _, item in outcomes if isinstance(item, SuiteWorkload)]
 
 
-def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]) -> SuiteWorkload:
+def _plan_workload(
+    entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]
+) -> SuiteWorkload:
     """A test of the suite, planned, with its reference and what is known of how its runs scatter.
 
     ``known``: the site's baselines, and how its earlier runs scattered.
@@ -145,10 +147,12 @@ def _planned(entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Base
             remedy=f"max_steps {plan.measurement.last} or more; or reference: none, where it only has to run",
         )
     if not entry.spec.dry_run:
-        check(plan)
+        check_job(plan)
     configuration = f"{configuration_key(plan)} {software_of_plan(plan)}"
     past = known[1]
-    return SuiteWorkload(entry, plan, reference, planned, past.scatter(configuration), past.others(configuration, ()))
+    return SuiteWorkload(
+        entry, plan, reference, planned, past.scatter(configuration), past.squares_without(configuration, ())
+    )
 
 
 def _reference_of(
@@ -256,7 +260,7 @@ class WorkloadProgress:
 
 
 @dataclass(frozen=True)
-class Judged:
+class AcceptanceStrategy:
     """The strategy of acceptance: until each workload has its answer; only the pre-screen's where that fails."""
 
     workloads: Sequence[SuiteWorkload]
@@ -284,6 +288,6 @@ class Judged:
             killed = 0 if workload.plan.traits.queued else sum(run.record.state == CANCELLED for run in runs[number])
             reruns = entry.reruns + killed
             spread = workload.plan.scheduler is not None and not workload.evening
-            progress = follow(ended, entry.repeats, reruns, judge, spread=spread)
+            progress = next_decision(ended, entry.repeats, reruns, judge, spread=spread)
             found.append(WorkloadProgress(number, workload, tuple(runs[number]), progress))
         return found

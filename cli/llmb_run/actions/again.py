@@ -29,10 +29,10 @@ from llmb_common.submission.observe import refresh
 from llmb_common.submission.preflight import check_resumable
 from llmb_common.submission.rounds import digest_of
 from llmb_common.submission.script import render_script
-from llmb_common.submission.single import resuming
+from llmb_common.submission.single import resuming_plan
 from llmb_common.submission.supervisor import supervisor_sha256
 from llmb_run.selecting import require_own, select_rows
-from llmb_run.starting.planner import check_apart, spread_over
+from llmb_run.starting.planner import check_spread, spread_over
 from llmb_run.starting.submitting import StartOptions, say_doubts, start_one, start_round
 from llmb_run.terminal import table
 
@@ -72,11 +72,11 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
     for key, what in _COMPARED.items():
         before, after = record.manifest.get(key), today.get(key)
         if before != after:
-            found.append(Difference(what, _short(before), _short(after)))
+            found.append(Difference(what, _short_value(before), _short_value(after)))
     return found
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     """A value of a run's manifest in a few characters: of a commit or a SHA-256 the first twelve, ``none`` for None."""
     if value is None:
         return "none"
@@ -108,24 +108,24 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
     ]
 
 
-def in_words(compared: Sequence[Compared]) -> list[str]:
+def differences_texts(compared: Sequence[Compared]) -> list[str]:
     """For each run in which something differs the text of a table of the differences, then their diffs.
 
     Empty: nothing does.
     """
-    said: list[str] = []
+    texts: list[str] = []
     for item in compared:
         if not item.differences:
             continue
         if len(compared) > 1:
-            said.append(f"{item.run_id}:")
+            texts.append(f"{item.run_id}:")
         rows = [[found.what, found.then, found.now] for found in item.differences]
-        said.append(table(["differs", "then", "now"], rows).rstrip("\n"))
-        said += [f"\n{found.detail}\n" for found in item.differences if found.detail]
-    return said
+        texts.append(table(["differs", "then", "now"], rows).rstrip("\n"))
+        texts += [f"\n{found.detail}\n" for found in item.differences if found.detail]
+    return texts
 
 
-def shown(compared: Sequence[Compared]) -> Result:
+def differences_result(compared: Sequence[Compared]) -> Result:
     """What ``retry --check`` shows of what differs, for people and as data.
 
     The exit status is 1 where something does, else 0.
@@ -139,10 +139,10 @@ def shown(compared: Sequence[Compared]) -> Result:
             named = f"{item.run_id}: " if len(compared) > 1 else ""
             lines.append(f"{named}the same: script, code, recipe, image and version\n")
     status = 0 if len(lines) == len(compared) else 1
-    return Result({"runs": data}, "".join(lines), status=status, remarks=in_words(compared))
+    return Result({"runs": data}, "".join(lines), status=status, remarks=differences_texts(compared))
 
 
-def differ(compared: Sequence[Compared]) -> CheckFailed:
+def differs_error(compared: Sequence[Compared]) -> CheckFailed:
     """The error of ``retry --exact`` for runs of which at least one would differ today; it is returned, not raised."""
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
@@ -181,15 +181,15 @@ def retry(
         RequestError: options that exclude each other, a run of somebody else or that has not ended, or a
             checkpoint that cannot be continued or is used by several jobs
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    check_apart(repeats, how.apart)
+    options, workspace = StartOptions.take_from(settings), Workspace()
+    check_spread(repeats, options.apart)
     if exact or check:
         _require_unchanged(
             "--check" if check else "--exact",
             {
                 "--exclude": exclude,
                 "--spread": spread,
-                "--spread-nodes": how.apart,
+                "--spread-nodes": options.apart,
                 "--without-failed": without_failed,
                 "--resume": resume,
             },
@@ -202,9 +202,9 @@ def retry(
     records = [load_record(row.folder) for row in rows]
     compared = compare(records, workspace) if exact or check else []
     if check:
-        return shown(compared)
+        return differences_result(compared)
     if exact and not anyway and any(item.differences for item in compared):
-        return replace(shown(compared), error=differ(compared))
+        return replace(differences_result(compared), error=differs_error(compared))
     if not exact:
         records = refresh(records)
         _require_ended(records)
@@ -213,8 +213,8 @@ def retry(
     left_out = _failed_nodes(records, bad) if without_failed else {}
     jobs: list[JobToSubmit] = []
     for record in records:
-        each = Options(exclude=exclude or "", detach=how.detach, left_out=tuple(left_out.items()))
-        plan = resuming(record.plan, record.paths) if resume else record.plan
+        each = Options(exclude=exclude or "", detach=options.detach, left_out=tuple(left_out.items()))
+        plan = resuming_plan(record.plan, record.paths) if resume else record.plan
         if plan.checkpoint.resume:
             if repeats > 1:
                 raise RequestError(
@@ -233,11 +233,11 @@ def retry(
         notice(as_notice(item) if without_failed else f"{item.node} is bad ({item.why}); --without-failed avoids it")
     if len(jobs) > 1:
         # Which nodes that means changes from one moment to the next, and makes no other round.
-        digest = digest_of(jobs, "retry --without-failed", how.apart) if without_failed else ""
-        result = start_round("retry", jobs, workspace, how, digest)
+        digest = digest_of(jobs, "retry --without-failed", options.apart) if without_failed else ""
+        result = start_round("retry", jobs, workspace, options, digest)
     else:
         result = start_one(jobs[0])
-    return replace(result, remarks=[*in_words(compared), *result.remarks])
+    return replace(result, remarks=[*differences_texts(compared), *result.remarks])
 
 
 def _require_unchanged(option: str, others: Mapping[str, object]) -> None:

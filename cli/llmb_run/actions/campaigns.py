@@ -96,8 +96,8 @@ def compare_sides(
     spec = job_spec(workload=workload or "", dry_run=dry_run, **settings)
     if base is not None:
         record = load_record(one_folder(workspace, base))
-        its = spec_of_run(record, workspace.workload(record.plan.workload).recipe)
-        spec = replace(its.having(spec.settings), slurm=spec.slurm)
+        run_spec = spec_of_run(record, workspace.workload(record.plan.workload).recipe)
+        spec = replace(run_spec.with_settings(spec.settings), slurm=spec.slurm)
         say_what_changed(record, plan_job(spec, workspace).plan)
     rule = rule_of(resolution, pairs, budget)
     changes: dict[str, str | None] = {name: values[0] for name, values in dimensions.items()}

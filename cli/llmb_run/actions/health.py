@@ -16,12 +16,12 @@ from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted
 from llmb_common.executors.base import Executor, executor_for
-from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
+from llmb_common.health.ask import DAYS, Health, check_nodes, choose_nodes, exclude_failed_nodes
 from llmb_common.health.verdicts import NodeVerdict
-from llmb_common.nodes.facts import plain_look
+from llmb_common.nodes.facts import facts_as_json
 from llmb_common.nodes.needs import Needs, needs_of, needs_of_site
 from llmb_common.planning.scheduler import SchedulerPart
-from llmb_common.planning.site.machine import way_here
+from llmb_common.planning.site.machine import detect_cluster_type
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.search import find_run
 from llmb_common.runs.record import load_record
@@ -59,21 +59,21 @@ def health(
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
     workspace, patience = Workspace(), round(seconds_of(timeout, "--timeout"))
     install = workspace.require_install()
-    executor, needs, nodes, partition = _meant(workspace, runs, **settings)
+    executor, needs, nodes, partition = _nodes_meant(workspace, runs, **settings)
     avoided = needs.scheduler.excluded if needs.scheduler else None
-    asked, left = choose(executor, install, nodes, partition, avoided)
+    chosen, left = choose_nodes(executor, install, nodes, partition, avoided)
     if left:
         notice(f"not asked: {counted_by(left)}")
     if fabric:
-        found = look_at_fabric(executor, needs, asked, workspace=workspace, wait=patience, sizes=sizes)
+        found = look_at_fabric(executor, needs, chosen, workspace=workspace, wait=patience, sizes=sizes)
     else:
-        found = look(executor, needs, asked, wait=patience)
+        found = check_nodes(executor, needs, chosen, wait=patience)
     if exclude_failed:
-        keep_out(install, found, days)
-    return _shown(found, left, excluded=exclude_failed, named=nodes is not None)
+        exclude_failed_nodes(install, found, days)
+    return _health_result(found, left, excluded=exclude_failed, named=nodes is not None)
 
 
-def _meant(
+def _nodes_meant(
     workspace: Workspace,
     runs: Sequence[str],
     *,
@@ -96,20 +96,25 @@ def _meant(
         # Whether the job itself would be sensible is not asked: nothing of it is started.
         spec = job_spec(workload=workload, **job, nodelist=None, megatron=(), force=True, preflight="off")
         plan = plan_job(spec, workspace).plan
-        told = plan.scheduler or SchedulerPart()
-        return executor_for(plan.cluster_type), needs_of(plan), nodes or told.nodelist, partition or told.queue
+        scheduler = plan.scheduler or SchedulerPart()
+        return (
+            executor_for(plan.cluster_type),
+            needs_of(plan),
+            nodes or scheduler.nodelist,
+            partition or scheduler.queue,
+        )
     if any(job.values()):
         raise RequestError("these options describe a job, and no workload is named", remedy="add -w WORKLOAD")
     if runs:
-        return _of_runs(workspace, runs)
-    kind = workspace.cluster.cluster_type or way_here()
+        return _nodes_of_runs(workspace, runs)
+    kind = workspace.cluster.cluster_type or detect_cluster_type()
     needs = needs_of_site(workspace.cluster, workspace.install, traits_of(kind), partition)
     if nodes is None and partition is None and not traits_of(kind).this_machine:
         partition = workspace.cluster.scheduler(kind).queue
     return executor_for(kind), needs, nodes, partition
 
 
-def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
+def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
     """Executor, needs, host list (None: this machine) and None, for the nodes on which ``runs`` were.
 
     Raises:
@@ -124,7 +129,7 @@ def _of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs
     return executor_for(plan.cluster_type), needs_of(plan), compress(hosts) if plan.scheduler else None, None
 
 
-def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
+def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
     """What the command shows of the nodes; with a command that excludes those that fail, unless they are already.
 
     ``left``: nodes that were not asked, with why; where they were ``named``, the exit status is 1.
@@ -147,7 +152,7 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
             "seconds": round(found.seconds, 1),
             "excluded": [item.node for item in failed] if excluded else [],
         },
-        _text(found),
+        _health_text(found),
         status=int(bool(failed) or fabric_fails or (named and bool(left))),
         remarks=remarks,
         hint=hint,
@@ -157,11 +162,11 @@ def _shown(found: Health, left: Mapping[str, str], *, excluded: bool, named: boo
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
     """A node's verdict and facts as JSON values."""
     remarks = msgspec.to_builtins(verdict.remarks)
-    facts = plain_look(found.facts.get(verdict.node))
+    facts = facts_as_json(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
 
 
-def _text(found: Health) -> str:
+def _health_text(found: Health) -> str:
     """What was found, for people: the fabric, nodes of which something is said, what all have, what differs.
 
     Empty: there is nothing to say.
@@ -174,7 +179,7 @@ def _text(found: Health) -> str:
         own = [it for it in item.remarks if (it.check, it.level, it.text) not in common]
         rows += [[item.node, it.level, it.check, it.text] for it in own]
     more = f"and {len(rows) - _MOST_LINES} more: --json has all\n" if len(rows) > _MOST_LINES else ""
-    shared = [["all nodes", level, check, said] for check, level, said in sorted(common)]
+    shared = [["all nodes", level, check, text] for check, level, text in sorted(common)]
     drifting: list[list[str]] = []
     for name, of in found.drift.items():
         drifting += [[name, f"{len(nodes)}", value, compress(nodes)] for value, nodes in of.items()]

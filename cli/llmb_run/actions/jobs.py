@@ -14,19 +14,19 @@ from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import printable
 from llmb_common.base.run_states import is_live
-from llmb_common.measured.kept import reasons, step_times
+from llmb_common.measured.kept import diagnoses, step_times
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.configuration import apart
+from llmb_common.results.configuration import distinguishing_settings
 from llmb_common.runs.index.runs import UNREADABLE, RunFilter, RunRow, row_of
 from llmb_common.runs.record import COMPLETED, RunRecord, load_record
 from llmb_common.runs.timing.progress import Progress
 from llmb_common.submission.observe import Observation, end_runs, wait
 from llmb_run import options
 from llmb_run.columns import Column, Form, item, run_as_json, table, work_of
-from llmb_run.following import Changes, LiveRun, look_at
-from llmb_run.selecting import in_words, load_rows, run_filter, seconds_of, select_rows, states_of
-from llmb_run.terminal import clock, next_command
+from llmb_run.following import Changes, LiveRun, observed_runs
+from llmb_run.selecting import filters_text, load_rows, run_filter, seconds_of, select_rows, states_of
+from llmb_run.terminal import local_time_text, next_command
 
 if TYPE_CHECKING:
     from llmb_common.causes.answer import Diagnosis
@@ -38,7 +38,7 @@ MOST_LOGS = 100
 JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("run_id", item("run_id"), Form.TABLE, head="run"),
     Column("state", item("state"), Form.TABLE, head="state"),
-    Column("since", lambda run: clock(run["state_time"]), Form.TABLE, head="since"),
+    Column("since", lambda run: local_time_text(run["state_time"]), Form.TABLE, head="since"),
     Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("shown_seconds", item("shown_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
@@ -65,7 +65,7 @@ def jobs(
     # States of live runs are known only after the question: they are filtered below.
     wanted = run_filter(workspace, **filters, live=True if live else None, limit=None if state else count)
     rows = select_rows(workspace, runs, wanted)
-    lines = _ask(rows)
+    lines = _current_rows(rows)
     if live:
         lines = [line for line in lines if line["live"]]  # the index knew them alive; some have ended since
     if state:
@@ -74,11 +74,11 @@ def jobs(
     hint = f"the {count} newest; --all shows the others" if count and len(lines) == count else ""
     if not lines:
         if any((runs, state, live, *filters.values())):
-            notice(f"no run matches{in_words({'state': state, **filters})}")
+            notice(f"no run matches{filters_text({'state': state, **filters})}")
         else:
             notice("no run yet")
         hint = next_command("list")
-    _say_what_differs(lines)
+    _note_differences(lines)
     return Result(lambda: _as_json(lines, rows), lambda: _as_table(lines, rows, workspace), hint=hint)
 
 
@@ -113,7 +113,7 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
     return table(JOBS, shown)
 
 
-def _say_what_differs(lines: list[dict[str, Any]]) -> None:
+def _note_differences(lines: list[dict[str, Any]]) -> None:
     """Add to each of ``lines`` what tells its run from the others, as ``differing``; None where nothing does.
 
     Only for the first ``MOST_LOGS`` of them: each costs a look into its folder.
@@ -122,11 +122,11 @@ def _say_what_differs(lines: list[dict[str, Any]]) -> None:
     for at, line in enumerate(lines[:MOST_LOGS]):
         with contextlib.suppress(RecordError):
             plans[at] = load_record(Path(line["folder"])).plan
-    for line, differing in zip(lines, [*apart(plans), *[""] * len(lines)], strict=False):
+    for line, differing in zip(lines, [*distinguishing_settings(plans), *[""] * len(lines)], strict=False):
         line["differing"] = differing or None
 
 
-def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
+def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
     """The runs as they are now, as JSON values; the scheduler is asked about those that live.
 
     The others cost no more than a look into the index, and the first failed ones a look for the cause.
@@ -134,13 +134,13 @@ def _ask(rows: list[RunRow]) -> list[dict[str, Any]]:
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
     if alive:
-        asked = {run.record.paths.folder: run for run in look_at(alive)}
+        asked = {run.record.paths.folder: run for run in observed_runs(alive)}
     badly = [row for row in rows[:MOST_LOGS] if row.folder not in asked and row.state != COMPLETED and row.run_id]
-    why = reasons(Workspace().install_or_none, load_rows(badly)[0])
-    return [_line(row, asked.get(row.folder), why) for row in rows]
+    why = diagnoses(Workspace().install_or_none, load_rows(badly)[0])
+    return [_job_json(row, asked.get(row.folder), why) for row in rows]
 
 
-def _line(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
+def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
     """A run as JSON values: as observed in ``run``, with its last step; None: as in the index, with why it failed."""
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
@@ -207,7 +207,7 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     ended = [(old, new) for old, new in results if isinstance(new, RunRecord)]
     if not results and not problems:
         notice("no run to cancel")
-    lines = [f"{new.paths.run_id}  {new.state}  {new.paths.name}{_news(old, new)}\n" for old, new in ended]
+    lines = [f"{new.paths.run_id}  {new.state}  {new.paths.name}{_cancel_note(old, new)}\n" for old, new in ended]
     return Result(
         data={
             "runs": [LiveRun(Observation(record)).as_dict() for _, record in ended],
@@ -219,7 +219,7 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
     )
 
 
-def _news(before: RunRecord, after: RunRecord) -> str:
+def _cancel_note(before: RunRecord, after: RunRecord) -> str:
     """What the state alone does not say of a run that was cancelled, with two blanks before it; empty: nothing."""
     if is_live(after.state):
         return "  was told to end"

@@ -126,7 +126,7 @@ def logs(
         RequestError: there is no such run, or ``grep`` is not a regular expression
         RecordError: there is no log
     """
-    wanted = _filter(grep, rank)
+    wanted = _line_filter(grep, rank)
     record = load_record(one_folder(Workspace(), run))
     path = record.paths.batch_log if batch else record.paths.log
     if goes_on:
@@ -148,7 +148,7 @@ def logs(
         notice("no line matches")
     elif path.is_file() and not path.stat().st_size:
         (now,) = refresh([record])
-        notice(f"{path} is empty: the run is {_state(now)}")
+        notice(f"{path} is empty: the run is {_state_text(now)}")
     return Result()
 
 
@@ -160,15 +160,15 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
     (now,) = refresh([record])
     run = now.paths.run_id
     remedy = f"llmb-run logs {run} -f waits for it" if is_live(now.state) else f"llmb-run show {run} has more"
-    return RecordError(f"{path} does not exist: the run is {_state(now)}", remedy=remedy)
+    return RecordError(f"{path} does not exist: the run is {_state_text(now)}", remedy=remedy)
 
 
-def _state(record: RunRecord) -> str:
+def _state_text(record: RunRecord) -> str:
     """The run's state, with the detail that is known of it, if any."""
     return f"{record.state}, {record.detail}" if record.detail else record.state
 
 
-def _filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
+def _line_filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
     """A function that says whether a line has the rank and matches the expression that are asked for.
 
     Raises:
@@ -189,15 +189,15 @@ def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
     It asks the scheduler at most every few seconds, else it says no. It tells in notices why there is no log ``path``
     yet, and in the end how the run ended.
     """
-    asked = float("-inf")
+    last_query = float("-inf")
 
     def ended() -> bool:
         """Whether the run has ended; asks now and then only, and tells the user."""
-        nonlocal asked, record
-        if time.monotonic() - asked < _ASK_SECONDS:
+        nonlocal last_query, record
+        if time.monotonic() - last_query < _ASK_SECONDS:
             return False
         seen = observe([record])[0]
-        asked, record = time.monotonic(), seen.record
+        last_query, record = time.monotonic(), seen.record
         if not is_live(seen.record.state):
             notice(f"the run has ended: {seen.record.state} {seen.record.detail}".rstrip())
             return True

@@ -9,17 +9,17 @@ from typing import Any
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import columns, counted, wrapped
+from llmb_common.base.printable import counted, width_of, wrapped
 from llmb_common.planning.job_plan import MemoryEstimate, StageMemory, plan_as_dict
 from llmb_common.planning.outlook import gpu_hours, job_seconds, known_from, most_gpu_hours
-from llmb_common.planning.outlook_lines import answer, memory_line, time_lines
+from llmb_common.planning.outlook_lines import answer_line, memory_line, time_lines
 from llmb_common.planning.ranks import ORDER, coordinates, groups
 from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources
 from llmb_common.planning.workspace import Workspace
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job, say_warnings
 from llmb_run.starting.submitting import StartOptions, check_dry_run
-from llmb_run.terminal import labelled
+from llmb_run.terminal import with_label
 
 _BAR = 52
 """Columns of a bar."""
@@ -31,9 +31,9 @@ _NODES = 3
 class Outlook:
     """What a planned job will take: memory, time and GPU-hours, and where its values come from."""
 
-    def __init__(self, asked: PlannedJob, workspace: Workspace) -> None:
-        self.plan = asked.plan
-        self.sources = sources(self.plan, asked.recipe, workspace.cluster, asked.request)
+    def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
+        self.plan = planned.plan
+        self.sources = sources(self.plan, planned.recipe, workspace.cluster, planned.request)
 
     def as_dict(self) -> dict[str, Any]:
         """The outlook as JSON values; spans are pairs, in seconds and GPU-hours, None where they are not known."""
@@ -55,25 +55,25 @@ class Outlook:
         Then its grounds and which job it is, and what is asked for. ``memory``: the parts of each pipeline stage.
         ``origin``: where each value comes from. ``ranks``: which ranks are on which node.
         """
-        parts = {"memory": self._memory, "time": self._time, "job": self._job}
+        parts = {"memory": self._memory_lines, "time": self._time_lines, "job": self._job_lines}
         if memory:
-            parts["stages"] = self._stages
+            parts["stages"] = self._stage_lines
         if origin:
-            parts["from"] = self._sources
+            parts["from"] = self._source_lines
         if ranks:
-            parts["ranks"] = self._ranks
-        first = "".join(f"{line}\n" for line in wrapped(answer(self.plan), columns(sys.stdout)))
-        text = first + "".join(labelled(name, [*lines()]) for name, lines in parts.items())
+            parts["ranks"] = self._rank_lines
+        first = "".join(f"{line}\n" for line in wrapped(answer_line(self.plan), width_of(sys.stdout)))
+        text = first + "".join(with_label(name, [*lines()]) for name, lines in parts.items())
         if memory or origin or ranks:
             return text
         return f"{text}more: --memory --sources --ranks --json\n"
 
-    def _memory(self) -> Iterator[str]:
+    def _memory_lines(self) -> Iterator[str]:
         """Yields one line: what the fullest rank needs of memory, and how well that is known."""
         memory = self.plan.preflight.memory
         yield "not estimated" if memory is None else memory_line(memory)
 
-    def _job(self) -> Iterator[str]:
+    def _job_lines(self) -> Iterator[str]:
         """Yields what the job is: its model and scale, then its layout."""
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
@@ -81,14 +81,14 @@ class Outlook:
         layout = [f"{name} {value}" for name, value, _ in self.sources if name in COLUMNS]
         yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
-    def _sources(self) -> Iterator[str]:
+    def _source_lines(self) -> Iterator[str]:
         """Yields where the values come from, a line for each source."""
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
             together.setdefault(source, []).append(f"{name} {value}")
         yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
-    def _stages(self) -> Iterator[str]:
+    def _stage_lines(self) -> Iterator[str]:
         """Yields the memory of each pipeline stage as a bar, and the parts of the fullest one."""
         memory = self.plan.preflight.memory
         if memory is None:
@@ -96,15 +96,15 @@ class Outlook:
             return
         yield f"GiB of one rank, of {memory.limit:.0f}"
         for stage in memory.stages:
-            yield _bar(stage, memory)
+            yield _memory_bar(stage, memory)
         parts = [f"{name[0].upper()} {name.replace('_', ' ')} {gib:.1f}" for name, gib in memory.fullest.parts.items()]
         yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
 
-    def _time(self) -> Iterator[str]:
+    def _time_lines(self) -> Iterator[str]:
         """Yields how long the job takes, and by what that is known."""
         yield from time_lines(self.plan)
 
-    def _ranks(self) -> Iterator[str]:
+    def _rank_lines(self) -> Iterator[str]:
         """Yields the groups of ranks, and which ranks each node has."""
         plan = self.plan
         known = groups(plan)
@@ -124,16 +124,16 @@ class Outlook:
         for node in shown:
             if node == plan.nodes - 1 > _NODES:
                 yield "..."
-            here = [
+            coordinates_texts = [
                 coordinates(plan, rank) for rank in range(node * plan.gpus_per_node, (node + 1) * plan.gpus_per_node)
             ]
-            names = [group.name for group in known if group.name.lower() in here[0]]
-            spans = [f"{name} {_range([rank[name.lower()] for rank in here])}" for name in names]
-            ranks = _range([rank["rank"] for rank in here])
+            names = [group.name for group in known if group.name.lower() in coordinates_texts[0]]
+            spans = [f"{name} {_range_text([rank[name.lower()] for rank in coordinates_texts])}" for name in names]
+            ranks = _range_text([rank["rank"] for rank in coordinates_texts])
             yield ", ".join([f"node {node}: {'rank' if ranks.isdecimal() else 'ranks'} {ranks}", *spans])
 
 
-def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
+def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
     """The memory of a pipeline stage as a line: ``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``.
 
     A letter stands for each part, a dot for the reserve, and the bar for where the device's memory ends.
@@ -145,11 +145,11 @@ def _bar(stage: StageMemory, memory: MemoryEstimate) -> str:
         drawn += letter * (round(end) - len(drawn))
     limit = round(memory.limit * scale)
     filled = drawn.ljust(limit)
-    name = f"PP {_range([stage.first, stage.last])}"
+    name = f"PP {_range_text([stage.first, stage.last])}"
     return f"{name:<9}{stage.total:6.1f} {filled[:limit]}|{filled[limit:]}"
 
 
-def _range(values: list[int]) -> str:
+def _range_text(values: list[int]) -> str:
     """The smallest and the largest value, ``0-7``; one number where they are the same."""
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
@@ -167,14 +167,14 @@ def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
     spec = one_job(dry_run=True, **settings)
     workspace, refused = Workspace(), None
     try:
-        asked = plan_job(spec, workspace)
+        planned = plan_job(spec, workspace)
     except RequestError as error:
         if error.code != "does-not-fit":
             raise
         refused = error
-        asked = plan_job(spec.having({"preflight": "warn"}), workspace)
+        planned = plan_job(spec.with_settings({"preflight": "warn"}), workspace)
     if refused is None:
-        say_warnings([asked])
-        check_dry_run([asked], workspace, StartOptions())
-    outlook = Outlook(asked, workspace)
+        say_warnings([planned])
+        check_dry_run([planned], workspace, StartOptions())
+    outlook = Outlook(planned, workspace)
     return Result(outlook.as_dict, partial(outlook.text, memory=memory, origin=origin, ranks=ranks), error=refused)

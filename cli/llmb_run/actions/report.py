@@ -23,7 +23,7 @@ from llmb_run.reporting.forms import junit, markdown, page
 from llmb_run.reporting.report import Report, build
 from llmb_run.results.archiving import check_archive, stored_secrets, write_archive
 from llmb_run.results.run_columns import as_dicts
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from llmb_run.selecting import none_matches, run_filter, select_rows
 
 
@@ -57,23 +57,23 @@ def report(
     measured = chain.from_iterable(read_fabrics(Path(file)) for file in fabric)
     fabrics = [fabric_part(item) for item in measured]
     workspace = Workspace()
-    report = build(selected(workspace, runs, filters), workspace, title)
+    report = build(selected_runs(workspace, runs, filters), workspace, title)
     report = msgspec.structs.replace(report, fabrics=tuple(fabrics))
-    text, said = "", []
+    text, remarks = "", []
     for form, file in wanted.items():
         written = _WRITERS[form](report)
         if file == "-":
             text = written
         else:
             write_output(Path(file), written)
-            said.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(len(written.encode()))}")
+            remarks.append(f"wrote {file}: {counted(report.counts.runs, 'run')}, {size(len(written.encode()))}")
     files = {form: file for form, file in wanted.items() if file != "-"}
     chosen = runs or any(filters.values())
     return Result(
         lambda: {"files": files, "report": msgspec.to_builtins(report)},
-        text or "".join(f"{line}\n" for line in said),
+        text or "".join(f"{line}\n" for line in remarks),
         status=0 if report.ok or not chosen else 1,
-        remarks=said if text else [],
+        remarks=remarks if text else [],
         for_programs=bool(text),
     )
 

@@ -26,11 +26,11 @@ from llmb_common.runs.timing.window import Window, read_window
 from llmb_run import columns
 from llmb_run.app import refuse_beside_json
 from llmb_run.results import groups, series
-from llmb_run.results.groups import boards, ranking_as_dict, ranking_text
+from llmb_run.results.groups import rank_runs, ranking_as_dict, ranking_text
 from llmb_run.results.listing import MOST, Parts, listing, listing_as_dict
 from llmb_run.results.notes import group_remarks
 from llmb_run.results.run_columns import RUN, STEP, measured_steps, say_remarks
-from llmb_run.results.selected import selected
+from llmb_run.results.selected import selected_runs
 from llmb_run.results.series import history_lines, shift_text
 from llmb_run.results.short_runs import over_common_steps
 from llmb_run.selecting import one_folder
@@ -83,16 +83,16 @@ def results(
         from llmb_run.results.nccl import are_nccl_tests, nccl_results  # fabrics come with it
 
         if are_nccl_tests(runs):
-            return _in_form(output, *nccl_results(runs))
+            return _in_output_form(output, *nccl_results(runs))
     workspace, measured = Workspace(), read_window(window) if window else None
     if alarm:
-        return _alarm(output, workspace, runs, filters, measured)
-    found = selected(workspace, runs, filters, measured)
+        return _alarm_result(output, workspace, runs, filters, measured)
+    found = selected_runs(workspace, runs, filters, measured)
     if rank:
-        return _ranking(output, found if measured else over_common_steps(found, workspace), workspace)
+        return _ranking_result(output, found if measured else over_common_steps(found, workspace), workspace)
     status = 1 if any(item.failed for item in found) else 0
     if group or scaling or history:
-        return _in_form(output, *_view(found, workspace, group=group, scaling=scaling), status)
+        return _in_output_form(output, *_view_functions(found, workspace, group=group, scaling=scaling), status)
     if iterations:  # every step, which is no table for a terminal
         return _every_step(output, found, status)
     if output == "csv":
@@ -100,7 +100,7 @@ def results(
     most = None if everything else last or filters["limit"] or MOST
     parts = Parts(single_runs, timing, notes, everything, full_names, most)
     shown = partial(listing, found, parts)
-    return _in_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
+    return _in_output_form(output, partial(listing_as_dict, found), shown, partial(columns.csv_of, RUN, found), status)
 
 
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
@@ -114,19 +114,19 @@ def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
         """The steps as JSON values."""
         return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
 
-    return _in_form(output, data, csv, csv, status)
+    return _in_output_form(output, data, csv, csv, status)
 
 
-def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
+def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
     """Configurations by their speed, in the form ``output``.
 
     One that failed is an outcome, as long as another has a time. The exit status is 1 where a ranking has no time, and
     no run that may yet have one.
     """
-    made = boards(found, workspace)
+    made = rank_runs(found, workspace)
     # What has not ended may yet have a time.
     status = 0 if all(board.command or board.live for board in made) else 1
-    return _in_form(
+    return _in_output_form(
         output,
         lambda: {"boards": ranking_as_dict(made)},
         partial(ranking_text, made, columns_of_terminal()),
@@ -135,7 +135,7 @@ def _ranking(output: str, found: list[MeasuredRun], workspace: Workspace) -> Res
     )
 
 
-def _alarm(
+def _alarm_result(
     output: str, workspace: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
 ) -> Result:
     """A line for each configuration that became slower, and still is.
@@ -147,16 +147,16 @@ def _alarm(
         RequestError: there is no such run
     """
     with contextlib.redirect_stderr(io.StringIO()):
-        found = selected(workspace, runs, filters, window)
+        found = selected_runs(workspace, runs, filters, window)
         histories = history_lines(found, ALARM_RATE)
     lines: list[str] = []
     for line in histories:
         lines += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts if shift.stands]
     text = "".join(f"{line}\n" for line in lines)
-    return _in_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
+    return _in_output_form(output, lambda: {"alarms": lines}, lambda: text, lambda: text, 1 if lines else 0)
 
 
-def _in_form(
+def _in_output_form(
     output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
 ) -> Result:
     """What was measured in the form ``output``, ``table``, ``csv`` or ``json``; ``--json`` prints the same data.
@@ -164,15 +164,15 @@ def _in_form(
     Only the function of the form that is printed is called.
     """
     result = Result(data, status=status)
-    texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.said) + "\n"}
+    texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
     return replace(result, text=texts[output])
 
 
-def _view(
+def _view_functions(
     found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
     """Functions that give the groups, scales or history of the runs as data, as a table and as CSV."""
-    together = groups.group(found) if group else []
+    together = groups.group_runs(found) if group else []
     view: columns.View[Any]
     if group:
         view = groups.group_view(together)
@@ -199,10 +199,10 @@ def compare(first: str, second: str) -> Result:
     Raises:
         RequestError: a word names no recorded run, or a run is on both sides
     """
-    from llmb_run.comparing.fabrics import are_fabrics, compared  # most ask for results
+    from llmb_run.comparing.fabrics import are_fabrics, compare_fabric_files  # most ask for results
 
     if are_fabrics([first, second]):
-        return compared(first, second)
+        return compare_fabric_files(first, second)
     workspace = Workspace()
     one, other = _Side(first, workspace), _Side(second, workspace)
     if both := sorted({*one.run_ids} & {*other.run_ids}):
@@ -219,7 +219,7 @@ def compare(first: str, second: str) -> Result:
     data = {
         "first": one.as_dict(),
         "second": other.as_dict(),
-        "answer": _answer(change),
+        "answer": _change_answer(change),
         "ratio": change.ratio if change else None,
         "ratio_low": change.low if change else None,
         "ratio_high": change.high if change else None,
@@ -230,16 +230,16 @@ def compare(first: str, second: str) -> Result:
     say_remarks([*one.runs, *other.runs])
     heads = ("", "first run", "successful", "step s", "steady s", "tokens/s")
     without = [side for side in (one, other) if not side.times]
-    said = _change(change, one.times, other.times) + _stalls(one, other)
+    sentence = _change_sentence(change, one.times, other.times) + _stalls_line(one, other)
     status = 0 if change else 1
     if without and all(side.live for side in without):
-        said, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
-    text = f"{said}\n{_work(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
+        sentence, status = f"open: {without[0].runs[0].unfit}, so no times are compared", 4
+    text = f"{sentence}\n{_same_work_lines(loss, unequal)}\n{table(heads, [one.row('A'), other.row('B')], heads[2:])}\n"
     text += table(("differs", "A", "B"), [[name, a[:60], b[:60]] for name, a, b in differing])
     return Result(data, text if differing else f"{text}no recorded difference\n", status=status)
 
 
-def _answer(change: Change | None) -> str | None:
+def _change_answer(change: Change | None) -> str | None:
     """Whether the second side is ``faster`` or ``slower``, or that is ``open``; None where no times are compared."""
     if change is None:
         return None
@@ -295,7 +295,7 @@ _STALLS_SHOWN = 0.001
 """Of the step time: what less cost is not worth a word."""
 
 
-def _stalls(one: _Side, other: _Side) -> str:
+def _stalls_line(one: _Side, other: _Side) -> str:
     """A line on how the steady steps of both sides compare, with its newline before it.
 
     Empty where stalls are too small to matter.
@@ -308,20 +308,20 @@ def _stalls(one: _Side, other: _Side) -> str:
     return f"\nstalls are included; without them, a step of B against one of A is {signed_percent(apart)}"
 
 
-def _work(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
+def _same_work_lines(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
     """One or two lines that say whether both sides of ``compare`` did the same work, each with its newline; never
     empty.
 
     ``loss``: the iteration where the losses are furthest apart, and by which fraction; None: no iteration in common.
     ``unequal``: settings that make a step's work different, so that step times must not be compared.
     """
-    said = ""
+    loss_line = ""
     if unequal:
-        said = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
+        loss_line = f"a step is not the same work ({', '.join(unequal)}): compare tokens/s, not step times\n"
     if loss is None:
-        return f"{said}loss: not compared, because no iteration is in both logs\n"
+        return f"{loss_line}loss: not compared, because no iteration is in both logs\n"
     equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-    return f"{said}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
+    return f"{loss_line}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
 
 
 _WIDEST = 2.0
@@ -331,7 +331,7 @@ _TELLING = 3
 """Runs of a side with which the interval also holds where some runs are slow: two slow ones look like steady ones."""
 
 
-def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
+def _change_sentence(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
     """One sentence on B's step time against A's, or that no times are compared; it may have a line break in it.
 
     ``first`` and ``second``: the step times of the runs of A and of B.
@@ -347,7 +347,7 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
     if not change.is_real:
         shown = "open: these runs show no clear difference: "
         shown += f"B's step time against A's is {signed_percent(change.ratio - 1)} {interval}"
-        if fewest > 1 and _lie_apart(first, second):
+        if fewest > 1 and _ranges_disjoint(first, second):
             longer, shorter = ("B", "A") if change.ratio > 1 else ("A", "B")
             shown += (
                 f",\nthough every run of {longer} took longer than every run of {shorter}: with so few, that may be"
@@ -361,7 +361,7 @@ def _change(change: Change | None, first: Sequence[StepTime], second: Sequence[S
     return f"B's steps take {percent(abs(change.ratio - 1))} {more} time than A's {interval}{few}"
 
 
-def _lie_apart(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
+def _ranges_disjoint(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
     """Whether each run of one side took longer than each of the other."""
     one = [time.mean_log for time in first]
     other = [time.mean_log for time in second]

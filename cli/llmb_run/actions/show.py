@@ -13,7 +13,7 @@ from llmb_common.base.strict_yaml import read_text
 from llmb_common.measured.measure import measure_run
 from llmb_common.measured.run import MeasuredRun, reference_lines
 from llmb_common.planning.workspace import Workspace
-from llmb_common.runs.account import as_plain
+from llmb_common.runs.account import as_json_values
 from llmb_common.runs.finding import Attempt, attempts_of
 from llmb_common.runs.manifest import image_line
 from llmb_common.runs.record import load_record
@@ -23,7 +23,7 @@ from llmb_run.columns import seconds_of
 from llmb_run.results.one_line import result_line
 from llmb_run.results.run_columns import as_dict
 from llmb_run.selecting import one_folder
-from llmb_run.terminal import clock, labelled, next_command, span
+from llmb_run.terminal import duration_text, local_time_text, next_command, with_label
 
 
 def show(run: str | None, script: bool) -> Result:
@@ -51,8 +51,8 @@ def show(run: str | None, script: bool) -> Result:
         "nodes": seen.finding.nodes,
         "reason": seen.finding.reason,
         "start": seen.finding.start,
-        "evidence": as_plain(measured.account),
-        "straggler": as_plain(slow) if slow else None,
+        "evidence": as_json_values(measured.account),
+        "straggler": as_json_values(slow) if slow else None,
         "result": as_dict(measured),
     }
     if is_live(seen.record.state):
@@ -61,10 +61,10 @@ def show(run: str | None, script: bool) -> Result:
         hint = next_command("retry", word, "--resume")
     else:
         hint = next_command("why" if measured.why else "results", word)
-    return Result(data, lambda: _text(seen, measured, slow), hint=hint)
+    return Result(data, lambda: _run_text(seen, measured, slow), hint=hint)
 
 
-def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
+def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
     """Everything known of a run for people, with a final newline: names, each with its lines.
 
     What has none is left out. ``slow``: the rank for which the others waited; None: none stands out.
@@ -78,8 +78,8 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
     commit = f", commit {git['commit'][:12]}{' with changes' if git['dirty'] else ''}" if git else ""
     parts = {
         "run": [f"{record.paths.run_id}  {record.paths.name}"],
-        "state": [_state(seen)],
-        "job": [_job(seen)],
+        "state": [_state_line(seen)],
+        "job": [_job_line(seen)],
         "plan": [
             f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {counted(plan.nodes, 'node')}",
             f"{function.name} of Megatron-Bridge {function.release}" if function else "",
@@ -91,26 +91,26 @@ def _text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> s
         "ran on": measured.account.lines() or ["unknown: the run's folder has no files of its nodes"],
         "folder": [str(record.paths.folder)],
         "log": [str(record.paths.log)],
-        "history": [f"{clock(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
-        "earlier": [_earlier(attempt) for attempt in attempts_of(record)],
-        "result": [result_line(measured), _steady(measured), *reference_lines([measured])],
-        "memory": [_memory(measured)],
+        "history": [f"{local_time_text(item.time)}  {item.state}  {item.detail}".rstrip() for item in record.states],
+        "earlier": [_attempt_line(attempt) for attempt in attempts_of(record)],
+        "result": [result_line(measured), _stall_text(measured), *reference_lines([measured])],
+        "memory": [_memory_text(measured)],
         "besides": measured.extras.lines(),
         "remarks": [printable(text) for text in measured.remarks],
         "findings": [f"{item.severity}: {item.text}" for item in measured.findings],
         "slow": [slow.text if slow else ""],
-        "why": _why(measured),
+        "why": _why_lines(measured),
     }
-    return "".join(labelled(name, [line for line in lines if line]) for name, lines in parts.items())
+    return "".join(with_label(name, [line for line in lines if line]) for name, lines in parts.items())
 
 
-def _earlier(attempt: Attempt) -> str:
+def _attempt_line(attempt: Attempt) -> str:
     """An earlier start of the run, after the time at which it ended or began."""
     when = attempt.ended or attempt.started
-    return f"{clock(when)}  {attempt}" if when is not None else str(attempt)
+    return f"{local_time_text(when)}  {attempt}" if when is not None else str(attempt)
 
 
-def _why(measured: MeasuredRun) -> list[str]:
+def _why_lines(measured: MeasuredRun) -> list[str]:
     """Lines on why the run failed, and what to do; empty where it has not."""
     if not measured.why:
         return []
@@ -119,16 +119,16 @@ def _why(measured: MeasuredRun) -> list[str]:
     return cause_lines(measured.why)
 
 
-def _state(seen: Observation) -> str:
+def _state_line(seen: Observation) -> str:
     """The run's state, since when, and of a run that waits what it waits for, as one line."""
     record = seen.record
-    since = f"at {clock(record.state_time)}"
+    since = f"at {local_time_text(record.state_time)}"
     if is_live(record.state):
-        since = f"since {clock(record.state_time)} ({span(time.time() - record.state_time)})"
+        since = f"since {local_time_text(record.state_time)} ({duration_text(time.time() - record.state_time)})"
     return f"{record.state} {since}" + (f", {seen.finding.waits_for}" if seen.finding.reason else "")
 
 
-def _job(seen: Observation) -> str:
+def _job_line(seen: Observation) -> str:
     """Where the run is: its job and nodes, or its process on this machine."""
     record = seen.record
     if not record.plan.traits.queued:
@@ -143,7 +143,7 @@ _STALLS_SHOWN = 0.001
 """Share of the step time: what less cost is not worth a word."""
 
 
-def _steady(measured: MeasuredRun) -> str:
+def _stall_text(measured: MeasuredRun) -> str:
     """What stalls cost of a step time that is compared with a reference; empty where that is nothing."""
     time = measured.steps.time
     if measured.verdict is None or measured.verdict.reference is None or time is None:
@@ -154,7 +154,7 @@ def _steady(measured: MeasuredRun) -> str:
     return f"stalls are {percent(stalls)} of it: a steady step takes {seconds_of(time.seconds)} s"
 
 
-def _memory(measured: MeasuredRun) -> str:
+def _memory_text(measured: MeasuredRun) -> str:
     """The peak of GPU memory that was measured and the one that was predicted, in GiB, of whichever there is.
 
     On a CPU it is that of a rank. Empty without both.

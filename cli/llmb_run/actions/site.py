@@ -18,7 +18,7 @@ from llmb_common.runs.index.search import rebuild
 from llmb_common.submission.excluded_nodes import Exclusion, exclude_nodes, exclusions, include_nodes
 from llmb_run.results.run_columns import say_remarks
 from llmb_run.selecting import none_matches, run_filter, select_rows
-from llmb_run.terminal import clock, table
+from llmb_run.terminal import local_time_text, table
 
 
 def list_baselines() -> Result:
@@ -31,7 +31,7 @@ def list_baselines() -> Result:
     found = baselines(install)
     if not found:
         notice("no baseline is set: llmb-run baseline set RUN...")
-    return _shown(found, install)
+    return _baselines_result(found, install)
 
 
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
@@ -59,7 +59,7 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
             )
         chosen.append((item.record, item.good))
     say_remarks(measured)  # a throttled run is a reference that everything passes
-    return _shown(set_baselines(install, chosen), install)
+    return _baselines_result(set_baselines(install, chosen), install)
 
 
 def remove_baseline(keys: tuple[str, ...]) -> Result:
@@ -72,7 +72,7 @@ def remove_baseline(keys: tuple[str, ...]) -> Result:
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
 
-def _shown(found: list[Baseline], install: Path) -> Result:
+def _baselines_result(found: list[Baseline], install: Path) -> Result:
     """The baselines ``found`` as data and as a table, each with its relative error by the past runs of ``install``."""
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
@@ -85,7 +85,7 @@ def _shown(found: list[Baseline], install: Path) -> Result:
             str(len(item.runs)),
             f"{item.seconds:.3f}",
             f"{100 * error:.1f}",
-            clock(item.added),
+            local_time_text(item.added),
         ]
         for item, error in zip(found, errors, strict=True)
     ]
@@ -107,7 +107,7 @@ def list_nodes() -> Result:
     Raises:
         RequestError: there is no installation
     """
-    return _nodes(exclusions(Workspace().require_install()))
+    return _exclusions_result(exclusions(Workspace().require_install()))
 
 
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
@@ -118,7 +118,7 @@ def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
     Raises:
         RequestError: the host list cannot be read, there is no reason, or ``days`` is no such period
     """
-    return _nodes(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
+    return _exclusions_result(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
 
 def remove_nodes(hosts: str) -> Result:
@@ -135,12 +135,17 @@ def remove_nodes(hosts: str) -> Result:
     return Result({"removed": removed}, f"used again: {', '.join(removed)}\n" if removed else "")
 
 
-def _nodes(found: list[Exclusion]) -> Result:
+def _exclusions_result(found: list[Exclusion]) -> Result:
     """What the command shows of excluded nodes."""
     if not found:
         notice("no node is excluded")
     rows = [
-        [item.node, clock(item.added), clock(item.expires) if item.expires else "removed", item.reason]
+        [
+            item.node,
+            local_time_text(item.added),
+            local_time_text(item.expires) if item.expires else "removed",
+            item.reason,
+        ]
         for item in found
     ]
     names = ("node", "reason", "added", "expires")

@@ -15,7 +15,7 @@ from llmb_common.runs.index.runs import RunFilter, RunRow
 from llmb_common.runs.stragglers import FILE, straggler_in
 from llmb_run.comparing.gap import find_gap, lines_of
 from llmb_run.selecting import load_rows, run_filter, select_rows
-from llmb_run.terminal import labelled
+from llmb_run.terminal import with_label
 
 
 def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
@@ -38,10 +38,10 @@ def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any
         nobody = "its ranks recorded no waits"
         if (folder / FILE).exists():
             nobody = "no rank stands out; that does not rule out a slow one"
-        text += labelled("run", [f"{record.paths.run_id}  {record.paths.name}"])
-        text += labelled("slow", [item.text if item else nobody])
+        text += with_label("run", [f"{record.paths.run_id}  {record.paths.name}"])
+        text += with_label("slow", [item.text if item else nobody])
         gap = find_gap(record, workspace)
-        text += "".join(labelled(name, lines) for name, lines in lines_of(gap))
+        text += "".join(with_label(name, lines) for name, lines in lines_of(gap))
         found.append(msgspec.to_builtins({"run": record.paths.run_id, "straggler": item, "gap": gap}))
     return Result({"runs": found}, text)
 

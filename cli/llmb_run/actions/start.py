@@ -15,11 +15,11 @@ from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, first_few
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.planning.outlook import known_from, step_seconds
-from llmb_common.planning.outlook_lines import ranged
+from llmb_common.planning.outlook_lines import range_text
 from llmb_common.planning.workspace import Workspace
-from llmb_run.results.followed import with_figures
+from llmb_run.results.followed import add_figures
 from llmb_run.starting.planner import plan_options
-from llmb_run.starting.requests import Asked, PlannedJob, Refused, one_job, plan_specs, say_warnings
+from llmb_run.starting.requests import PlannedJob, Refused, RequestedJobs, one_job, plan_specs, say_warnings
 from llmb_run.starting.submitting import StartOptions, check_dry_run, start, start_planned
 from llmb_run.starting.task_files import read_tasks
 from llmb_run.terminal import next_command, say, table
@@ -33,9 +33,9 @@ def single(**settings: Any) -> Result:
     Raises:
         LLMBError: it cannot be planned or started
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_specs([one_job(**settings)], workspace, dry_run=how.dry_run)
-    return with_figures(start("single", asked, workspace, how), workspace)
+    options, workspace = StartOptions.take_from(settings), Workspace()
+    requested = plan_specs([one_job(**settings)], workspace, dry_run=options.dry_run)
+    return add_figures(start("single", requested, workspace, options), workspace)
 
 
 def submit(**settings: Any) -> Result:
@@ -44,11 +44,11 @@ def submit(**settings: Any) -> Result:
     Raises:
         LLMBError: one cannot be planned, or nothing could be started
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    return with_figures(start("submit", plan_options(workspace, how, **settings), workspace, how), workspace)
+    options, workspace = StartOptions.take_from(settings), Workspace()
+    return add_figures(start("submit", plan_options(workspace, options, **settings), workspace, options), workspace)
 
 
-def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result:
+def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
     """Show which jobs of a sweep will run and which will not, and start the former; in a dry run nothing is started.
 
     The first repeats of all combinations start before the second.
@@ -57,7 +57,7 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
         RequestError: nothing of it can be planned
         LLMBError: nothing could be started
     """
-    planned, refused = asked.planned, asked.refused
+    planned, refused = requested.planned, requested.refused
     if not planned:
         first = refused[0].error
         if len(refused) == 1:
@@ -65,17 +65,19 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
         none = f"none of {counted(len(refused), 'combination')} can be planned"
         reasons = {item.error.message for item in refused}
         raise RequestError(
-            f"{none}: {first.message}" if len(reasons) == 1 else f"{none}:\n{_reasons(refused)}".rstrip(),
+            f"{none}: {first.message}" if len(reasons) == 1 else f"{none}:\n{_refusal_lines(refused)}".rstrip(),
             remedy=first.remedy,
             code=first.code,
             field=first.field,
             complete=first.complete,
         )
     found = {
-        "planned": [{"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _once(planned)],
+        "planned": [
+            {"combination": item.spec.varied, "plan": plan_as_dict(item.plan)} for item in _without_repeats(planned)
+        ],
         "refused": [{"combination": item.spec.varied, "error": item.error.as_dict()} for item in refused],
     }
-    shown = _table(planned) + _reasons(refused)
+    shown = _sweep_table(planned) + _refusal_lines(refused)
     if planned[0].request.dry_run:
         check_dry_run(planned, workspace, how)
         say_warnings(planned)
@@ -83,30 +85,34 @@ def start_sweep(asked: Asked, workspace: Workspace, how: StartOptions) -> Result
         return Result({"dry_run": True, **found}, shown, remarks=[remark])
     say(shown)
     in_turn = sorted(planned, key=lambda item: item.spec.repeat)
-    done = start_planned("sweep", in_turn, workspace, how, swept=asked.specs)
+    done = start_planned("sweep", in_turn, workspace, how, swept=requested.specs)
     started = [job["run_id"] for job in done.data["jobs"] if not job["error"]]
     names = [done.data["round"]] if "round" in done.data else started
     rank = ("results", "--rank", *names)
-    ended = with_figures(done, workspace, ranked=True)
+    ended = add_figures(done, workspace, ranked=True)
     if ended is not done:
         return replace(ended, data={**found, **done.data}, hint=next_command(*rank))
     hint = f"{done.hint}\nwhen they are over: llmb-run {shlex.join(rank)}".lstrip()
     return replace(done, data={**found, **done.data}, hint=hint)
 
 
-def _once(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
+def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
     """The planned jobs without their repeats."""
     return [item for item in planned if item.spec.repeat == 1]
 
 
-def _table(planned: Sequence[PlannedJob]) -> str:
+def _sweep_table(planned: Sequence[PlannedJob]) -> str:
     """The combinations of a sweep as a table: values, runs, and what is known of memory and step time."""
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
     rows = [
-        [*(item.spec.varied.get(name, "") for name in names), str(runs[item.spec.combination]), *_known(item.plan)]
-        for item in _once(planned)
+        [
+            *(item.spec.varied.get(name, "") for name in names),
+            str(runs[item.spec.combination]),
+            *_outlook_cells(item.plan),
+        ]
+        for item in _without_repeats(planned)
     ]
     hidden = {"GPUs"} if "scale" in names else set()
     filled = [at for at in range(len(heads)) if any(row[at] for row in rows)]
@@ -115,7 +121,7 @@ def _table(planned: Sequence[PlannedJob]) -> str:
     return table([heads[at] for at in shown], [[row[at] for at in shown] for row in rows], right)
 
 
-def _known(plan: JobPlan) -> list[str]:
+def _outlook_cells(plan: JobPlan) -> list[str]:
     """The cells of a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
 
     Empty: not known.
@@ -123,10 +129,10 @@ def _known(plan: JobPlan) -> list[str]:
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
     doubt = "" if memory is None or memory.verdict == "fits" else f", {memory.verdict}"
-    return [str(plan.gpus), room + doubt, "" if step is None else ranged(step), known_from(plan)]
+    return [str(plan.gpus), room + doubt, "" if step is None else range_text(step), known_from(plan)]
 
 
-def _reasons(refused: Sequence[Refused]) -> str:
+def _refusal_lines(refused: Sequence[Refused]) -> str:
     """One line for each reason why combinations are refused, with the first of them, each with its newline.
 
     Empty: none is.
@@ -148,13 +154,13 @@ def sweep(**settings: Any) -> Result:
         RequestError: nothing is varied, or nothing can be planned
         LLMBError: nothing could be started
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_options(workspace, how, **settings)
-    if not (settings["vary"] or settings["zipped"] or any(spec.varied for spec in asked.specs)):
+    options, workspace = StartOptions.take_from(settings), Workspace()
+    requested = plan_options(workspace, options, **settings)
+    if not (settings["vary"] or settings["zipped"] or any(spec.varied for spec in requested.specs)):
         raise RequestError(
             "nothing is varied", remedy="--vary tp=1,2 --vary NCCL_ALGO=Ring,Tree, or --zip 'tp=1,2 pp=4,2'"
         )
-    return start_sweep(asked, workspace, how)
+    return start_sweep(requested, workspace, options)
 
 
 def bulk(file: Path, **settings: Any) -> Result:
@@ -166,6 +172,6 @@ def bulk(file: Path, **settings: Any) -> Result:
         ConfigError: something in the file is wrong
         LLMBError: a job cannot be planned, or nothing could be started
     """
-    how, workspace = StartOptions.taken(settings), Workspace()
-    asked = plan_specs(read_tasks(file, workspace), workspace, dry_run=how.dry_run)
-    return with_figures(start("bulk", asked, workspace, how, task_file=str(file.resolve())), workspace)
+    options, workspace = StartOptions.take_from(settings), Workspace()
+    requested = plan_specs(read_tasks(file, workspace), workspace, dry_run=options.dry_run)
+    return add_figures(start("bulk", requested, workspace, options, task_file=str(file.resolve())), workspace)

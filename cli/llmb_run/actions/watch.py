@@ -16,11 +16,11 @@ from llmb_common.base.printable import printable, unfiltered
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunFilter, row_of
 from llmb_common.submission.observe import stuck_error
-from llmb_run.columns import Column, Form, at, cells, run_as_json, table, work_of
-from llmb_run.following import LiveRun, ask_again, look_at
+from llmb_run.columns import Column, Form, attribute_at, cells, run_as_json, table, work_of
+from llmb_run.following import LiveRun, observed_runs, update_runs
 from llmb_run.results.run_columns import LEAST_TFLOPS
 from llmb_run.selecting import select_rows
-from llmb_run.terminal import next_command, span
+from llmb_run.terminal import duration_text, next_command
 
 LOOK_SECONDS = 1.0
 """Seconds between looks at the logs."""
@@ -29,12 +29,12 @@ LAST_DELAY = 15.0
 """Seconds between questions to the scheduler: more and more while nothing changes."""
 
 
-def _step(run: LiveRun) -> str | None:
+def _step_text(run: LiveRun) -> str | None:
     """The last step of a run and how many there are, ``12/50``; None before the first."""
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
 
-def _tflops(run: LiveRun) -> float | None:
+def _last_tflops(run: LiveRun) -> float | None:
     """TFLOPS per GPU of a run's last step, by its log.
 
     None where there is none, or it would be printed as 0.0, as on a CPU.
@@ -43,14 +43,14 @@ def _tflops(run: LiveRun) -> float | None:
 
 
 LIVE: tuple[Column[LiveRun], ...] = (
-    Column("run_id", at("record.paths.run_id"), Form.TABLE, head="run"),
-    Column("state", at("record.state"), Form.TABLE, head="state"),
-    Column("age", lambda run: span(time.time() - run.record.state_time), Form.TABLE, head="for", spec="s"),
-    Column("step", _step, Form.TABLE, head="step", spec="s"),
-    Column("step_seconds", at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
-    Column("tflops_per_gpu", _tflops, Form.TABLE, head="TFLOPS", spec=".1f"),
-    Column("left", at("seconds_left", span), Form.TABLE, head="left", spec="s"),
-    Column("gpus", at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("run_id", attribute_at("record.paths.run_id"), Form.TABLE, head="run"),
+    Column("state", attribute_at("record.state"), Form.TABLE, head="state"),
+    Column("age", lambda run: duration_text(time.time() - run.record.state_time), Form.TABLE, head="for", spec="s"),
+    Column("step", _step_text, Form.TABLE, head="step", spec="s"),
+    Column("step_seconds", attribute_at("progress.step_seconds"), Form.TABLE, head="s/step", spec=".3f"),
+    Column("tflops_per_gpu", _last_tflops, Form.TABLE, head="TFLOPS", spec=".1f"),
+    Column("left", attribute_at("seconds_left", duration_text), Form.TABLE, head="left", spec="s"),
+    Column("gpus", attribute_at("record.plan.gpus"), Form.TABLE, head="GPUs", spec="d"),
     Column("job_id", lambda run: run.record.job_id or "-", Form.TABLE, head="job"),
     Column("what", lambda run: work_of(run_as_json(row_of(run.record)), run.differing), Form.TABLE, head="what"),
     Column("remark", lambda run: printable(run.remark()), Form.TABLE),
@@ -86,18 +86,18 @@ def watch(runs: tuple[str, ...]) -> Result:
     if not rows:
         notice("no run waits or runs; llmb-run jobs lists those that have ended")
         return Result(hint=next_command("jobs"))
-    followed = look_at([row.folder for row in rows])
+    followed = observed_runs([row.folder for row in rows])
     for run in followed:
         run.progress.look()
     if sys.stdout.isatty():
-        _on_terminal(followed)
+        _follow_on_screen(followed)
     else:
-        _as_lines(followed)
+        _follow_as_lines(followed)
     names = [followed[0].record.paths.run_id] if len(followed) == 1 else []
     return Result(hint=next_command("results", *names), status=0 if all(run.well for run in followed) else 1)
 
 
-def _looks(followed: list[LiveRun]) -> Iterator[None]:
+def _updates(followed: list[LiveRun]) -> Iterator[None]:
     """Yields whenever the runs have been brought up to date, about once a second, until none of them lives.
 
     Their logs are read each time, the scheduler is asked less and less often while nothing changes.
@@ -111,7 +111,7 @@ def _looks(followed: list[LiveRun]) -> Iterator[None]:
     while True:
         if time.monotonic() >= due:
             before = [run.record.state for run in followed]
-            ask_again(followed)
+            update_runs(followed)
             error = stuck_error([run.seen for run in followed])
             changed = before != [run.record.state for run in followed]
             delay = FIRST_DELAY if changed else min(delay * 1.5, LAST_DELAY)
@@ -126,7 +126,7 @@ def _looks(followed: list[LiveRun]) -> Iterator[None]:
         time.sleep(LOOK_SECONDS)
 
 
-def _on_terminal(followed: list[LiveRun]) -> None:
+def _follow_on_screen(followed: list[LiveRun]) -> None:
     """Show the runs on the terminal's other screen until none lives.
 
     Nothing is left of that but a table of the last state.
@@ -134,13 +134,13 @@ def _on_terminal(followed: list[LiveRun]) -> None:
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
-            for _ in _looks(followed):
-                live.update(_screen(followed, console.width, console.height), refresh=True)
+            for _ in _updates(followed):
+                live.update(_render_screen(followed, console.width, console.height), refresh=True)
     finally:
         print(table(LIVE, followed), end="")
 
 
-def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
+def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
     """The screen of ``watch`` for a terminal of ``width`` by ``height`` characters: as many runs and columns as fit.
 
     Runs that live come first.
@@ -162,15 +162,15 @@ def _screen(followed: list[LiveRun], width: int, height: int) -> Text:
     return text
 
 
-def _as_lines(followed: list[LiveRun]) -> None:
+def _follow_as_lines(followed: list[LiveRun]) -> None:
     """Print a line whenever the state of a run changes, and at every tenth step, until none lives."""
-    told: dict[str, tuple[str, int]] = {}
-    for _ in _looks(followed):
+    last_shown: dict[str, tuple[str, int]] = {}
+    for _ in _updates(followed):
         for run in followed:
             progress, state = run.progress, run.record.state
             news = (state, progress.step // 10)
-            if told.get(run.record.paths.run_id) == news:
+            if last_shown.get(run.record.paths.run_id) == news:
                 continue
-            told[run.record.paths.run_id] = news
+            last_shown[run.record.paths.run_id] = news
             step = f"  step {progress.step} of {progress.steps}" if progress.step else ""
             print(f"{run.record.paths.run_id}  {state}{step}  {run.remark()}".rstrip(), flush=True)

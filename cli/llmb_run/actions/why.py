@@ -12,7 +12,7 @@ from llmb_common.base.errors import RequestError
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.printable import counted, printable
-from llmb_common.causes.answer import Diagnosis, Symptom, count
+from llmb_common.causes.answer import Diagnosis, Symptom, count_causes
 from llmb_common.causes.diagnosis import diagnose_logs
 from llmb_common.causes.table import signatures
 from llmb_common.measured.measure import measure
@@ -21,7 +21,7 @@ from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.index.runs import RunRow
 from llmb_common.runs.timing.log_files import is_log_name
 from llmb_run.selecting import one_folder, run_filter, select_rows
-from llmb_run.terminal import labelled, table
+from llmb_run.terminal import table, with_label
 
 
 def cause_lines(found: Diagnosis) -> list[str]:
@@ -34,14 +34,14 @@ def cause_lines(found: Diagnosis) -> list[str]:
         if found.suspect is None:
             return [found.summary]
         remedy = next((known.remedy for known in signatures() if known.id == found.suspect.signature), "")
-        lines = [found.summary, _witness(found.suspect)]
+        lines = [found.summary, _witness_line(found.suspect)]
         if remedy:
             lines.append(f"-> {remedy}")
         return lines
     sure = "" if cause.sure == "certain" else f" ({cause.sure})"
     step = f"; the last iteration before it is {cause.step}" if cause.step is not None and not found.trained else ""
     lines = [f"{found.summary}{sure}{step}", cause.cause]
-    lines += [f"{_where(cause.file, cause.number)}{cause.line}"] if cause.line else []
+    lines += [f"{_location_prefix(cause.file, cause.number)}{cause.line}"] if cause.line else []
     return [*lines, f"-> {cause.remedy}"]
 
 
@@ -55,22 +55,22 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
     if cause is not None and cause.keep_out and cause.node:
         reason = cause.what.replace("'", "")
         lines.append(("keep out", [f"llmb-run exclude add {cause.node} --days 7 --reason '{reason}'"]))
-    if beside := [_witness(item) for item in found.witnesses if item != found.suspect]:
+    if beside := [_witness_line(item) for item in found.witnesses if item != found.suspect]:
         lines.append(("besides", beside))
     return lines
 
 
-def _witness(item: Symptom) -> str:
+def _witness_line(item: Symptom) -> str:
     """One line on a complaint in a run's logs: its role, how many ranks and lines, where it stands, its text."""
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"
     count = f", {item.count} lines" if item.count > 1 else ""
     kind = f"[{item.role}{ranks}{count}] " if item.signature else ""
-    return f"{kind}{_where(item.file, item.number)}{item.line}"
+    return f"{kind}{_location_prefix(item.file, item.number)}{item.line}"
 
 
-def _where(file: str, number: int | None) -> str:
+def _location_prefix(file: str, number: int | None) -> str:
     """Where a log line stands, ``log-x.out:12: ``, to be put before it; empty where the file is not known."""
     name = file.rpartition("/")[2]
     if not name:
@@ -95,13 +95,13 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
     # Logs, and folders with logs and without a record.
     foreign = [path for path in paths if path.is_file() or (path.is_dir() and not (path / "run.json").exists())]
     names = [word for word in runs if Path(word) not in foreign]
-    found = [_of_logs(path) for path in foreign]
+    found = [_explain_logs(path) for path in foreign]
     if names or not runs:
-        found += _of_runs(Workspace(), names, filters)
+        found += _explain_runs(Workspace(), names, filters)
     if not found:
         notice("no run matches")
     many = not runs and any(filters.values())
-    return _summary(found) if many else _each(found)
+    return _summary_result(found) if many else _detailed_result(found)
 
 
 class _Explained(msgspec.Struct):
@@ -114,7 +114,7 @@ class _Explained(msgspec.Struct):
     """As ``results`` has it; empty of logs that LLMB did not write."""
 
 
-def _of_logs(path: Path) -> _Explained:
+def _explain_logs(path: Path) -> _Explained:
     """Why the run behind a log, or behind the logs in a folder, failed.
 
     Raises:
@@ -126,7 +126,7 @@ def _of_logs(path: Path) -> _Explained:
     return _Explained(str(path), "", diagnose_logs(sorted(logs, key=lambda log: not is_log_name(log.name))))
 
 
-def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
+def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
     """The runs that ``names`` name, or without names those that match the filters.
 
     The newest one where neither is given.
@@ -138,9 +138,9 @@ def _chosen(workspace: Workspace, names: Sequence[str], filters: dict[str, Any])
     return select_rows(workspace, wanted, run_filter(workspace, **filters))
 
 
-def _of_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
+def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
     """The runs that are named or match, each with why it failed, None where it did not."""
-    measured = measure(_chosen(workspace, names, filters), workspace)
+    measured = measure(_chosen_rows(workspace, names, filters), workspace)
     explain(measured)
     return [
         _Explained(
@@ -157,22 +157,22 @@ _SOUND = {"not training": "it did not fail: llmb-run show says how its work diff
 """Of a run without a diagnosis, by its outcome."""
 
 
-def _each(found: Sequence[_Explained]) -> Result:
+def _detailed_result(found: Sequence[_Explained]) -> Result:
     """What the command shows of a few runs: each with everything that was found."""
     text = ""
     for item in found:
         state, _, message = item.status.partition(": ")
         word = state if item.outcome == "measured" else item.outcome.upper() or state
-        said = [f"{printable(item.run)}  {printable(': '.join(filter(None, (word, message))))}".rstrip()]
+        text_lines = [f"{printable(item.run)}  {printable(': '.join(filter(None, (word, message))))}".rstrip()]
         lines = all_lines(item.why) if item.why else [("why", [_SOUND.get(item.outcome, "it has not failed")])]
-        text += "".join(labelled(name, part) for name, part in [("run", said), *lines])
+        text += "".join(with_label(name, part) for name, part in [("run", text_lines), *lines])
     return Result({"runs": msgspec.to_builtins(found)}, text)
 
 
-def _summary(found: Sequence[_Explained]) -> Result:
+def _summary_result(found: Sequence[_Explained]) -> Result:
     """What the command shows of many runs: how many failed, of what and where, and what to do about that."""
     badly = {item.run: item.why for item in found if item.why is not None}
-    counted = count([*badly.values()])
+    counted = count_causes([*badly.values()])
     failed = [why for why in badly.values() if not why.trained]
     text = f"{len(failed)} of {len(found)} runs failed\n"
     kinds = [[str(item.count), item.kind, item.what, ", ".join(item.nodes)] for item in counted.kinds]

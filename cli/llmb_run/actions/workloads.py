@@ -13,13 +13,13 @@ from llmb_common.base.engines import KNOWN_CONTAINERS, container_release, releas
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.planning.own_releases import named
+from llmb_common.planning.own_releases import matching_release
 from llmb_common.planning.site.cluster import ClusterConfig
 from llmb_common.planning.workspace import CatalogEntry, Workspace
 from llmb_common.recipes.nearest import in_library, remedy_for
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import Configuration, Row
-from llmb_run.terminal import next_command, split, table
+from llmb_run.terminal import next_command, split_values, table
 
 
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
@@ -44,16 +44,16 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
             field="GPU_TYPE",
         )
     workspace = Workspace()
-    entries = [workspace.workload(name) for name in split(workload)] or list(workspace.catalog)
+    entries = [workspace.workload(name) for name in split_values(workload)] or list(workspace.catalog)
     here = set(workspace.cluster.workloads)
     if installed:
         entries = [entry for entry in entries if entry.recipe.workload in here]
     wanted = gpu_type.lower() if gpu_type else workspace.cluster.gpu_type
-    words = [word.lower() for word in split(size)]
+    words = [word.lower() for word in split_values(size)]
     listings = [Listing.of(entry, workspace) for entry in entries]
-    data = [_describe(listing, wanted, words, listing.recipe.workload in here) for listing in listings]
+    data = [_workload_json(listing, wanted, words, listing.recipe.workload in here) for listing in listings]
     if words:
-        data = [item for item in data if item["configurations"]] or _nothing(listings, words, wanted)
+        data = [item for item in data if item["configurations"]] or _refuse_no_sizes(listings, words, wanted)
     if not workspace.install_or_none:
         notice("no installation here (LLMB_INSTALL is not set): these are the workloads that LLMB knows")
     remarks = []
@@ -64,7 +64,7 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
             f"NVIDIA's containers are known {KNOWN_CONTAINERS}; llmb-install adopt IMAGE makes a newer one known"
         )
     all_of_it = bool(workload or words)
-    shown = list(chain.from_iterable(_rows(item, all_of_it=all_of_it) for item in data))
+    shown = list(chain.from_iterable(_table_rows(item, all_of_it=all_of_it) for item in data))
     text = table(["workload", "", "size", "GPU", "dtype", "GPUs", "variant", "layout", "s/step"], shown)
     if any(row[5].endswith("*") for row in shown):
         _tell_of_releases(data, workspace.cluster)
@@ -79,7 +79,7 @@ def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> Non
     known = chain.from_iterable(item["configurations"] for item in data)
     releases = sorted({one["release"] for one in known if one["release"]})
     with_image = {name: own for name, own in cluster.releases.items() if own.image is not None}
-    here = [release for release in releases if named(with_image, release) is not None]
+    here = [release for release in releases if matching_release(with_image, release) is not None]
     elsewhere = [release for release in releases if release not in here]
     ways = [f"--engine {release} takes the image that has it" for release in here]
     if elsewhere:
@@ -102,7 +102,7 @@ def _functions_of(recipe: Recipe) -> list[Listed]:
     return [(known._replace(release=catalogue.release), row) for known, row in found]
 
 
-def _not_in(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
+def _without_listed(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
     """Those of ``more`` whose function is none of ``listed``; a small copy of a function for CPUs is another one."""
     names = {row.function for known, row in listed if known.gpu != "any"}
     return [(known, row) for known, row in more if row.function not in names]
@@ -132,8 +132,8 @@ class Listing:
         found = [(known, row) for known, row in own if known.release is None]
         elsewhere = [(known, row) for known, row in own if known.release is not None]
         for with_functions in adopted.values():
-            found += _not_in(found, _functions_of(with_functions))
-        return cls(entry.folder, recipe, [*found, *_not_in(found, elsewhere)])
+            found += _without_listed(found, _functions_of(with_functions))
+        return cls(entry.folder, recipe, [*found, *_without_listed(found, elsewhere)])
 
     @property
     def sizes(self) -> list[str]:
@@ -158,7 +158,7 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
     return next_command("single", *job, "--scale", str(first["scales"][0]), "--dry-run")
 
 
-def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
+def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
     """Raise RequestError for sizes that no workload has for ``gpu_type``, given as parts of their names, ``words``.
 
     The remedy says for what other GPUs there are such sizes, else which sizes come near.
@@ -180,7 +180,7 @@ def _nothing(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | 
     raise RequestError(message, remedy=f"the sizes are {', '.join(sizes)}", field="MODEL_SIZE")
 
 
-def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
+def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
     """A workload as JSON values, with its configurations for ``gpu_type`` and for sizes that have one of ``words``.
 
     ``gpu_type`` None: for all; ``words`` empty: of all sizes.
@@ -193,18 +193,18 @@ def _describe(listing: Listing, gpu_type: str | None, words: Sequence[str], inst
         "recipe": str(listing.folder),
         "sizes": listing.sizes,
         "variants": list(dict.fromkeys(known.variant for known, _ in listing.rows)),
-        "configurations": _configurations(listing, gpu_type, words),
+        "configurations": _configurations_json(listing, gpu_type, words),
     }
 
 
-def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
+def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
     """One entry, as JSON values, per size, GPU type, dtype, variant and release, with all scales of its rows.
 
     ``gpu_type`` None: all types; ``words``: parts of sizes, empty: all sizes. Sorted by size, GPU type, dtype.
     """
     wanted = gpus.row_types(gpu_type) if gpu_type else None
     together: dict[Configuration, list[dict[str, Any]]] = {}
-    seconds = _published(listing.recipe)
+    seconds = _published_seconds(listing.recipe)
     for known, row in listing.rows:
         if (wanted is None or known.gpu in wanted) and (not words or any(word in known.size for word in words)):
             published_at = [(*known[:5], scale) for scale in known.scales]
@@ -239,7 +239,7 @@ def _configurations(listing: Listing, gpu_type: str | None, words: Sequence[str]
     ]
 
 
-def _published(recipe: Recipe) -> dict[tuple[object, ...], float]:
+def _published_seconds(recipe: Recipe) -> dict[tuple[object, ...], float]:
     """Published step times in seconds, by size, GPU type, dtype, FP8 scaling, variant and number of GPUs.
 
     Those measured in the recipe's own container, else in the newest; of several results, the first.
@@ -259,7 +259,7 @@ MANY = 60
 """A workload of more configurations than this is one line, unless it is asked for."""
 
 
-def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
+def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
     """The rows of a workload's table, nine cells each, from its JSON values.
 
     One line instead where it has more than ``MANY`` configurations, unless ``all_of_it`` is wanted.
@@ -289,13 +289,13 @@ def _rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
                 ",".join(f"{scale}{'*' if configuration['release'] else ''}" for scale in configuration["scales"]),
                 configuration["variant"] if len(item["variants"]) > 1 else "",
                 " / ".join(dict.fromkeys(layout["layout"] or "DP" for layout in configuration["layouts"])),
-                _seconds(configuration["layouts"]),
+                _seconds_range(configuration["layouts"]),
             ]
         )
     return rows
 
 
-def _seconds(layouts: Sequence[dict[str, Any]]) -> str:
+def _seconds_range(layouts: Sequence[dict[str, Any]]) -> str:
     """The range of all step times published for ``layouts``, in seconds: ``9.86-10.2``.
 
     Empty where none is published.

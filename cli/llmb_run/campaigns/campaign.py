@@ -32,7 +32,7 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, RecordError, RequestError
-from llmb_common.base.files import me, read_json, remedy_for, try_lock, user_name, write_json
+from llmb_common.base.files import effective_user_id, read_json, remedy_for, try_lock, user_name, write_json
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.structs import from_plain
@@ -127,10 +127,10 @@ class Campaign:
         Raises:
             RecordError: the file cannot be read
         """
-        return _read(self.result_file) if self.result_file.exists() else None
+        return _read_json(self.result_file) if self.result_file.exists() else None
 
 
-def _read(file: Path, **known: type) -> dict[str, Any]:
+def _read_json(file: Path, **known: type) -> dict[str, Any]:
     """The content of a campaign's JSON file, which has a number ``schema`` and fields of the ``known`` types.
 
     Raises:
@@ -212,7 +212,7 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
             home.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(home / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             cleanup.callback(os.close, descriptor)
-            _lock(descriptor)
+            _lock_campaign(descriptor)
             numbers = [int(path.name) for path in home.iterdir() if path.name.isdecimal()]
             number = max(numbers, default=1)
             if again and (home / str(number) / "campaign.json").exists():
@@ -227,21 +227,21 @@ def open_campaign(campaigns: Path, purpose: str, name: str, about: str, *, again
         # Not of the folder's name: who removes the folder means to start over, and not with the same runs.
         campaign = Campaign(folder, secrets.token_hex(4), purpose, round(time.time(), 3))
         if campaign.frozen_file.exists():
-            known = _read(campaign.frozen_file, id=str, began=float)
+            known = _read_json(campaign.frozen_file, id=str, began=float)
             campaign = replace(campaign, id=known["id"], began=known["began"])
         yield campaign
 
 
-def _lock(descriptor: int) -> None:
+def _lock_campaign(descriptor: int) -> None:
     """Lock the open lock file of a campaign, and write into it who has it.
 
     Raises:
         EnvironmentLacks: another process has it, which the message names
     """
     if not try_lock(descriptor):
-        who = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
+        owner = os.pread(descriptor, 500, 0).decode(errors="replace").strip()
         raise EnvironmentLacks(
-            f"this campaign is under way: {who or 'another process is working on it'}",
+            f"this campaign is under way: {owner or 'another process is working on it'}",
             remedy="wait for it, or watch its runs: llmb-run watch",
             code="busy",
         )
@@ -292,10 +292,10 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def changes(self, now: Frozen) -> list[str]:
         """What is different now about software and arms, a line each; empty: nothing."""
-        found = [*unlike(self.inputs, now.inputs)]
+        found = [*changed_values(self.inputs, now.inputs)]
         if len(self.arms) == len(now.arms):
             for before, after in zip(self.arms, now.arms, strict=True):
-                found += [f"{before.title}: {text}" for text in unlike(before.inputs, after.inputs)]
+                found += [f"{before.title}: {text}" for text in changed_values(before.inputs, after.inputs)]
         return list(dict.fromkeys(found))
 
 
@@ -316,11 +316,11 @@ def frozen_now(
         **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
         id=campaign.id,
         began=campaign.began,
-        user=user_name(me()),
+        user=user_name(effective_user_id()),
         arms=tuple(
             kind.arm_kind(
                 title=arm.title,
-                plan=important(plan_as_dict(arm.plan)),
+                plan=fixed_values(plan_as_dict(arm.plan)),
                 recipe_folder=str(arm.recipe_folder),
                 recipe_sha256=manifest["recipe_sha256"],
                 image=manifest["image"],
@@ -332,7 +332,7 @@ def frozen_now(
     )
 
 
-def important(plan: dict[str, Any]) -> dict[str, Any]:
+def fixed_values(plan: dict[str, Any]) -> dict[str, Any]:
     """What of a plan, as plain values, must not change in a campaign: all but predictions and warnings.
 
     Lists in place of tuples, as JSON gives it back.
@@ -378,18 +378,18 @@ def begin_or_go_on(campaign: Campaign, now: F) -> F:
     return then
 
 
-def unlike(then: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+def changed_values(earlier: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Yields a line, ``name: before -> after``, for each value in which two mappings, such as plans, differ.
 
     What they hold in mappings has names of two words; a value that is missing is ``none``.
     """
-    before, after = _flat(then), _flat(now)
+    before, after = _flatten(earlier), _flatten(now)
     for name in dict.fromkeys([*before, *after]):
         if before.get(name) != after.get(name):
-            yield f"{name}: {_short(before.get(name))} -> {_short(after.get(name))}"
+            yield f"{name}: {_short_value(before.get(name))} -> {_short_value(after.get(name))}"
 
 
-def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any]) -> dict[str, Any]:
     """``values`` with mappings in them replaced by their items, one level deep, by both keys with a blank between."""
     found: dict[str, Any] = {}
     for name, value in values.items():
@@ -397,7 +397,7 @@ def _flat(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     """A value for a message: twelve digits of a SHA-256, at most 80 characters of other text, ``none`` for None."""
     if value is None:
         return "none"

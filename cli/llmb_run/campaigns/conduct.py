@@ -13,7 +13,7 @@ from llmb_common.base.errors import CheckFailed, LLMBError, RequestError
 from llmb_common.base.hostlist import expand
 from llmb_common.base.run_states import is_live
 from llmb_common.causes.diagnosis import diagnose
-from llmb_common.measured.measure import beside_repeats, measure_run
+from llmb_common.measured.measure import marked_against_repeats, measure_run
 from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
@@ -76,18 +76,18 @@ def attempt_of(
     ]
     why = diagnose(record)
     if why.of_machine or why.bad_node is not None:
-        hardware.append(why.said)
+        hardware.append(why.summary_with_line)
     if hardware:
         return SuiteAttempt(fault=f"a node's fault: {hardware[0]}")
     if status.state == "Incomplete" and not (strict and trained):
         return SuiteAttempt(fault=status.message)
-    said = status.message or record.detail or record.state
-    if record.state == COMPLETED or (record.detail and record.detail in said and why.trained):
-        return SuiteAttempt(failure=said)
+    reason = status.message or record.detail or record.state
+    if record.state == COMPLETED or (record.detail and record.detail in reason and why.trained):
+        return SuiteAttempt(failure=reason)
     # The scheduler's words for the end may be the very line that the cause rests on.
-    if record.detail and record.detail in why.said:
-        said = said.removesuffix(f" ({record.state}, {record.detail})")
-    return SuiteAttempt(failure=f"{said}: {why.said}")
+    if record.detail and record.detail in why.summary_with_line:
+        reason = reason.removesuffix(f" ({record.state}, {record.detail})")
+    return SuiteAttempt(failure=f"{reason}: {why.summary_with_line}")
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class Conduct:
             LLMBError: runs cannot be submitted, or the scheduler does not answer. What there is stays on record.
         """
         while True:
-            runs = self.look()
+            runs = self.recorded_runs()
             due = self._strategy.due(self._arms, runs)
             if unwanted := [item for item in due if item.cancel]:
                 records = {(arm, run.number): run.record for arm, run in with_arms(runs)}
@@ -217,7 +217,7 @@ class Conduct:
             else:
                 return runs
 
-    def look(self) -> Runs:
+    def recorded_runs(self) -> Runs:
         """The campaign's runs on record, by the number of their arm.
 
         A run whose training is unlike that of its repeats counts as failed.
@@ -225,16 +225,18 @@ class Conduct:
         found = self._campaign.records([arm.plan for arm in self._arms])
         runs = {}
         for number, arm in enumerate(self._arms, 1):
-            each = [self._run(arm, attempt, record) for (of, attempt), record in sorted(found.items()) if of == number]
+            each = [
+                self._as_run(arm, attempt, record) for (of, attempt), record in sorted(found.items()) if of == number
+            ]
             measured = [(at, run, run.measured) for at, run in enumerate(each) if run.measured]
-            beside = beside_repeats([item for *_, item in measured])
+            beside = marked_against_repeats([item for *_, item in measured])
             for (at, run, before), item in zip(measured, beside, strict=True):
                 if item is not before:  # its training is unlike that of its repeats
                     each[at] = replace(run, measured=item, attempt=SuiteAttempt(failure=item.unfit))
             runs[number] = each
         return runs
 
-    def _run(self, arm: Arm, number: int, record: RunRecord) -> Run:
+    def _as_run(self, arm: Arm, number: int, record: RunRecord) -> Run:
         """A run on record, with its figures once it has ended; these are read once, and kept.
 
         What its end shows of bad nodes is kept, too.
@@ -247,7 +249,7 @@ class Conduct:
             shown = shown_bad(record)
             self._shown += shown
             attempt = replace(attempt, bad_nodes=tuple(dict.fromkeys(bad.node for bad in shown)))
-            self._known[record.paths.run_id] = item, attempt, *held(record)
+            self._known[record.paths.run_id] = item, attempt, *start_and_gpu_hours(record)
         return Run(number, record, *self._known[record.paths.run_id])
 
     def _start(self, due: Sequence[Due], unsettled: Sequence[RunRecord]) -> None:
@@ -290,31 +292,31 @@ class Conduct:
         Returns a record or an error for each submitted run. Where runs cannot share an allocation, only the first run
         of a block is submitted; the others wait for its end.
         """
-        results = self._each([item for item in due if item.block is None])
+        results = self._submit_each([item for item in due if item.block is None])
         blocks: dict[int, list[Due]] = {}
         for item in due:
             if item.block is not None:
                 blocks.setdefault(item.block, []).append(item)
         if self._apart:  # one at a time: the next one when it has ended
-            return results + self._each(next(iter(blocks.values()), [])[:1])
+            return results + self._submit_each(next(iter(blocks.values()), [])[:1])
         for items in blocks.values():
-            results += self._series(items) if not self._apart else []
+            results += self._submit_series(items) if not self._apart else []
         return results
 
-    def _each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+    def _submit_each(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit runs as jobs of their own; returns a record or an error for each."""
-        jobs = keep_off([self._job(item) for item in due], self._bad)
-        self._say_what(due)
+        jobs = keep_off([self._job_to_submit(item) for item in due], self._bad)
+        self._report_starts(due)
         return [result for _, result in submit_many(jobs)] if jobs else []
 
-    def _series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
+    def _submit_series(self, due: Sequence[Due]) -> list[RunRecord | LLMBError]:
         """Submit runs as one job; returns a record or an error for each.
 
         Empty where they cannot share an allocation; from then on runs are submitted one by one.
         """
         try:
-            results = submit_series(keep_off([self._job(item) for item in due], self._bad))
-            self._say_what(due)
+            results = submit_series(keep_off([self._job_to_submit(item) for item in due], self._bad))
+            self._report_starts(due)
             return results
         except LLMBError as error:
             if error.code != APART:
@@ -324,7 +326,7 @@ class Conduct:
                 self._say(f"{error.message}; they follow each other on the same nodes")
             return []
 
-    def _job(self, due: Due) -> JobToSubmit:
+    def _job_to_submit(self, due: Due) -> JobToSubmit:
         """The job of a due run, on the nodes and days that are wanted of it."""
         arm = self._arms[due.arm - 1]
         plan = due.plan or arm.plan
@@ -337,14 +339,14 @@ class Conduct:
         options = Options(key=self._campaign.key(due.arm, due.attempt))
         return JobToSubmit(plan, arm.recipe_folder, options)
 
-    def _say_what(self, due: Sequence[Due]) -> None:
+    def _report_starts(self, due: Sequence[Due]) -> None:
         """Tell the user which runs start, and why."""
         for item in due:
             called = item.called or f"run {item.attempt}"
             self._say(f"{self._arms[item.arm - 1].title}: {called}{item.why}")
 
 
-def held(record: RunRecord) -> tuple[float, float]:
+def start_and_gpu_hours(record: RunRecord) -> tuple[float, float]:
     """When an ended run began, as Unix time, and for how many GPU-hours it held its nodes.
 
     0 hours where it was cancelled before its turn.

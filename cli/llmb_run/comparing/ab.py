@@ -22,7 +22,7 @@ from llmb_common.results.comparison import SAME_LOSS, loss_difference, unequal_w
 from llmb_common.results.configuration import title_of
 from llmb_common.results.paired import RATE, Comparison
 from llmb_common.runs.record import RunRecord
-from llmb_common.submission.preflight import check
+from llmb_common.submission.preflight import check_job
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.campaigns.campaign import (
     Arm,
@@ -30,17 +30,17 @@ from llmb_run.campaigns.campaign import (
     Frozen,
     answered,
     begin_or_go_on,
+    changed_values,
+    fixed_values,
     frozen_now,
-    important,
-    unlike,
 )
 from llmb_run.campaigns.conduct import Conduct, refuse_slowed
 from llmb_run.columns import formatted
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule, RunBlock
-from llmb_run.starting.command_line import as_said, setting_said, variables_of
+from llmb_run.starting.command_line import option_text, setting_text, variables_of
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
 from llmb_run.starting.submitting import say_doubts, show_plans
-from llmb_run.starting.sweeps import changed
+from llmb_run.starting.sweeps import changed_spec
 
 CONFIDENCE = 0.95
 """Of the interval, over all looks together."""
@@ -122,7 +122,13 @@ def as_text(result: Mapping[str, Any]) -> str:
 
     The text ends with a newline.
     """
-    lines = [f"A  {result['a'][3:-1]}", f"B  {result['b'][3:-1]}", "", _answer(result), *_work(result)]
+    lines = [
+        f"A  {result['a'][3:-1]}",
+        f"B  {result['b'][3:-1]}",
+        "",
+        _answer_sentence(result),
+        *_same_work_line(result),
+    ]
     if found := result["difference"]:
         blocks = [block for block in result["blocks"] if block["counts"]]
         together = sum(block["one_allocation"] for block in blocks)
@@ -147,7 +153,7 @@ def signed(percent: float) -> str:
     return formatted(percent / 100, "+.1%")
 
 
-def _answer(result: Mapping[str, Any]) -> str:
+def _answer_sentence(result: Mapping[str, Any]) -> str:
     """The sentence that answers which side is faster, or why there is no answer."""
     resolution = 100 * result["rule"]["resolution"]
     if result["answer"] == "failed":
@@ -169,7 +175,7 @@ def _answer(result: Mapping[str, Any]) -> str:
             return f"B takes {more} {what} than A {interval}"
 
 
-def _work(result: Mapping[str, Any]) -> list[str]:
+def _same_work_line(result: Mapping[str, Any]) -> list[str]:
     """A line on whether both sides of a comparison did the same work, by their settings and losses.
 
     Empty: there is no comparison. At most one line.
@@ -181,10 +187,10 @@ def _work(result: Mapping[str, Any]) -> list[str]:
             f"not the same work ({', '.join(names)}): the time is per token and GPU, and no gain for the same training"
         ]
     if loss := result["loss"]:
-        apart = f"loss: at most {percent(loss['relative_difference'], 2)} apart, at iteration {loss['iteration']}"
+        losses = f"loss: at most {percent(loss['relative_difference'], 2)} apart, at iteration {loss['iteration']}"
         if result["equal_work"]:
-            return [f"{apart}: the same work"]
-        return [f"{apart}: not the same work, so this is no gain"]
+            return [f"{losses}: the same work"]
+        return [f"{losses}: not the same work, so this is no gain"]
     return ["loss: not compared, because no iteration is in both logs; the work may differ"]
 
 
@@ -213,14 +219,14 @@ def ab(
         raise RequestError(
             "--unset workload: a job without a workload is none", remedy="to compare two: --change workload=NAME"
         )
-    planned = [plan_job(base, workspace), plan_job(changed(base, changes), workspace)]
+    planned = [plan_job(base, workspace), plan_job(changed_spec(base, changes), workspace)]
     for item, side in zip(planned, "AB", strict=True):
         refuse_untimed(item.plan, f"side {side}")
-    arms = _arms(planned, changes)
+    arms = _as_arms(planned, changes)
     if dry_run:
         return show_plans(planned)
     say_warnings(planned)
-    about = json.dumps([important(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
+    about = json.dumps([fixed_values(msgspec.to_builtins(arm.plan)) for arm in arms], sort_keys=True)
 
     def compared(campaign: Campaign) -> dict[str, Any]:
         """Conduct the comparison to its end, which submits jobs and waits for them.
@@ -228,7 +234,7 @@ def ab(
         Returns the content of ``result.json``.
         """
         for plan in {arm.plan.experiment_name: arm.plan for arm in arms}.values():
-            check(plan)
+            check_job(plan)
         say_doubts(arm.plan for arm in arms)
         begin_or_go_on(campaign, frozen_now(campaign, arms, Frozen))
         strategy = InTurns(campaign.id, rule)
@@ -247,7 +253,7 @@ def ab(
     )
 
 
-def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
+def _as_arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[Arm]:
     """The two sides of a comparison, A and B in this order, as arms of a campaign.
 
     Says in a notice where there are no changes, so that both sides are the same.
@@ -256,8 +262,8 @@ def _arms(planned: list[PlannedJob], changes: Mapping[str, str | None]) -> list[
         RequestError: the changes leave side A as it is
     """
     words = (f"{name} unset" if value is None else f"{name}={value}" for name, value in changes.items())
-    said = " ".join(words) or "the same"
-    titles = [f"A ({title_of(planned[0].plan)})", f"B ({said})"]
+    title = " ".join(words) or "the same"
+    titles = [f"A ({title_of(planned[0].plan)})", f"B ({title})"]
     one, other = (digest_of_plan(msgspec.structs.replace(item.plan, overridden=())) for item in planned)
     if changes and one == other:
         given = (f"--unset {name}" if value is None else f"--change {name}={value}" for name, value in changes.items())
@@ -286,7 +292,7 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
     """The request for the same job as that of the run of ``record``, to be planned as it would be today."""
     plan = record.plan
     environment = variables_of(plan, recipe) | (plan.scheduler.variables if plan.scheduler else {})
-    said = {
+    options = {
         "workload": plan.workload,
         "size": plan.model_size,
         "dtype": plan.dtype,
@@ -299,9 +305,9 @@ def spec_of_run(record: RunRecord, recipe: Recipe) -> JobSpec:
         "time_limit": plan.time_limit,
         "force": "true",  # it has run
     }
-    columns = {name: as_said(getattr(plan, name)) for name in plan.overridden}
-    megatron = {name: setting_said(item) for name, item in plan.megatron.items()}
-    return JobSpec().having({**said, **environment, **columns, **megatron})
+    columns = {name: option_text(getattr(plan, name)) for name in plan.overridden}
+    megatron = {name: setting_text(item) for name, item in plan.megatron.items()}
+    return JobSpec().with_settings({**options, **environment, **columns, **megatron})
 
 
 def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
@@ -309,7 +315,7 @@ def say_what_changed(record: RunRecord, planned: JobPlan) -> None:
 
     Nothing is printed where the two are alike.
     """
-    then = important(msgspec.to_builtins(record.plan))
-    now = important(msgspec.to_builtins(planned))
-    for line in unlike(then, now):
+    then = fixed_values(msgspec.to_builtins(record.plan))
+    now = fixed_values(msgspec.to_builtins(planned))
+    for line in changed_values(then, now):
         notice(f"{record.paths.run_id} would run differently today: {line}")

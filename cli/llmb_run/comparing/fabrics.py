@@ -30,7 +30,7 @@ def are_fabrics(words: list[str]) -> bool:
     return all(Path(word).suffix == ".json" or are_nccl_tests([word]) for word in words)
 
 
-def compared(first: str, second: str) -> Result:
+def compare_fabric_files(first: str, second: str) -> Result:
     """The fabric measurement in the file ``second`` against that in ``first``, as data and as text.
 
     The exit status is 1 where the second is slower, or they have nothing in common, else 0.
@@ -65,12 +65,12 @@ def read_fabric(file: Path) -> FabricMeasurement:
     """
     if are_nccl_tests([str(file)]):
         return _of_nccl_tests(file)
-    first = recorded(file)[0]
+    first = recorded_fabrics(file)[0]
     inner = first.get("measurement") if isinstance(first, dict) else None
     return measurement_from_json(json.dumps(inner or first).encode(), str(file))
 
 
-def recorded(file: Path) -> list[Any]:
+def recorded_fabrics(file: Path) -> list[Any]:
     """What a file has of fabrics, at least one: what ``health --fabric --json`` printed, a campaign's ``health.json``,
     which may have several, or the file as it is.
 

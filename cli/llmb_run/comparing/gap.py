@@ -37,7 +37,7 @@ from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.record import RunRecord
 from llmb_run.comparing.ab import spec_of_run
 from llmb_run.selecting import load_rows, select_rows
-from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, as_said, setting_said
+from llmb_run.starting.command_line import FIELDS, VARIABLE_OF, option_text, setting_text
 from llmb_run.starting.requests import JobSpec, PlannedJob, Refused, plan_each, plan_job
 from llmb_run.starting.sweeps import dimension, one_value
 
@@ -89,9 +89,9 @@ def _best_run(best: MeasuredRun, own: MeasuredRun, today: PlannedJob | None) -> 
     if best.record is None or best.good is None or own.good is None:
         return None
     # What stalls take is the day's, and is told elsewhere.
-    here = replace(own.good, stalls=(), steps=0, mean=0.0)
-    there = replace(best.good, stalls=(), steps=0, mean=0.0)
-    change = compare_times([here], [there], own.past.scatter(own.configuration))
+    own_steady = replace(own.good, stalls=(), steps=0, mean=0.0)
+    best_steady = replace(best.good, stalls=(), steps=0, mean=0.0)
+    change = compare_times([own_steady], [best_steady], own.past.scatter(own.configuration))
     run_id = best.record.paths.run_id
     spec = (
         spec_of_run(best.record, today.entry.recipe)
@@ -120,8 +120,8 @@ def _published_job(here: PlannedJob, own: MeasuredRun, workspace: Workspace) -> 
     moved: PlannedJob | None = planned
     if not reference.same_software:
         image = _image_of(reference, recipe)
-        held = bridge_release(image)
-        wanted = planned.spec.having({"image": image, "engine": minor(held) if held else None})
+        release = bridge_release(image)
+        wanted = planned.spec.with_settings({"image": image, "engine": minor(release) if release else None})
         moved = _planned_or_none(wanted, workspace) if image else None
         worth = worth_of(planned.plan, msgspec.structs.replace(planned.plan, image=image), recipe) if image else None
     there = moved or planned
@@ -166,13 +166,13 @@ def _fact_of(name: str) -> str:
     return facts.get(name, f"megatron.{name}" if is_setting(name) else f"env {name}")
 
 
-def _taken(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
+def _spec_with_settings_of(spec: JobSpec, other: JobSpec, names: Iterable[str]) -> JobSpec:
     """``spec`` with the settings of the facts ``names`` taken from ``other``.
 
     Those that ``other`` does not set are dropped.
     """
     kept = {name: value for name, value in spec.settings.items() if _fact_of(name) not in names}
-    return replace(spec, settings=kept).having({n: v for n, v in other.settings.items() if _fact_of(n) in names})
+    return replace(spec, settings=kept).with_settings({n: v for n, v in other.settings.items() if _fact_of(n) in names})
 
 
 DifferenceKind: TypeAlias = Literal["software", "setting", "launch", "nodes"]
@@ -215,10 +215,10 @@ class GapDifference(msgspec.Struct, frozen=True):
         if not self.there:
             return f"{self.kind}: {self.here}"
         word = f" ({WORDS[self.name]})" if self.name in WORDS else ""
-        return f"{self.kind}: {self.name}{word}: {_short(self.here)} here, {_short(self.there)} there"
+        return f"{self.kind}: {self.name}{word}: {_short_value(self.here)} here, {_short_value(self.there)} there"
 
 
-def _short(value: str) -> str:
+def _short_value(value: str) -> str:
     """A value for a line: of a path or an image its name, of other text 40 characters."""
     return value.rpartition("/")[2] if value.count("/") and len(value) > 20 else value[:40]
 
@@ -263,7 +263,7 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
     elif here is not None:
         other = _published_job(here, own, workspace)
     if other is None:
-        return Gap(_published(own), differences=tuple(seen))
+        return Gap(_published_text(own), differences=tuple(seen))
     listed = _Sides(record, here, other, workspace).differences()
     if other.software:
         why = "LLMB cannot plan a job for that software"
@@ -274,20 +274,20 @@ def find_gap(record: RunRecord, workspace: Workspace) -> Gap:
         key=lambda item: (item.worth.median if item.worth else 0.0, _ORDER.index(item.kind), not item.test),
     )
     slower = 1 / other.change.ratio - 1
-    return Gap(_published(own), other.run_id, slower, tuple(ordered), other.change)
+    return Gap(_published_text(own), other.run_id, slower, tuple(ordered), other.change)
 
 
-def _published(own: MeasuredRun) -> str:
+def _published_text(own: MeasuredRun) -> str:
     """How a run's step time compares with its reference, in words: ``+4.0 % against ...``; empty without a verdict."""
     verdict = own.verdict
     if verdict is None or verdict.reference is None or verdict.difference is None or own.record is None:
         return ""
-    said = f"{signed_percent(verdict.difference)} against {verdict.reference}"
+    text = f"{signed_percent(verdict.difference)} against {verdict.reference}"
     if verdict.reference.same_software:
-        return said
+        return text
     spread = release_spread(own.record.plan)
     bounds = f"{signed_percent(spread.fastest, 0)} to {signed_percent(spread.slowest, 0)}"
-    return f"{said}; a change of release alone makes {bounds} in published rows"
+    return f"{text}; a change of release alone makes {bounds} in published rows"
 
 
 class _Sides:
@@ -303,91 +303,93 @@ class _Sides:
 
     def differences(self) -> list[GapDifference]:
         """What differs between the two, each once: differences that follow from another are left out."""
-        apart = dict(_unlike(self._own, self._other.facts))
+        differing = dict(_differing_facts(self._own, self._other.facts))
         groups: list[tuple[str, ...]] = []
         if self._here is not None:
-            chosen = [name for name in apart if self._says_otherwise(name)]
-            together = self._planned(chosen)
+            chosen = [name for name in differing if self._requests_differ(name)]
+            together = self._plan_with(chosen)
             if isinstance(together, PlannedJob):  # what follows from the rest is no difference of its own
                 follows = {name: value for name, value in facts_of_plan(together.plan).items() if name not in chosen}
-                apart = {name: it for name, it in apart.items() if name in chosen or follows.get(name, "-") != it[1]}
+                differing = {
+                    name: it for name, it in differing.items() if name in chosen or follows.get(name, "-") != it[1]
+                }
                 if "image" in chosen:
                     brought = ("software", "image digest", "nccl")
-                    apart = {name: pair for name, pair in apart.items() if name not in brought}
-            given = {name: pair[1] for name, pair in apart.items() if name.startswith("env ") and pair[1] != "-"}
-            self._there = self._there.having({name.removeprefix("env "): value for name, value in given.items()})
-            groups = self._groups([name for name in apart if name in chosen or name in given])
+                    differing = {name: pair for name, pair in differing.items() if name not in brought}
+            given = {name: pair[1] for name, pair in differing.items() if name.startswith("env ") and pair[1] != "-"}
+            self._there = self._there.with_settings({name.removeprefix("env "): value for name, value in given.items()})
+            groups = self._inseparable_groups([name for name in differing if name in chosen or name in given])
         grouped = set(chain.from_iterable(groups))
-        left = [(name,) for name in apart if name not in grouped]
+        left = [(name,) for name in differing if name not in grouped]
         found = []
         for names in (*groups, *left):
-            changed = {name: apart[name] for name in names}
+            changed = {name: differing[name] for name in names}
             found.append(self._difference(changed))
         return found
 
-    def _says_otherwise(self, fact: str) -> bool:
+    def _requests_differ(self, fact: str) -> bool:
         """Whether the requests for the two jobs give ``fact`` different values.
 
         One that does not set it counts as different.
         """
         assert self._here is not None
-        here = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
-        there = {_fact_of(name): value for name, value in self._there.settings.items()}
-        return here.get(fact) != there.get(fact)
+        own_settings = {_fact_of(name): value for name, value in self._here.spec.settings.items()}
+        other_settings = {_fact_of(name): value for name, value in self._there.settings.items()}
+        return own_settings.get(fact) != other_settings.get(fact)
 
-    def _planned(self, names: Sequence[str]) -> PlannedJob | Refused:
+    def _plan_with(self, names: Sequence[str]) -> PlannedJob | Refused:
         """The run's own job, planned with the other side's values of the facts ``names``, or why that is refused."""
         assert self._here is not None
-        (found,) = plan_each([_taken(self._here.spec, self._there, names)], self._workspace)
+        (found,) = plan_each([_spec_with_settings_of(self._here.spec, self._there, names)], self._workspace)
         return found
 
-    def _groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
+    def _inseparable_groups(self, names: Sequence[str]) -> list[tuple[str, ...]]:
         """The facts ``names``, divided into those that can only be changed together; most are alone.
 
         An image goes with its engine, and so do columns that are not legal one by one.
         """
         software = tuple(name for name in names if name in ("image", "engine"))
         every = tuple(name for name in names if name in COLUMNS.values())
-        columns = tuple(name for name in every if isinstance(self._planned([name]), Refused))
-        if columns and isinstance(self._planned(columns), Refused):
+        columns = tuple(name for name in every if isinstance(self._plan_with([name]), Refused))
+        if columns and isinstance(self._plan_with(columns), Refused):
             columns = every
         alone = [(name,) for name in names if name not in (*software, *columns)]
         return [group for group in (software, columns, *alone) if group]
 
-    def _difference(self, apart: Mapping[str, tuple[str, str]]) -> GapDifference:
-        """The facts ``apart``, each with the run's value and the other side's, as one difference.
+    def _difference(self, facts: Mapping[str, tuple[str, str]]) -> GapDifference:
+        """The facts ``facts``, each with the run's value and the other side's, as one difference.
 
         With the command of ``ab`` that measures it and what it is worth in published results, as far as known; where no
         command can, with why.
         """
-        before = ", ".join(pair[0] for pair in apart.values())
-        after = ", ".join(pair[1] for pair in apart.values())
-        found = GapDifference(_kind(next(iter(apart))), ", ".join(apart), before, after)
-        if self._here is None or not all(self._says_otherwise(name) for name in apart):
+        before = ", ".join(pair[0] for pair in facts.values())
+        after = ", ".join(pair[1] for pair in facts.values())
+        found = GapDifference(_difference_kind(next(iter(facts))), ", ".join(facts), before, after)
+        if self._here is None or not all(self._requests_differ(name) for name in facts):
             return found
-        planned = self._planned(tuple(apart))
+        planned = self._plan_with(tuple(facts))
         if isinstance(planned, Refused):
             return msgspec.structs.replace(found, why=planned.error.message)
         worth = worth_of(self._here.plan, planned.plan, self._here.entry.recipe)
         try:
-            return msgspec.structs.replace(found, test=self._test(apart), worth=worth, why="")
+            return msgspec.structs.replace(found, test=self._ab_command(facts), worth=worth, why="")
         except RequestError as error:
             return msgspec.structs.replace(found, worth=worth, why=error.message)
 
-    def _test(self, apart: Mapping[str, tuple[str, str]]) -> str:
-        """The command ``llmb-run ab ...`` that measures what the facts ``apart`` are worth; side A is the run's job.
+    def _ab_command(self, facts: Mapping[str, tuple[str, str]]) -> str:
+        """The command ``llmb-run ab ...`` that measures what the facts ``facts`` are worth; side A is the run's job.
 
         Raises:
             RequestError: ``ab`` cannot be told a name or a value
         """
         words = f"llmb-run ab --base {self._record.paths.run_id}"
-        for fact, (_, value) in apart.items():
+        for fact, (_, value) in facts.items():
             name = dimension(VARIABLE_OF.get(fact, fact).removeprefix("env ").removeprefix("megatron."))
             # A column and a setting have a word for None; nothing else can be set to it.
             if value == "null" and fact in COLUMNS.values():
-                value = as_said(None)
+                value = option_text(None)
             elif value == "null" and is_setting(name):
-                value = setting_said(None)
+                value = setting_text(None)
             if value in ("-", "null"):
                 words += f" --unset {name}"
             else:
@@ -395,20 +397,20 @@ class _Sides:
         return words
 
 
-def _unlike(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
+def _differing_facts(one: Mapping[str, str], other: Mapping[str, str]) -> Iterator[tuple[str, tuple[str, str]]]:
     """Yields each fact in which two runs differ, with both values; ``-`` where a run has none.
 
     What a run's nodes did not tell is unknown, and no difference; facts that are another in each run are left out.
     """
     for name in dict.fromkeys([*one, *other]):
-        here, there = one.get(name, "-"), other.get(name, "-")
+        value, other_value = one.get(name, "-"), other.get(name, "-")
         # What a node did not tell is unknown.
-        unknown = name in EVIDENCE and "-" in (here, there)
-        if here != there and not unknown and name.partition(".")[0] not in _UNTOLD:
-            yield name, (here, there)
+        unknown = name in EVIDENCE and "-" in (value, other_value)
+        if value != other_value and not unknown and name.partition(".")[0] not in _UNTOLD:
+            yield name, (value, other_value)
 
 
-def _kind(name: str) -> DifferenceKind:
+def _difference_kind(name: str) -> DifferenceKind:
     """What the fact ``name`` of a run is about: software, nodes, a setting of its job, or how that was launched."""
     if name in _SOFTWARE:
         return "software"
@@ -429,16 +431,16 @@ def lines_of(gap: Gap) -> list[tuple[str, list[str]]]:
     elif gap.best is not None:
         found.append(("best", [f"{gap.best}: this run takes {percent(gap.slower or 0.0)} longer"]))
     else:
-        said = "no faster run of the same work is recorded here"
-        found.append(("best", [said if gap.change is None else f"{said}: what differs from the published job"]))
+        best = "no faster run of the same work is recorded here"
+        found.append(("best", [best if gap.change is None else f"{best}: what differs from the published job"]))
     if gap.differences:
-        found.append(("differs", list(chain.from_iterable(_told(item) for item in gap.differences))))
+        found.append(("differs", list(chain.from_iterable(_difference_lines(item) for item in gap.differences))))
     elif gap.change is not None:
         found.append(("differs", ["nothing on record differs: suspect the nodes, their neighbors or the day"]))
     return found
 
 
-def _told(item: GapDifference) -> Iterator[str]:
+def _difference_lines(item: GapDifference) -> Iterator[str]:
     """Yields the lines on one difference: what it is, then how to measure it or why that is not possible."""
     yield f"{item}{f'; time {item.worth}' if item.worth else ''}"
     yield f"  {item.test}" if item.test else f"  ab cannot measure it: {item.why}"

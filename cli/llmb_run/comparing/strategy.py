@@ -12,8 +12,16 @@ from typing import Any
 
 from llmb_common.base.errors import RequestError
 from llmb_common.results import paired
-from llmb_common.results.paired import ENOUGH, Answer, Comparison, compare_blocks, look, looks, order
-from llmb_common.results.steps import whole_time
+from llmb_common.results.paired import (
+    ENOUGH,
+    Answer,
+    Comparison,
+    blocks_at_last_look,
+    compare_blocks,
+    look_schedule,
+    order,
+)
+from llmb_common.results.steps import step_time_after_warm_up
 from llmb_common.runs.record import NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run, Runs, with_arms
@@ -26,15 +34,15 @@ BROKEN = 4
 class Rule:
     """When to stop: ``resolution`` and ``budget`` as a share and in GPU-hours, ``most`` blocks.
 
-    ``met`` is whether a comparison answers which side is faster to that resolution, False for None. ``is_that_of`` is
-    whether the result of a finished campaign was under this rule, which is in it under ``rule``.
+    ``is_met`` is whether a comparison answers which side is faster to that resolution, False for None. ``is_that_of``
+    is whether the result of a finished campaign was under this rule, which is in it under ``rule``.
     """
 
     resolution: float
     most: int
     budget: float | None = None
 
-    def met(self, found: Comparison | None) -> bool:
+    def is_met(self, found: Comparison | None) -> bool:
         """Whether ``found`` answers which side is faster, to this rule's resolution.
 
         False for None and while it is open.
@@ -88,11 +96,11 @@ class RunBlock:
         """Whether too few of the block's runs can have a step time in one allocation, whatever is to come."""
         together = sum(run is not None for run in self.counted)
         if self.waits or not any(run is not None and run.record.submission.in_series for run in self.runs):
-            return together + self._open < ENOUGH
-        return max(together, self._open) < ENOUGH  # what is to come gets another allocation
+            return together + self._open_runs < ENOUGH
+        return max(together, self._open_runs) < ENOUGH  # what is to come gets another allocation
 
     @property
-    def _open(self) -> int:
+    def _open_runs(self) -> int:
         """How many of the block's runs have not ended."""
         return sum(run is None or run.attempt is None for run in self.runs)
 
@@ -104,9 +112,9 @@ class RunBlock:
         sharing one.
         """
         timed = [run if run is not None and run.attempt is not None and run.attempt.time else None for run in self.runs]
-        where = Counter(_allocation(run) for run in timed if run is not None)
+        where = Counter(_allocation_id(run) for run in timed if run is not None)
         most = max(where, key=lambda allocation: where[allocation], default="")
-        return tuple(run if run is not None and _allocation(run) == most else None for run in timed)
+        return tuple(run if run is not None and _allocation_id(run) == most else None for run in timed)
 
     @property
     def nodes(self) -> str:
@@ -134,11 +142,11 @@ class RunBlock:
     def timed(self, arms: Sequence[Arm]) -> paired.Block:
         """The block as the statistics take it: the order of its runs, and the step time of each, None if it is lost."""
         work = math.log(arms[1].plan.tokens_per_gpu / arms[0].plan.tokens_per_gpu)
-        times = (whole_time(run.measured.timing) if run and run.measured else None for run in self.counted)
+        times = (step_time_after_warm_up(run.measured.timing) if run and run.measured else None for run in self.counted)
         return paired.Block(self.letters, tuple(times), work)
 
 
-def _allocation(run: Run) -> str:
+def _allocation_id(run: Run) -> str:
     """Which allocation a run had: the id of its job, and the job's nodes, which are others if it was queued again.
 
     Empty for a run that was submitted by itself.
@@ -196,7 +204,7 @@ class ComparisonProgress:
     @cached_property
     def comparison(self) -> Comparison | None:
         """What the last look at the good blocks has found; None before the first look, or where they are too few."""
-        seen = self.good[: look(len(self.good), self.rule.most)]
+        seen = self.good[: blocks_at_last_look(len(self.good), self.rule.most)]
         return _compared(tuple(block.timed(self.arms) for block in seen))
 
     @property
@@ -210,14 +218,14 @@ class ComparisonProgress:
         It is for the next look, or makes up for a lost one. False where a side failed, the answer is known, or a limit
         is reached.
         """
-        if self.failure or self.rule.met(self.comparison) or self.stopped:
+        if self.failure or self.rule.is_met(self.comparison) or self.stopped:
             return False
-        return len(self.blocks) + len(more) - len(self.broken) < self._next
+        return len(self.blocks) + len(more) - len(self.broken) < self._next_look
 
     @property
-    def _next(self) -> int:
+    def _next_look(self) -> int:
         """The number of good blocks at which the comparison is looked at next; 0 where there is no further look."""
-        return next((size for size in looks(self.rule.most) if size > len(self.good)), 0)
+        return next((size for size in look_schedule(self.rule.most) if size > len(self.good)), 0)
 
     @cached_property
     def stopped(self) -> str:
@@ -225,13 +233,13 @@ class ComparisonProgress:
 
         Empty where more are, or none is needed.
         """
-        if self.rule.met(self.comparison):
+        if self.rule.is_met(self.comparison):
             return ""
         if len(self.broken) > BROKEN:
             return f"{len(self.broken)} blocks were lost to machine faults"
-        if not self._next:
+        if not self._next_look:
             return f"{2 * self.rule.most} pairs were the limit (--pairs)"
-        spent, more = self.hours, self._next - len(self.good)
+        spent, more = self.hours, self._next_look - len(self.good)
         each = spent / len(self.good) if self.good else 0.0
         if self.rule.budget is not None and spent + more * each > self.rule.budget:
             return f"{spent:.2g} GPU-hours spent; {more} more blocks would exceed the budget of {self.rule.budget:g}"

@@ -14,7 +14,7 @@ import msgspec
 from llmb_common.base.printable import counted, first_few, percent
 from llmb_run.reporting.hosts import HostLine
 from llmb_run.results.groups import Board
-from llmb_run.results.lines import exclusion, relative_speed, why_slow
+from llmb_run.results.lines import exclude_command, relative_speed, why_slow
 from llmb_run.results.words import WORST_FIRST, standing
 
 Word: TypeAlias = Literal["PASS", "FAIL", "OPEN", "FASTEST"]
@@ -127,22 +127,22 @@ def conclude(
     """
     slow = [line for line in hosts if line.slower is not None]
     board = max(sweeps, key=lambda item: len(item.configurations), default=None)
-    also = _also(counts, slow, deciding)
+    also = _further_sentences(counts, slow, deciding)
     if deciding is None:
         return Answer(word="OPEN", text=f"{counted(counts.runs, 'run')}, none recorded by LLMB.", also=also)
     if board and not {group["word"] for group in groups} & {"pass", "fail", "not training", "open"}:
         return msgspec.structs.replace(_of_sweep(board), also=also)
     kind = str(deciding.group["word"])
-    todo, command = _todo(kind, deciding, hosts, slow)
-    figure, reference = _figures(deciding.group)
+    todo, command = _next_action(kind, deciding, hosts, slow)
+    figure, reference = _figures_text(deciding.group)
     return Answer(
         word=_WORDS.get(kind, "OPEN"),
-        text=plain(_counts(groups) + _sentence(kind, groups, deciding, slow, counts)),
+        text=plain(_verdict_counts(groups) + _deciding_sentence(kind, groups, deciding, slow, counts)),
         figure=figure,
         reference=plain(reference),
         todo=todo,
         command=command,
-        fastest=_fastest(board) if board else "",
+        fastest=_fastest_sentence(board) if board else "",
         fastest_command=board.command if board else "",
         also=also,
     )
@@ -185,12 +185,12 @@ def named(group: Mapping[str, Any], others: Sequence[Mapping[str, Any]] = ()) ->
 
     Where several of ``others`` (itself among them) have that name, its whole title with its software.
     """
-    name = _short(group["title"])
-    same = [other for other in others if _short(other["title"]) == name]
+    name = _short_title(group["title"])
+    same = [other for other in others if _short_title(other["title"]) == name]
     return f"{plain(group['title'])} with {group['software']}" if len(same) > 1 else name
 
 
-def _short(title: str) -> str:
+def _short_title(title: str) -> str:
     """A configuration's title without its FP8 scaling, the GPU type in capitals."""
     without_scaling = re.sub(r" \([^()]*\)", "", title)
     return re.sub(r"(?<= on )\d+ [a-z]+\d+", lambda found: found[0].upper(), plain(without_scaling))
@@ -211,7 +211,7 @@ def short_names(hosts: Sequence[HostLine]) -> dict[str, str]:
     return {host: first if counts[first] == 1 else host for host, first in firsts.items()}
 
 
-def _counts(groups: Sequence[Mapping[str, Any]]) -> str:
+def _verdict_counts(groups: Sequence[Mapping[str, Any]]) -> str:
     """The beginning of a sentence that counts configurations by verdict, worst first, ending in ``: ``.
 
     ``1 of 7 configurations fails, 5 are open: ``; where all agree, ``Both configurations ...`` or ``All 3 ...``. Empty
@@ -224,14 +224,14 @@ def _counts(groups: Sequence[Mapping[str, Any]]) -> str:
         (kind,) = kinds
         every = "Both" if len(groups) == 2 else f"All {len(groups)}"
         return f"{every} configurations {_SAID[kind][1]}: "
-    said: list[str] = []
+    parts: list[str] = []
     for kind in sorted(kinds, key=WORST_FIRST.index):
-        of_all = "" if said else f" of {len(groups)} configurations"
-        said.append(f"{kinds[kind]}{of_all} {_SAID[kind][kinds[kind] > 1]}")
-    return f"{', '.join(said)}: "
+        of_all = "" if parts else f" of {len(groups)} configurations"
+        parts.append(f"{kinds[kind]}{of_all} {_SAID[kind][kinds[kind] > 1]}")
+    return f"{', '.join(parts)}: "
 
 
-def _sentence(
+def _deciding_sentence(
     kind: str,
     groups: Sequence[Mapping[str, Any]],
     deciding: Deciding,
@@ -249,67 +249,69 @@ def _sentence(
     """
     group, name = deciding.group, named(deciding.group, groups)
     if group["difference"] is None or kind not in ("pass", "fail", "open"):
-        return f"{name} {_without_difference(kind, group, counts)}."
-    said = f"{name} is {relative_speed(group['difference'])} {_held_against(group)}"
+        return f"{name} {_uncompared_sentence(kind, group, counts)}."
+    sentence = f"{name} is {relative_speed(group['difference'])} {_reference_owner(group)}"
     if deciding.without is not None:
         alone = deciding.without / group["reference"]["seconds"] - 1
-        return f"{said}; without {first_few(_names(slow))} it is {relative_speed(alone)} that."
+        return f"{sentence}; without {first_few(_node_names(slow))} it is {relative_speed(alone)} that."
     if kind == "pass":
-        return f"{said}."
+        return f"{sentence}."
     if kind == "fail":
-        return f"{said}; up to {percent(group['tolerance'])} slower would pass."
+        return f"{sentence}; up to {percent(group['tolerance'])} slower would pass."
     if group["reference_too_uncertain"]:
-        return f"{said}, which has too few runs to decide."
-    return f"{said}; {counted(group['runs'], 'run')} cannot tell that from the limit of {percent(group['tolerance'])}."
+        return f"{sentence}, which has too few runs to decide."
+    return (
+        f"{sentence}; {counted(group['runs'], 'run')} cannot tell that from the limit of {percent(group['tolerance'])}."
+    )
 
 
-def _without_difference(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
+def _uncompared_sentence(kind: str, group: Mapping[str, Any], counts: Counts) -> str:
     """What is said of a configuration that was compared with nothing, after its name: ``has failed: out of memory``.
 
     ``kind``: how it stands, as one of ``WORST_FIRST``.
     """
-    said, _ = _SAID[kind]
+    text, _ = _SAID[kind]
     if kind == "failed" and counts.causes:
-        return f"{said}: {counts.causes[0]}"
+        return f"{text}: {counts.causes[0]}"
     if kind == "not training" and group["not_training"]:
-        return f"{said}: {group['not_training'][0]}"
+        return f"{text}: {group['not_training'][0]}"
     if kind == "no reference":
-        return f"{said}: no published result and no baseline of this site"
-    return f"{said}: {group['verdict_text']}" if kind == "not compared" else said
+        return f"{text}: no published result and no baseline of this site"
+    return f"{text}: {group['verdict_text']}" if kind == "not compared" else text
 
 
-def _held_against(group: Mapping[str, Any]) -> str:
+def _reference_owner(group: Mapping[str, Any]) -> str:
     """Whose result a configuration is compared with, in words."""
     reference = group["reference"]
-    whose = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
-    return whose if reference["same_software"] else f"{whose} with {reference['software'].rpartition(', ')[2]}"
+    owner = {"published": "NVIDIA's result", "baseline": "this site's baseline"}.get(reference["kind"], "its reference")
+    return owner if reference["same_software"] else f"{owner} with {reference['software'].rpartition(', ')[2]}"
 
 
-def _figures(group: Mapping[str, Any]) -> tuple[str, str]:
+def _figures_text(group: Mapping[str, Any]) -> tuple[str, str]:
     """The step time that the verdict is of, stalls included, and the reference's with its source; ``5.74 s a step``.
 
     Each is empty where there is none.
     """
     if group["difference"] is None:
-        return (f"{_seconds(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
+        return (f"{_seconds_text(group['step_seconds'])} a step" if group["step_seconds"] else ""), ""
     reference = group["reference"]
     mean = reference["seconds"] * (1 + group["difference"])
-    return f"{_seconds(mean)} a step", f"{_seconds(reference['seconds'])}, {reference['source']}"
+    return f"{_seconds_text(mean)} a step", f"{_seconds_text(reference['seconds'])}, {reference['source']}"
 
 
-def _seconds(value: float) -> str:
+def _seconds_text(value: float) -> str:
     """A step time in seconds: ``5.74 s``."""
     digits = 3 if value < 1 else 2
     return f"{value:.{digits}f} s"
 
 
-def _names(slow: Sequence[HostLine]) -> list[str]:
+def _node_names(slow: Sequence[HostLine]) -> list[str]:
     """The short names of slow nodes."""
     known = short_names(slow)
     return [known[line.host] for line in slow]
 
 
-def _todo(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
+def _next_action(kind: str, deciding: Deciding, hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str, str]:
     """What to do, in a sentence, and the command for it; each is empty where there is none.
 
     A slow node that is not excluded yet outranks all else: whatever it slows down proves nothing.
@@ -334,32 +336,34 @@ def _take_out(hosts: Sequence[HostLine], slow: Sequence[HostLine]) -> tuple[str,
         text = f"Take {' and '.join(names)} out: one of them is slow; they were always in the same runs."
     else:
         text = f"Take {first_few(names)} out: runs with any of them are slower."
-    words = exclusion([line.host for line in slow], reason)
+    words = exclude_command([line.host for line in slow], reason)
     return plain(text), f"llmb-run {shlex.join(words)}"
 
 
-def _also(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
+def _further_sentences(counts: Counts, slow: Sequence[HostLine], deciding: Deciding | None) -> tuple[str, ...]:
     """Further sentences for the first screen, the weightiest first: slow nodes, failures, stalls; empty where all is
     said.
     """
-    said = []
+    sentences = []
     runs = counted(counts.runs, "run")
     if slow and (deciding is None or deciding.without is None):
         slower = max(line.slower or 0.0 for line in slow)
-        said.append(f"Runs with {first_few(_names(slow))} are up to {percent(slower)} slower than those without.")
+        sentences.append(
+            f"Runs with {first_few(_node_names(slow))} are up to {percent(slower)} slower than those without."
+        )
     if counts.failed:
         often = "" if counts.failed == 1 else "mostly "
         cause = f", {often}for this reason: {counts.causes[0]}" if counts.causes else ""
-        said.append(f"{counts.failed} of {runs} failed{cause}.")
+        sentences.append(f"{counts.failed} of {runs} failed{cause}.")
     if counts.others:
-        said.append(f"Not failed, but without a step time: {first_few(counts.others)}.")
+        sentences.append(f"Not failed, but without a step time: {first_few(counts.others)}.")
     if counts.live:
-        said.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
+        sentences.append(f"{counts.live} of {runs} {'has' if counts.live == 1 else 'have'} not ended.")
     stalls = deciding.group["stall_share"] if deciding else None
     if deciding and stalls and stalls >= _STALLS_SHOWN:
-        steady = _seconds(deciding.group["step_seconds"])
-        said.append(f"Stalls cost {percent(stalls)} of the step time: a steady step takes {steady}.")
-    return tuple(plain(text) for text in said[:_MOST_ALSO])
+        steady = _seconds_text(deciding.group["step_seconds"])
+        sentences.append(f"Stalls cost {percent(stalls)} of the step time: a steady step takes {steady}.")
+    return tuple(plain(text) for text in sentences[:_MOST_ALSO])
 
 
 def _of_sweep(board: Board) -> Answer:
@@ -370,7 +374,7 @@ def _of_sweep(board: Board) -> Answer:
     compared = tied[0] if tied else behind
     return Answer(
         word="OPEN" if tied else "FASTEST",
-        text=_fastest(board),
+        text=_fastest_sentence(board),
         figure=f"{first.tokens:,.0f} tokens/s a GPU" if first.tokens else "",
         reference=f"{compared.tokens:,.0f}, the next" if compared and compared.tokens else "",
         todo="Run those that share first place again: more runs may tell them apart." if tied else "Train with it:",
@@ -382,11 +386,11 @@ _TIMES = 2.0
 """A ratio from which on it is said in times, not in per cent."""
 
 
-def _fastest(board: Board) -> str:
+def _fastest_sentence(board: Board) -> str:
     """The sentence on a ranking: which configuration is the first, and how far it is ahead, or how many tie with it."""
     first, *others = board.configurations
     name = ", ".join(f"{name} {value}" for name, value in zip(board.names, first.values, strict=True))
-    of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short(board.title)}"
+    of_all = f"of {counted(len(board.configurations), 'configuration')} of {_short_title(board.title)}"
     if tied := sum(item.place == first.place for item in others):
         return plain(f"{tied + 1} {of_all} tie for first place, {name} among them: these runs do not tell them apart.")
     behind = next((item.behind for item in others if item.behind), None)

@@ -73,11 +73,11 @@ def _differing_facts(runs: Sequence[SeenRun]) -> tuple[Fact, ...]:
             if name in facts or name not in EVIDENCE:
                 by_value.setdefault(facts.get(name, "-"), []).append(positions)
         if len(by_value) > 1:
-            differ.append(_fact(name, by_value, runs))
+            differ.append(_as_fact(name, by_value, runs))
     return tuple(differ)
 
 
-def _fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
+def _as_fact(name: str, by_value: dict[str, list[list[int]]], runs: Sequence[SeenRun]) -> Fact:
     """The fact ``name`` with its commonest values, and the first runs that have each.
 
     ``by_value``: for each value, lists of positions in ``runs``.

@@ -12,7 +12,7 @@ from llmb_common.base.structs import from_plain
 from llmb_common.health.verdicts import Fabric
 from llmb_common.nodes.fabric.verdict import Answer, FabricVerdict, GroupSpeed
 from llmb_common.nodes.fabric.words import nodes_text
-from llmb_run.comparing.fabrics import HOW, recorded
+from llmb_run.comparing.fabrics import HOW, recorded_fabrics
 from llmb_run.fabric_text import MEASURED, measured_rows
 
 MOST_DRAWN = 400
@@ -66,10 +66,10 @@ def fabric_part(fabric: Fabric) -> FabricPart:
         level=verdict.level,
         answer=verdict.answer.removeprefix(f"{verdict.level}: "),
         coarseness=verdict.coarseness,
-        findings=_findings(verdict),
+        findings=_finding_lines(verdict),
         heads=MEASURED,
         rows=tuple(tuple(row) for row in measured_rows(fabric)),
-        groups=tuple(_group(group) for group in groups[:MOST_DRAWN]),
+        groups=tuple(_as_fabric_group(group) for group in groups[:MOST_DRAWN]),
         count=len(groups),
         listed=min(len(groups), _MOST_LISTED),
         left_out=_left_out(len(groups)),
@@ -77,27 +77,27 @@ def fabric_part(fabric: Fabric) -> FabricPart:
     )
 
 
-def _findings(verdict: FabricVerdict) -> tuple[str, ...]:
+def _finding_lines(verdict: FabricVerdict) -> tuple[str, ...]:
     """Lines on the first findings of a measurement but for those that its answer names, then what to do about them."""
     shown = verdict.findings[:_MOST_FINDINGS]
-    said = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
-    said += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
-    return tuple(said)
+    lines = [f"{finding.level}: {finding.said}" for finding in shown if finding.said not in verdict.answer]
+    lines += dict.fromkeys(f"to do: {finding.remedy}" for finding in shown if finding.remedy)
+    return tuple(lines)
 
 
-def _group(group: GroupSpeed) -> FabricGroup:
+def _as_fabric_group(group: GroupSpeed) -> FabricGroup:
     """A group of nodes as a report has it."""
     return FabricGroup(
         nodes=nodes_text(group.nodes),
         busbw_gbps=group.busbw_gbps,
         share=None if group.share is None else group.share - 1,
-        kind=_kind(group),
+        kind=_group_kind(group),
         again=group.round > 0,
         why=group.why,
     )
 
 
-def _kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
+def _group_kind(group: GroupSpeed) -> Literal["slow", "usual", "no figure", "not judged"]:
     """How a group of nodes did, in a word; ``no figure``: its measurement gave none."""
     if group.busbw_gbps is None:
         return "no figure"
@@ -122,6 +122,6 @@ def read_fabrics(file: Path) -> tuple[Fabric, ...]:
         RequestError: the file cannot be read, or holds none
     """
     try:
-        return tuple(from_plain(item, Fabric) for item in recorded(file))
+        return tuple(from_plain(item, Fabric) for item in recorded_fabrics(file))
     except msgspec.ValidationError as error:
         raise RequestError(f"{file} holds no measurement of a fabric: {error}", remedy=HOW) from error

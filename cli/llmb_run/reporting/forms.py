@@ -31,7 +31,7 @@ from llmb_common.base.printable import counted, printable
 from llmb_common.measured.run import WITHOUT_RESULT
 from llmb_common.runs.timing.runs import MEASURED
 from llmb_run import columns
-from llmb_run.columns import Column, Form, View, at
+from llmb_run.columns import Column, Form, View, attribute_at
 from llmb_run.reporting.answer import Answer
 from llmb_run.reporting.charts_library import charts_library
 from llmb_run.reporting.fabric import FabricGroup, FabricPart
@@ -56,29 +56,29 @@ def page(report: Report) -> str:
     Where what draws charts cannot be had, their places say what they would show.
     """
     # In a function of their own: the library, minified, has taken most short names of the page.
-    own = "\n".join(_resource(name) for name in _SCRIPTS)
+    own = "\n".join(_read_page_file(name) for name in _SCRIPTS)
     scripts = [charts_library(), f"(() => {{\n{own}\n}})();"]
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
     hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
-    data = json.dumps(_for_page(report), allow_nan=False, separators=(",", ":"))
+    data = json.dumps(_page_data(report), allow_nan=False, separators=(",", ":"))
     parts = {
         "title": html.escape(report.title),
         "policy": html.escape(policy),
-        "style": _resource("page.css"),
+        "style": _read_page_file("page.css"),
         # Nothing in it can end the element that holds it, and no character may surprise an editor or a browser.
         "data": data.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"),
         "library": scripts[0],
         "script": scripts[1],
     }
-    text = _resource("page.html")
+    text = _read_page_file("page.html")
     for name, part in parts.items():
         before, _, after = text.partition(f"<!--{name}-->")
         text = before + part + after
     return text
 
 
-def _for_page(report: Report) -> dict[str, Any]:
+def _page_data(report: Report) -> dict[str, Any]:
     """The report as JSON values for the page: nodes once, in ``nodes``, and by their numbers in the runs.
 
     Many runs have many nodes, with long names.
@@ -90,7 +90,7 @@ def _for_page(report: Report) -> dict[str, Any]:
     return {**data, "nodes": list(numbers)}
 
 
-def _resource(name: str) -> str:
+def _read_page_file(name: str) -> str:
     """The text of the file ``name`` of the page."""
     return (files("llmb_run.reporting") / "page" / name).read_text(encoding="utf-8")
 
@@ -100,37 +100,37 @@ def markdown(report: Report) -> str:
 
     What there is nothing of is left out.
     """
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(_markdown_lines(report)) + "\n"
 
 
-def _lines(report: Report) -> Iterator[str]:
+def _markdown_lines(report: Report) -> Iterator[str]:
     """Yields the lines of a report as Markdown."""
     made = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(report.made))
-    yield from (f"# {_escaped(report.title)}", "")
-    yield from _answer(report.answer)
-    yield from (f"* {_escaped(name)}: {_escaped(text)}" for name, text in report.facts)
-    said = f"{counted(report.counts.runs, 'run')}, made {made}, llmb {report.version}"
-    yield from (f"* Report: {_escaped(said)}", "")
+    yield from (f"# {_escape_markdown(report.title)}", "")
+    yield from _answer_lines(report.answer)
+    yield from (f"* {_escape_markdown(name)}: {_escape_markdown(text)}" for name, text in report.facts)
+    summary = f"{counted(report.counts.runs, 'run')}, made {made}, llmb {report.version}"
+    yield from (f"* Report: {_escape_markdown(summary)}", "")
     for part in report.fabrics:
-        yield from _fabric(part)
+        yield from _fabric_lines(part)
     left_out = report.left_out
     if report.groups:
         verdicts = columns.cells(columns.of_json(GROUP, _IN_WORDS), Form.MARKDOWN, report.groups)
-        yield from _section("Verdicts", *verdicts, left_out.get("groups"))
-        yield from (f"* {_escaped(line)}" for line in report.references)
+        yield from _section_lines("Verdicts", *verdicts, left_out.get("groups"))
+        yield from (f"* {_escape_markdown(line)}" for line in report.references)
         yield ""
-    yield from _runs(report)
+    yield from _runs_lines(report)
     extras: list[list[str]] = []
     for run in report.runs:
         extras += [[run.name, text] for text in run.result["extras"]["lines"]]
     if extras:
-        yield from _section("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), extras)
-    yield from _view("Scaling", scaling_view(report.scaling), left_out.get("scaling"))
-    yield from _view("History", history_view(report.histories), left_out.get("history"), report.course)
+        yield from _section_lines("Checkpoints and profiles", ("run", "what it loaded, saved and profiled"), extras)
+    yield from _view_lines("Scaling", scaling_view(report.scaling), left_out.get("scaling"))
+    yield from _view_lines("History", history_view(report.histories), left_out.get("history"), report.course)
     if report.hosts:
         nodes = columns.cells(_NODE, Form.MARKDOWN, report.hosts)
-        yield from _section("Nodes", *nodes, left_out.get("nodes"))
-    yield from _differences(report)
+        yield from _section_lines("Nodes", *nodes, left_out.get("nodes"))
+    yield from _differences_lines(report)
 
 
 def _tflops(row: dict[str, Any]) -> str:
@@ -152,15 +152,15 @@ _IN_WORDS = {
 """How cells of verdicts and runs are made of rows of JSON, as in the tables of ``results``."""
 
 
-def _fabric(part: FabricPart) -> Iterator[str]:
+def _fabric_lines(part: FabricPart) -> Iterator[str]:
     """Yields the lines of Markdown on a measurement of the fabric: verdict, findings, figures, slowest groups."""
     yield from (f"## Fabric: {part.level}", "")
-    yield from (f"* {_escaped(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
+    yield from (f"* {_escape_markdown(text)}" for text in (part.answer, *part.findings, part.coarseness) if text)
     yield ""
-    yield from _table(part.heads, part.rows)
+    yield from _table_lines(part.heads, part.rows)
     listed = part.groups[: part.listed]
     if listed:
-        yield from _section(
+        yield from _section_lines(
             "Groups of nodes by bus bandwidth",
             *columns.cells(_GROUP_OF_NODES, Form.MARKDOWN, listed),
             part.left_out,
@@ -168,25 +168,25 @@ def _fabric(part: FabricPart) -> Iterator[str]:
 
 
 _GROUP_OF_NODES: tuple[Column[FabricGroup], ...] = (
-    Column("nodes", at("nodes"), Form.MARKDOWN, head="nodes"),
-    Column("kind", at("kind"), Form.MARKDOWN, head="speed"),
-    Column("busbw", at("busbw_gbps"), Form.MARKDOWN, head="bus bandwidth, GB/s", spec=".1f"),
-    Column("share", at("share"), Form.MARKDOWN, head="against the median, %", spec="+.1%"),
-    Column("why", at("why"), Form.MARKDOWN, head="why"),
+    Column("nodes", attribute_at("nodes"), Form.MARKDOWN, head="nodes"),
+    Column("kind", attribute_at("kind"), Form.MARKDOWN, head="speed"),
+    Column("busbw", attribute_at("busbw_gbps"), Form.MARKDOWN, head="bus bandwidth, GB/s", spec=".1f"),
+    Column("share", attribute_at("share"), Form.MARKDOWN, head="against the median, %", spec="+.1%"),
+    Column("why", attribute_at("why"), Form.MARKDOWN, head="why"),
 )
 
 
-def _answer(answer: Answer) -> Iterator[str]:
+def _answer_lines(answer: Answer) -> Iterator[str]:
     """Yields the report's answer, as the page's first screen has it, in Markdown."""
-    yield from (f"**{answer.word}: {_escaped(answer.text)}**", "")
+    yield from (f"**{answer.word}: {_escape_markdown(answer.text)}**", "")
     figures = [text for text in (answer.figure, answer.reference) if text]
     lines = [
         f"{figures[0]}, against {figures[1]}" if len(figures) > 1 else "".join(figures),
-        " ".join(text for text in (_escaped(answer.todo), _code(answer.command)) if text),
-        " ".join(text for text in (_escaped(answer.fastest), _code(answer.fastest_command)) if text),
-        *map(_escaped, answer.also),
+        " ".join(text for text in (_escape_markdown(answer.todo), _code(answer.command)) if text),
+        " ".join(text for text in (_escape_markdown(answer.fastest), _code(answer.fastest_command)) if text),
+        *map(_escape_markdown, answer.also),
     ]
-    lines[0] = _escaped(lines[0])
+    lines[0] = _escape_markdown(lines[0])
     yield from (f"* {line}" for line in lines if line)
     yield ""
 
@@ -199,47 +199,47 @@ def _code(command: str) -> str:
     return f"{fence} {printable(command, keep='')} {fence}" if len(fence) > 1 else f"`{printable(command, keep='')}`"
 
 
-def _runs(report: Report) -> Iterator[str]:
+def _runs_lines(report: Report) -> Iterator[str]:
     """Yields the table of runs, and their remarks, in Markdown."""
     listed = (
         *columns.of_json(RUN, _IN_WORDS),
         Column("outcome", columns.item("outcome"), Form.MARKDOWN, head="outcome"),
-        Column("verdict", _told, Form.MARKDOWN, head="verdict"),
+        Column("verdict", _verdict_cell, Form.MARKDOWN, head="verdict"),
     )
     found = [{**run.result, "run_id": run.name} for run in report.runs]
-    yield from _section("Runs", *columns.cells(listed, Form.MARKDOWN, found), report.left_out.get("runs"))
+    yield from _section_lines("Runs", *columns.cells(listed, Form.MARKDOWN, found), report.left_out.get("runs"))
     remarks: list[list[str]] = []
     for run in report.runs:
         remarks += [[run.name, text] for text in remarks_of(run.result)]
     if remarks:
-        yield from _section("Remarks", ("run", "remark"), remarks)
+        yield from _section_lines("Remarks", ("run", "remark"), remarks)
 
 
-def _told(found: dict[str, Any]) -> str | None:
+def _verdict_cell(found: dict[str, Any]) -> str | None:
     """The verdict over a run, or why there is none; None where nothing is said."""
-    told = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
-    return "; ".join(filter(None, told)) or None
+    parts = (found["verdict_text"],) if found["outcome"] == "measured" else (found["message"], found["cause_text"])
+    return "; ".join(filter(None, parts)) or None
 
 
-def _view(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
+def _view_lines(title: str, view: View[Any], note: str | None, conclusions: Sequence[str] = ()) -> Iterator[str]:
     """Yields a table and the sentences under it in Markdown; nothing for a table without rows."""
     if view.rows:
-        yield from _section(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
-        yield from (f"* {_escaped(text)}" for text in conclusions)
+        yield from _section_lines(title, *columns.cells(view.columns, Form.MARKDOWN, view.rows), note)
+        yield from (f"* {_escape_markdown(text)}" for text in conclusions)
         yield from [""] if conclusions else []
 
 
 _NODE: tuple[Column[HostLine], ...] = (
-    Column("host", at("host"), Form.MARKDOWN, head="node"),
-    Column("gpus", at("gpus"), Form.MARKDOWN, head="GPUs"),
-    Column("runs", at("count"), Form.MARKDOWN, head="runs", spec="d"),
-    Column("ratio", at("ratio"), Form.MARKDOWN, head="step time against the mean of repeats, %", spec=".1%"),
-    Column("slower", at("slower"), Form.MARKDOWN, head="slow by, %", spec=".1%"),
-    Column("problems", at("problems"), Form.MARKDOWN, head="runs with problems", spec="d"),
+    Column("host", attribute_at("host"), Form.MARKDOWN, head="node"),
+    Column("gpus", attribute_at("gpus"), Form.MARKDOWN, head="GPUs"),
+    Column("runs", attribute_at("count"), Form.MARKDOWN, head="runs", spec="d"),
+    Column("ratio", attribute_at("ratio"), Form.MARKDOWN, head="step time against the mean of repeats, %", spec=".1%"),
+    Column("slower", attribute_at("slower"), Form.MARKDOWN, head="slow by, %", spec=".1%"),
+    Column("problems", attribute_at("problems"), Form.MARKDOWN, head="runs with problems", spec="d"),
 )
 
 
-def _differences(report: Report) -> Iterator[str]:
+def _differences_lines(report: Report) -> Iterator[str]:
     """Yields a table for each configuration whose runs differ, in Markdown."""
     for item in report.differing:
         rows: list[list[str]] = []
@@ -248,29 +248,31 @@ def _differences(report: Report) -> Iterator[str]:
             for value in fact.values:
                 rows.append([name, value.value, str(value.count)])
                 name = ""  # only beside its first value
-        yield from _section(f"Differences: {item.title}", ("what", "value", "runs"), rows)
+        yield from _section_lines(f"Differences: {item.title}", ("what", "value", "runs"), rows)
 
 
-def _section(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None) -> Iterator[str]:
+def _section_lines(
+    title: str, heads: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None
+) -> Iterator[str]:
     """Yields a heading and a table in Markdown; ``note``, above the table, says what is left out of it."""
-    yield from (f"## {_escaped(title)}", "")
-    yield from (_escaped(note), "") if note else ()
-    yield from _table(heads, rows)
+    yield from (f"## {_escape_markdown(title)}", "")
+    yield from (_escape_markdown(note), "") if note else ()
+    yield from _table_lines(heads, rows)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _table_lines(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
     """Yields the lines of a table in Markdown, cells escaped and ``heads`` as they are, then an empty line."""
-    yield from (_row(heads), _row(["---"] * len(heads)))
-    yield from (_row([_escaped(cell) for cell in row]) for row in rows)
+    yield from (_table_row(heads), _table_row(["---"] * len(heads)))
+    yield from (_table_row([_escape_markdown(cell) for cell in row]) for row in rows)
     yield ""
 
 
-def _row(cells: Iterable[str]) -> str:
+def _table_row(cells: Iterable[str]) -> str:
     """The cells as a row of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
-def _escaped(value: str) -> str:
+def _escape_markdown(value: str) -> str:
     """``value`` on one line, with everything escaped that Markdown or HTML would act on."""
     return re.sub(r"([\\`*_\[\]<>#|~&$])", r"\\\1", printable(value, keep=""))
 
@@ -287,7 +289,7 @@ class _Case(NamedTuple):
 
 def junit(report: Report) -> str:
     """The report as JUnit XML text: one suite, with a case for each verdict and each run that did not succeed."""
-    suite = ElementTree.Element("testsuite", name=_text(report.title))
+    suite = ElementTree.Element("testsuite", name=_xml_text(report.title))
     cases = [*_cases(report)]
     kinds = Counter(case.kind for case in cases)
     counts = {"tests": len(cases), "failures": kinds["failure"], "errors": kinds["error"], "skipped": kinds["skipped"]}
@@ -296,12 +298,12 @@ def junit(report: Report) -> str:
     suite.set("time", "0")
     suite.set("timestamp", datetime.fromtimestamp(report.made, timezone.utc).isoformat(timespec="seconds")[:19])
     for case in cases:
-        class_name = f"llmb.{_text(case.software).replace('.', '_')}"  # servers split the class's name at dots
-        element = ElementTree.SubElement(suite, "testcase", name=_text(case.name), classname=class_name, time="0")
+        class_name = f"llmb.{_xml_text(case.software).replace('.', '_')}"  # servers split the class's name at dots
+        element = ElementTree.SubElement(suite, "testcase", name=_xml_text(case.name), classname=class_name, time="0")
         if case.kind != "pass":
-            ElementTree.SubElement(element, case.kind, message=_text(case.message))
+            ElementTree.SubElement(element, case.kind, message=_xml_text(case.message))
         if case.output:
-            ElementTree.SubElement(element, "system-out").text = "\n".join(map(_text, case.output))
+            ElementTree.SubElement(element, "system-out").text = "\n".join(map(_xml_text, case.output))
     ElementTree.indent(suite)
     return f'<?xml version="1.0" encoding="utf-8"?>\n{ElementTree.tostring(suite, encoding="unicode")}\n'
 
@@ -309,20 +311,20 @@ def junit(report: Report) -> str:
 def _cases(report: Report) -> Iterator[_Case]:
     """Yields the test cases of a JUnit file: the acceptance, each configuration, and each run that did not succeed."""
     if campaign := report.campaign:
-        said = f"{campaign['headline']}: {campaign['why']}"
+        message = f"{campaign['headline']}: {campaign['why']}"
         kind = {"accepted": "pass", "not accepted": "failure"}.get(campaign["outcome"], "skipped")
-        yield _Case(f"acceptance {campaign['suite']}", "acceptance", kind, said, [said])
+        yield _Case(f"acceptance {campaign['suite']}", "acceptance", kind, message, [message])
     for group in report.groups:
         if group["runs"] or group["verdict"]:
-            said = group["verdict_text"] or "no figures"
+            message = group["verdict_text"] or "no figures"
             kind = {"pass": "pass", "fail": "failure"}.get(group["verdict"], "skipped")
             # Also of what passes: by how much, and against what.
-            yield _Case(group["title"], group["software"], kind, said, [said, *_held_against(group)])
+            yield _Case(group["title"], group["software"], kind, message, [message, *_reference_lines(group)])
     for run in report.runs:
         if (found := run.result)["status"] not in MEASURED:
             kind = "error" if found["outcome"] in WITHOUT_RESULT else "skipped"
-            said = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
-            yield _Case(found["name"], run.software or "unknown software", kind, said)
+            message = f"{found['outcome']}: {'; '.join(filter(None, (found['message'], found['cause_text'])))}"
+            yield _Case(found["name"], run.software or "unknown software", kind, message)
     shown = sum(run.result["outcome"] in WITHOUT_RESULT for run in report.runs)
     if rest := report.counts.failed - shown:
         yield _Case("further runs", "not listed", "error", f"{rest} more runs failed")
@@ -330,17 +332,17 @@ def _cases(report: Report) -> Iterator[_Case]:
         yield _Case("further configurations", "not listed", "skipped", report.left_out["groups"])
 
 
-def _held_against(group: dict[str, Any]) -> list[str]:
+def _reference_lines(group: dict[str, Any]) -> list[str]:
     """Lines on a configuration's step time and its reference; empty where nothing was compared."""
     known = group["reference"]
     if known is None or group["step_seconds"] is None:
         return []
     count = counted(group["runs"], "run")
     reference = f"{known['seconds']:g} s ({known['source']}; {known['software']})"
-    held = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {reference}"
-    return [held, *known["notes"]]
+    line = f"{group['step_seconds']:.3f} s a steady step, mean of {count}; reference {reference}"
+    return [line, *known["notes"]]
 
 
-def _text(value: str) -> str:
+def _xml_text(value: str) -> str:
     """A text without the characters that XML does not have."""
     return printable(value)

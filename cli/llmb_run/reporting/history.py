@@ -23,10 +23,10 @@ def shown_histories(histories: Sequence[History]) -> list[History]:
     longest = sorted(several, key=lambda item: -len(item.moments))[:MOST_HISTORIES]
     kept = {item.key for item in longest}
     most = _MOST_RUNS // max(1, len(longest))
-    return [replace(item, moments=_thinned(item, most)) for item in several if item.key in kept]
+    return [replace(item, moments=_thin_runs(item, most)) for item in several if item.key in kept]
 
 
-def _thinned(history: History, most: int) -> tuple[DatedRun, ...]:
+def _thin_runs(history: History, most: int) -> tuple[DatedRun, ...]:
     """The runs of a history to draw, about ``most``: all, or of each stretch the fastest and the slowest.
 
     The first and the last of all stay, and those where a level began.

@@ -46,7 +46,7 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
         for host in run.hosts:
             on_host.setdefault(host, []).append(run)
     repeats = NodeRuns(node_runs(timed(run.run for run in seen)))
-    lines = {host: _line(host, on_host[host], repeats) for host in sorted(on_host)}
+    lines = {host: _host_line(host, on_host[host], repeats) for host in sorted(on_host)}
     while worst := repeats.slowest(len(lines)):
         hosts, slower = worst
         for host in hosts:
@@ -56,7 +56,7 @@ def host_lines(seen: Sequence[SeenRun]) -> tuple[HostLine, ...]:
     return tuple(sorted(lines.values(), key=lambda line: (-(line.slower or 0), not line.problems, -(line.ratio or 0))))
 
 
-def _line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
+def _host_line(host: str, runs: Sequence[SeenRun], repeats: NodeRuns) -> HostLine:
     """What is known of the node ``host`` by ``runs``, all that it had, at least one.
 
     Whether it is slow is not said here.

@@ -30,10 +30,10 @@ from llmb_run.reporting.differences import MOST_TITLES, Differing, differing
 from llmb_run.reporting.fabric import FabricPart
 from llmb_run.reporting.history import shown_histories
 from llmb_run.reporting.hosts import HostLine, host_lines
-from llmb_run.reporting.seen import SeenRun, look_at
+from llmb_run.reporting.seen import SeenRun, seen_runs
 from llmb_run.reporting.site import facts_of_site
 from llmb_run.reporting.steps import StepColumns, steps_of
-from llmb_run.results.groups import GROUP, Board, Group, boards_of, group, ranking_as_dict
+from llmb_run.results.groups import GROUP, Board, Group, group_runs, rank_groups, ranking_as_dict
 from llmb_run.results.listing import next_step
 from llmb_run.results.run_columns import RUN, as_dict
 from llmb_run.results.series import SCALING, history_view, scales_of, scaling_of
@@ -66,7 +66,10 @@ _REST = {
 }
 """By section: what is shown of it, and the command that has the rest."""
 
-_PAGE = {name: columns.described(listed) for name, listed in (("runs", RUN), ("groups", GROUP), ("scaling", SCALING))}
+_PAGE = {
+    name: columns.column_descriptions(listed)
+    for name, listed in (("runs", RUN), ("groups", GROUP), ("scaling", SCALING))
+}
 
 
 class ReportRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,15 +137,15 @@ class _Choice:
 
     def __init__(self, found: Sequence[MeasuredRun]) -> None:
         self.found = found
-        self.made = group(found)
+        self.made = group_runs(found)
         self.every = [columns.as_dict(GROUP, item) for item in self.made]
-        _forget(found)
+        _release_memory(found)
         self.order = worst_first(self.every)
         self.groups = [self.made[at] for at in self.order[:MOST_GROUPS]]
-        self.runs = self._runs()
-        self._names = {_name(run) for run in self.runs}
+        self.runs = self._runs_to_show()
+        self._names = {_run_name(run) for run in self.runs}
 
-    def _runs(self) -> list[MeasuredRun]:
+    def _runs_to_show(self) -> list[MeasuredRun]:
         """The runs to show: the newest of each configuration, then the next ones, until there are ``MOST_RUNS``.
 
         They are in the order in which they were given. Logs without a record count as one configuration.
@@ -173,10 +176,12 @@ class _Choice:
             return None
         at = self.order[0]
         step, excluded = next_step(self.found, self.made), excluded_of(workspace.install_or_none)
-        todo = step.todo.replace("{}", self._called(step.of))
-        return Deciding(self.every[at], todo, step.command, _without(self.made[at], seen, hosts), excluded)
+        todo = step.todo.replace("{}", self._configuration_name(step.of))
+        return Deciding(
+            self.every[at], todo, step.command, _mean_without_slow_nodes(self.made[at], seen, hosts), excluded
+        )
 
-    def _called(self, of: Group | None) -> str:
+    def _configuration_name(self, of: Group | None) -> str:
         """What to call the configuration ``of`` in a sentence; ``it`` where there is only one, or None is given."""
         if of is None or len(self.made) == 1:
             return "it"
@@ -189,14 +194,14 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
     Gives up what the runs hold in memory and can read again. No fabrics, campaign or tuning are in it: callers add
     them.
     """
-    seen = look_at(found)
+    seen = seen_runs(found)
     choice = _Choice(found)
-    counts = _counts(found, seen)
+    counts = _count_outcomes(found, seen)
     hosts = host_lines(seen)
-    boards = [board for board in boards_of(choice.made, workspace) if board.command and _varied(board)]
+    boards = [board for board in rank_groups(choice.made, workspace) if board.command and _is_sweep(board)]
     sweeps = _shown_sweeps(boards, choice)
     references = reference_lines(found)
-    _forget(found)
+    _release_memory(found)
     lines = scaling_of(((run.plan, run.run) for run in seen), workspace)
     scales = [[columns.as_dict(SCALING, row) for row in scales_of(line)] for line in lines[:_MOST_LINES]]
     every = _histories(seen)
@@ -215,7 +220,7 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
         scaling=tuple(lines[:_MOST_LINES]),
         scales=tuple(scales),
         histories=tuple(drawn),
-        course=_course(every, drawn),
+        course=_change_sentences(every, drawn),
         differing=tuple(differences[:MOST_TITLES]),
         hosts=hosts[:_MOST_HOSTS],
         references=tuple(references[:_MOST_REFERENCES]),
@@ -224,20 +229,20 @@ def build(found: Sequence[MeasuredRun], workspace: Workspace, title: str = "LLMB
             runs=(len(choice.runs), len(found)),
             sweeps=(sum(len(board["lines"]) for board in sweeps), sum(len(board.configurations) for board in boards)),
             scaling=(len(scales), len(lines)),
-            history=(_moments(drawn), _moments([item for item in every if len(item.moments) > 1])),
+            history=(_count_runs(drawn), _count_runs([item for item in every if len(item.moments) > 1])),
             nodes=(min(len(hosts), _MOST_HOSTS), len(hosts)),
             differences=(min(len(differences), MOST_TITLES), len(differences)),
         ),
     )
 
 
-def _forget(found: Sequence[MeasuredRun]) -> None:
+def _release_memory(found: Sequence[MeasuredRun]) -> None:
     """Let each run give up what it holds in memory and can read again."""
     for run in found:
         run.forget()
 
 
-def _name(run: MeasuredRun) -> str:
+def _run_name(run: MeasuredRun) -> str:
     """The run's id, or the name of a log that LLMB did not write."""
     return run.run_id or run.files.name
 
@@ -261,7 +266,7 @@ def _report_runs(shown: Sequence[MeasuredRun]) -> Iterator[ReportRun]:
         item.forget()
 
 
-def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
+def _count_outcomes(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
     """How many of the runs ``found`` failed, are live or gave no result, and the commonest causes of failure.
 
     The causes are from ``seen``, what is known of those that LLMB recorded.
@@ -278,7 +283,7 @@ def _counts(found: Sequence[MeasuredRun], seen: Sequence[SeenRun]) -> Counts:
     )
 
 
-def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
+def _mean_without_slow_nodes(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -> float | None:
     """The mean step time of a group in seconds over its runs without slow nodes, stalls included.
 
     None where no run or every run is without one.
@@ -290,7 +295,7 @@ def _without(worst: Group, seen: Sequence[SeenRun], hosts: Sequence[HostLine]) -
     return math.exp(level(times).mean) if times and len(times) < len(good) else None
 
 
-def _varied(board: Board) -> bool:
+def _is_sweep(board: Board) -> bool:
     """Whether the configurations of a ranking are a sweep: they differ in more than recipes document.
 
     A job in two containers is none.
@@ -315,13 +320,13 @@ def _histories(seen: Sequence[SeenRun]) -> list[History]:
     return histories(places, scatter_of=seen[0].run.past.scatter) if places else []
 
 
-def _course(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
+def _change_sentences(every: Sequence[History], drawn: Sequence[History]) -> tuple[str, ...]:
     """The sentences on changes of level in the histories that are ``drawn``, by all runs in ``every``."""
     keys = {item.key for item in drawn}
     return tuple(history_view([item for item in every if item.key in keys]).conclusions)
 
 
-def _moments(found: Sequence[History]) -> int:
+def _count_runs(found: Sequence[History]) -> int:
     """The number of runs in all the histories together."""
     return sum(len(item.moments) for item in found)
 

@@ -61,7 +61,7 @@ class SeenRun:
         return Observed(run.run_id, run.configuration, self.title, self.started, self.day, image, good, self.facts)
 
 
-class _Words:
+class _SharedTexts:
     """Holds equal facts and texts of many runs once, to save memory."""
 
     def __init__(self) -> None:
@@ -79,12 +79,12 @@ class _Words:
         return self._texts.setdefault(texts, texts)
 
 
-def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
+def seen_runs(found: Sequence[MeasuredRun]) -> list[SeenRun]:
     """What a report keeps of those of ``found`` that LLMB recorded, in their order.
 
     Each run then gives up what it holds in memory and can read again.
     """
-    words = _Words()
+    words = _SharedTexts()
     seen = []
     for start in range(0, len(found), _AT_ONCE):
         some = found[start : start + _AT_ONCE]
@@ -92,12 +92,12 @@ def look_at(found: Sequence[MeasuredRun]) -> list[SeenRun]:
         for item in some:
             record = item.record
             if record is not None:
-                seen.append(_seen(item, record, words))
+                seen.append(_as_seen_run(item, record, words))
             item.forget()
     return seen
 
 
-def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
+def _as_seen_run(item: MeasuredRun, record: RunRecord, words: _SharedTexts) -> SeenRun:
     """What the report keeps of a run once its ``record`` is given up.
 
     ``words`` holds what it has in common with others.
@@ -118,13 +118,13 @@ def _seen(item: MeasuredRun, record: RunRecord, words: _Words) -> SeenRun:
         nccl=sys.intern(account.nccl),
         problems=words.texts(item.problems),
         host=sys.intern(str(record.manifest.get("host") or "")),
-        owner=sys.intern(_owner(record.paths.folder)),
+        owner=sys.intern(_folder_owner(record.paths.folder)),
         queue=f"{scheduler.queue_word} {scheduler.queue}" if scheduler and scheduler.queue else "",
-        cause=sys.intern(_cause(item)),
+        cause=sys.intern(_cause_text(item)),
     )
 
 
-def _cause(item: MeasuredRun) -> str:
+def _cause_text(item: MeasuredRun) -> str:
     """Why a run failed, in the words that it shares with other failures of the kind: without rank and node.
 
     Empty where it did not.
@@ -134,7 +134,7 @@ def _cause(item: MeasuredRun) -> str:
     return printable(item.why.cause.what if item.why.cause else item.why.short)
 
 
-def _owner(folder: Path) -> str:
+def _folder_owner(folder: Path) -> str:
     """The name of the user who owns a run's folder; empty where it is gone."""
     try:
         return _name_of(folder.stat().st_uid)

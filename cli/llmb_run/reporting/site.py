@@ -20,24 +20,24 @@ def facts_of_site(seen: Sequence[SeenRun], workspace: Workspace) -> tuple[tuple[
     """
     days = sorted({time.strftime("%Y-%m-%d", time.gmtime(run.run.created)) for run in seen})
     lines = (
-        ("Cluster", _cluster(seen, workspace)),
-        ("GPUs", _gpus(seen)),
-        ("Software", _software(seen)),
+        ("Cluster", _cluster_text(seen, workspace)),
+        ("GPUs", _gpus_text(seen)),
+        ("Software", _software_line(seen)),
         ("Measured", " to ".join(dict.fromkeys([*days[:1], *days[-1:]]))),
-        ("By", workspace.cluster.operator or listed(run.owner for run in seen)),
+        ("By", workspace.cluster.operator or joined_values(run.owner for run in seen)),
     )
     return tuple((name, printable(text)) for name, text in lines if text)
 
 
-def _cluster(seen: Sequence[SeenRun], workspace: Workspace) -> str:
+def _cluster_text(seen: Sequence[SeenRun], workspace: Workspace) -> str:
     """The cluster, its queues, and from where the runs were submitted; empty where nothing is known."""
-    hosts = listed(run.host for run in seen)
+    hosts = joined_values(run.host for run in seen)
     submitted = f"submitted from {hosts}" if hosts else ""
-    words = (workspace.cluster.cluster_name, listed(run.queue for run in seen), submitted)
+    words = (workspace.cluster.cluster_name, joined_values(run.queue for run in seen), submitted)
     return ", ".join(word for word in words if word)
 
 
-def _gpus(seen: Sequence[SeenRun]) -> str:
+def _gpus_text(seen: Sequence[SeenRun]) -> str:
     """The GPUs that the runs had, ``4 nodes with 8 H100``, by their nodes' own account, else as planned.
 
     Empty without runs.
@@ -52,25 +52,25 @@ def _gpus(seen: Sequence[SeenRun]) -> str:
         else:
             planned.append(f"{run.plan.gpus} {run.plan.gpu_type.upper()} (as planned; no node recorded them)")
     found = [f"{counted(len(hosts), 'node')} with {gpus}" for gpus, hosts in nodes.items()]
-    return listed([*found, *planned], "; ")
+    return joined_values([*found, *planned], "; ")
 
 
-def _software(seen: Sequence[SeenRun]) -> str:
+def _software_line(seen: Sequence[SeenRun]) -> str:
     """One line with the software that the runs trained with, then the versions of driver, CUDA and NCCL.
 
     What is unknown is left out; several values of one are listed. Empty: nothing is known.
     """
     versions = {
-        "driver": listed(run.driver for run in seen),
-        "CUDA": listed(run.cuda for run in seen),
-        "NCCL": listed(run.nccl for run in seen),
+        "driver": joined_values(run.driver for run in seen),
+        "CUDA": joined_values(run.cuda for run in seen),
+        "NCCL": joined_values(run.nccl for run in seen),
     }
-    said = ", ".join(f"{title} {found}" for title, found in versions.items() if found)
-    software = listed(run.run.software for run in seen)
-    return "; ".join(filter(None, (software, said)))
+    versions_text = ", ".join(f"{title} {found}" for title, found in versions.items() if found)
+    software = joined_values(run.run.software for run in seen)
+    return "; ".join(filter(None, (software, versions_text)))
 
 
-def listed(values: Iterable[str], between: str = ", ") -> str:
+def joined_values(values: Iterable[str], between: str = ", ") -> str:
     """Each of the values once, as they come, at most ``_MOST`` of them: ``a, b, c, d, 3 more``.
 
     Empty texts are left out.

@@ -35,9 +35,9 @@ def steps_of(timing: RunTiming, most: int) -> StepColumns:
     return StepColumns(
         total=len(timing.iterations),
         index=[item.index for item in items],
-        seconds=[_short(item.seconds) for item in items],
+        seconds=[_rounded(item.seconds) for item in items],
         loss=[_finite(item.loss) for item in items],
-        quantiles=[_short(quantile(steady, share)) for share in _QUANTILES] if steady else [],
+        quantiles=[_rounded(quantile(steady, share)) for share in _QUANTILES] if steady else [],
     )
 
 
@@ -75,9 +75,9 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 def _finite(value: float | None) -> float | None:
     """A value with as many digits as the page shows; None for one that is missing, infinite or no number."""
-    return _short(value) if value is not None and math.isfinite(value) else None
+    return _rounded(value) if value is not None and math.isfinite(value) else None
 
 
-def _short(value: float) -> float:
+def _rounded(value: float) -> float:
     """A value with as many digits as the page shows."""
     return float(f"{value:.{_DIGITS}g}")

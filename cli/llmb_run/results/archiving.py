@@ -99,7 +99,7 @@ def write_archive(
     try:
         with (
             temporary.open("xb") as target,
-            _compressed(target, path) as stream,
+            _open_compressed(target, path) as stream,
             tarfile.open(fileobj=stream, mode="w|", format=tarfile.PAX_FORMAT) as tar,
         ):
             packer = _Packer(tar, archive, Mask(secrets), unmasked=unmasked)
@@ -131,7 +131,7 @@ class _Packer:
 
     def add_run(self, folder: Path, *, profiles: bool) -> None:
         """Pack the files of a run's folder, secrets masked; dumps of flight recorders become JSON."""
-        for file in _files(folder, profiles=profiles):
+        for file in _files_to_pack(folder, profiles=profiles):
             name = f"{folder.name}/{file.relative_to(folder).as_posix()}"
             if file.parent == folder / FLIGHT and (text := dump_as_json(file)):
                 self.add_bytes(f"{name}.json", self._mask.text(text))
@@ -200,7 +200,7 @@ def _sum_line(digest: str, name: str) -> str:
 
 
 @contextmanager
-def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+def _open_compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
     """A writable stream that compresses into ``target``: by gzip where ``path`` ends in ``.tar.gz``, else by zstd.
 
     ``target`` stays open.
@@ -226,13 +226,13 @@ def _compressed(target: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
         with suppress(BrokenPipeError):
             process.stdin.close()
         assert process.stderr is not None
-        with process.stderr as said:
-            complaint = said.read().decode(errors="replace").strip()
+        with process.stderr as stderr:
+            complaint = stderr.read().decode(errors="replace").strip()
         if process.wait() != 0:
             raise OSError(f"zstd failed: {complaint or process.returncode}")
 
 
-def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
+def _files_to_pack(folder: Path, *, profiles: bool) -> Iterator[Path]:
     """Yields the regular files below a run folder, by name; no checkpoints, and profiles only if asked for.
 
     Links are left out: they may lead anywhere.
@@ -242,7 +242,7 @@ def _files(folder: Path, *, profiles: bool) -> Iterator[Path]:
             continue
         mode = path.lstat().st_mode
         if stat.S_ISDIR(mode):
-            yield from _files(path, profiles=profiles)
+            yield from _files_to_pack(path, profiles=profiles)
         elif stat.S_ISREG(mode):
             yield path
 
@@ -289,10 +289,10 @@ class Mask:
         for value in self._known:
             block = block.replace(value, _MASK)
         block = SECRET_SHAPES.sub(_MASK, block)
-        return self._ASSIGNED.sub(_without_value, block) if b"=" in block else block
+        return self._ASSIGNED.sub(_masked_assignment, block) if b"=" in block else block
 
 
-def _without_value(found: re.Match[bytes]) -> bytes:
+def _masked_assignment(found: re.Match[bytes]) -> bytes:
     """The text of a match of ``NAME=value``, with ``****`` for the value where the name is a secret's."""
     name, sign, value = found.groups()
     return name + sign + (_MASK if is_secret_name(name.decode()) else value)

@@ -14,7 +14,7 @@ from llmb_common.runs.record import RunRecord, load_record
 from llmb_run.terminal import next_command
 
 
-def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
+def add_figures(started: Result, workspace: Workspace, *, ranked: bool = False) -> Result:
     """``started`` with what its runs came to in its text, where all were followed to their end; else unchanged.
 
     Unchanged too for a dry run, and where no job was started. ``ranked``: several runs as a ranking, not each
@@ -31,7 +31,7 @@ def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False)
     # What measures runs takes a third of the command to import, and most jobs are queued.
     from llmb_common.base.printable import columns_of_terminal
     from llmb_common.measured.measure import measure
-    from llmb_run.results.groups import boards, group, ranking_text
+    from llmb_run.results.groups import group_runs, rank_runs, ranking_text
     from llmb_run.results.one_line import result_line
     from llmb_run.results.short_runs import over_common_steps
     from llmb_run.results.summary import Summary
@@ -42,11 +42,11 @@ def with_figures(started: Result, workspace: Workspace, *, ranked: bool = False)
     found = over_common_steps(found, workspace)
     width = columns_of_terminal()
     if ranked:
-        text = ranking_text(boards(found, workspace), width)
+        text = ranking_text(rank_runs(found, workspace), width)
     elif len(found) == 1:
         text = f"  {result_line(found[0])}\n"
         return replace(started, text=f"{started.text}{text}", hint=next_command("show", found[0].run_id))
     else:
-        summary = Summary(found, group(found), found, width)
+        summary = Summary(found, group_runs(found), found, width)
         text = summary.text(everything=True, all_notes=False, below=())
     return replace(started, text=f"{started.text}\n{text}")

@@ -17,8 +17,8 @@ from llmb_common.base.printable import counted, percent, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import Change, Contender, ranked
-from llmb_common.results.configuration import aspects, configuration_key, kind_of_job, title_of, told_apart
-from llmb_common.results.decision import look
+from llmb_common.results.configuration import aspects, configuration_key, differing_settings, kind_of_job, title_of
+from llmb_common.results.decision import runs_at_last_look
 from llmb_common.results.level import CONFIDENCE, level
 from llmb_common.results.steps import StepTime
 from llmb_common.results.verdict import Verdict, judge_runs, with_training
@@ -32,10 +32,10 @@ from llmb_run.columns import (
     Form,
     View,
     as_dict,
-    at,
+    attribute_at,
     fitting,
     half_interval,
-    less_one,
+    minus_one,
     seconds_of,
 )
 from llmb_run.results.run_columns import REFERENCE, TOLERANCE, VERDICT
@@ -96,7 +96,7 @@ class Group:
         return statistics.stdev(self.seconds) / statistics.fmean(self.seconds) if len(self.seconds) > 1 else None
 
 
-def group(found: Sequence[MeasuredRun]) -> list[Group]:
+def group_runs(found: Sequence[MeasuredRun]) -> list[Group]:
     """The runs in groups of one configuration and image, each judged together, in the order of their first runs.
 
     Logs without a record are in none.
@@ -105,29 +105,29 @@ def group(found: Sequence[MeasuredRun]) -> list[Group]:
     for item in found:
         if item.row is not None:
             together.setdefault(item.configuration + item.image, []).append(item)
-    return [_group(items) for items in together.values()]
+    return [_as_group(items) for items in together.values()]
 
 
-def _group(members: Sequence[MeasuredRun]) -> Group:
+def _as_group(members: Sequence[MeasuredRun]) -> Group:
     """The runs ``members``, at least one and all of one configuration, as a group with its verdict.
 
     Of all but the first run, what the index has of them is enough.
     """
     first = members[0]
-    plan = recorded(first).plan
+    plan = record_of(first).plan
     good = sorted((item for item in members if item.good is not None), key=lambda item: item.created)
     # Else of those that succeeded and did not train.
-    speaking = sorted(good, key=_preference) or [item for item in members if item.status.measured]
+    speaking = sorted(good, key=_reference_rank) or [item for item in members if item.status.measured]
     spoken = speaking[0] if speaking else None
     reference = spoken.reference if spoken else None
     verdict = spoken.verdict if spoken else None
     able = [item for item in good if reference is None or item.reference == reference]
-    judged = able[: look(len(able))] if reference else able  # what is not judged is not looked at
-    times = _times(judged)
+    judged = able[: runs_at_last_look(len(able))] if reference else able  # what is not judged is not looked at
+    times = _step_times(judged)
     scatter = first.past.scatter(first.configuration)
     earlier = first.earlier([item.run_id for item in judged])
     if times and reference:
-        waiting = _times(able[len(judged) :])
+        waiting = _step_times(able[len(judged) :])
         verdict = judge_runs(plan, times, reference, scatter=scatter, earlier=earlier, waiting=waiting)
     live = sum(item.status.state == "Running" for item in members)
     odd = [item.not_training for item in members if item.not_training]
@@ -149,12 +149,12 @@ def _group(members: Sequence[MeasuredRun]) -> Group:
     )
 
 
-def _times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
+def _step_times(runs: Iterable[MeasuredRun]) -> list[StepTime]:
     """The step times of the runs that have one that counts, in their order; the others are left out."""
     return [run.good for run in runs if run.good is not None]
 
 
-def recorded(run: MeasuredRun) -> RunRecord:
+def record_of(run: MeasuredRun) -> RunRecord:
     """The record of a run that has one.
 
     Raises:
@@ -165,49 +165,59 @@ def recorded(run: MeasuredRun) -> RunRecord:
     return run.record
 
 
-def _preference(run: MeasuredRun) -> int:
+def _reference_rank(run: MeasuredRun) -> int:
     """The sort key by which a run's reference becomes its group's: a baseline before what was published, none last."""
     if run.reference is None:
         return 2
     return 0 if run.reference.kind == "baseline" else 1
 
 
-def _runs(item: Group) -> str:
+def _runs_cell(item: Group) -> str:
     """The number of judged runs, and in brackets what the others are: ``3 (1 failed)``."""
     others = [
         *((count, outcome) for outcome, count in item.outcomes.items() if outcome != "measured"),
         (item.waiting, "not counted yet"),
         (item.in_reference, "in the baseline"),
     ]
-    told = ", ".join(f"{count} {what}" for count, what in others if count)
-    return f"{len(item.runs)}" + (f" ({told})" if told else "")
+    others_text = ", ".join(f"{count} {what}" for count, what in others if count)
+    return f"{len(item.runs)}" + (f" ({others_text})" if others_text else "")
 
 
 GROUP: tuple[Column[Group], ...] = (
-    Column("title", at("title"), ALL & ~Form.PAGE, "the configuration", "configuration"),
-    Column("key", at("key"), DATA, "the same for the same work at the same place"),
-    Column("software", at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
-    Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs),
+    Column("title", attribute_at("title"), ALL & ~Form.PAGE, "the configuration", "configuration"),
+    Column("key", attribute_at("key"), DATA, "the same for the same work at the same place"),
+    Column("software", attribute_at("software"), ALL & ~Form.PAGE, "container and engine", "software"),
+    Column("runs", lambda group: len(group.runs), ALL & ~Form.PAGE, "judged", "runs", spec="d", text=_runs_cell),
     Column("run_ids", lambda group: [run.run_id for run in group.runs], Form.JSON, "judged"),
-    Column("unsuccessful", at("others"), DATA, "runs that ended without a step time"),
-    Column("outcomes", at("outcomes", dict), Form.JSON, "how many of all its runs came to what"),
-    Column("word", at("word"), Form.JSON, "how it stands, in the word that `results` prints in capitals"),
-    Column("live", at("live"), DATA, "runs that wait or run"),
-    Column("waiting", at("waiting"), DATA, "successful runs that count at the next look"),
-    Column("in_reference", at("in_reference"), DATA, "runs that the reference is made of"),
+    Column("unsuccessful", attribute_at("others"), DATA, "runs that ended without a step time"),
+    Column("outcomes", attribute_at("outcomes", dict), Form.JSON, "how many of all its runs came to what"),
+    Column("word", attribute_at("word"), Form.JSON, "how it stands, in the word that `results` prints in capitals"),
+    Column("live", attribute_at("live"), DATA, "runs that wait or run"),
+    Column("waiting", attribute_at("waiting"), DATA, "successful runs that count at the next look"),
+    Column("in_reference", attribute_at("in_reference"), DATA, "runs that the reference is made of"),
     Column(
-        "step_seconds", at("mean"), ALL & ~Form.TABLE, "mean of the steady step times", *("steady step", "s", ".3f")
+        "step_seconds",
+        attribute_at("mean"),
+        ALL & ~Form.TABLE,
+        "mean of the steady step times",
+        *("steady step", "s", ".3f"),
     ),
-    Column("shown_seconds", at("shown_seconds"), Form.TABLE, "as compared", *("step", "s", ".3f")),
+    Column("shown_seconds", attribute_at("shown_seconds"), Form.TABLE, "as compared", *("step", "s", ".3f")),
     Column(
         "interval",
-        at("interval"),
+        attribute_at("interval"),
         ALL,
         f"half the {percent(CONFIDENCE)} interval of `step_seconds`, as a share of it",
         *("±", f"% ({percent(CONFIDENCE)})", ".1%"),
         text=lambda group: half_interval(group.interval),
     ),
-    Column("spread", at("spread"), ALL, "standard deviation between the runs, as a share", *("spread", "%", ".1%")),
+    Column(
+        "spread",
+        attribute_at("spread"),
+        ALL,
+        "standard deviation between the runs, as a share",
+        *("spread", "%", ".1%"),
+    ),
     replace(REFERENCE, forms=ALL),
     *(
         replace(column, forms=column.forms | Form.PAGE if column is TOLERANCE else column.forms & ~Form.TABLE)
@@ -278,75 +288,84 @@ class Board:
         """The columns of the ranking: place, the values in which configurations differ, and figures."""
         figures: list[Column[Any]] = [it for it in GROUP if it.key in ("step_seconds", "interval", "spread")]
         return [
-            Column("place", at("place"), ALL, "1 is the fastest", "place", text=_place),
+            Column("place", attribute_at("place"), ALL, "1 is the fastest", "place", text=_place_cell),
             *(
-                Column(name, at("values", itemgetter(number)), ALL & ~Form.JSON, "", name)
+                Column(name, attribute_at("values", itemgetter(number)), ALL & ~Form.JSON, "", name)
                 for number, name in enumerate(self.names)
             ),
             Column("runs", _timed_runs, ALL, "", "runs", spec="d"),
-            Column("seconds", at("seconds"), Form.TABLE, "", "step", "s", "s", text=lambda it: seconds_of(it.seconds)),
-            *(_of_entry(figure) for figure in figures),
-            Column("tokens_per_second_per_gpu", at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
-            Column("behind", at("behind.ratio", less_one), ALL, "", "behind", "%", ".1%"),
-            Column("behind_low", at("behind.low", less_one), DATA),
-            Column("behind_high", at("behind.high", less_one), DATA),
-            Column("memory_gib", _memory, ALL, "", "memory", "GiB", ".1f", optional=True),
-            Column("outcome", _failed, ALL, "", "outcome", optional=True),
+            Column(
+                "seconds",
+                attribute_at("seconds"),
+                Form.TABLE,
+                "",
+                "step",
+                "s",
+                "s",
+                text=lambda it: seconds_of(it.seconds),
+            ),
+            *(_ranking_column(figure) for figure in figures),
+            Column("tokens_per_second_per_gpu", attribute_at("tokens"), ALL, "", "tokens/s/GPU", spec=".0f"),
+            Column("behind", attribute_at("behind.ratio", minus_one), ALL, "", "behind", "%", ".1%"),
+            Column("behind_low", attribute_at("behind.low", minus_one), DATA),
+            Column("behind_high", attribute_at("behind.high", minus_one), DATA),
+            Column("memory_gib", _peak_memory_gib, ALL, "", "memory", "GiB", ".1f", optional=True),
+            Column("outcome", _failures_cell, ALL, "", "outcome", optional=True),
             Column("run_ids", lambda entry: [it.run_id for it in entry.group.members], DATA),
         ]
 
 
-def boards(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
+def rank_runs(found: Sequence[MeasuredRun], workspace: Workspace) -> list[Board]:
     """A ranking for each model with its sequence length, in the order of the first runs; empty: no run has a record.
 
     Finds out first why those of the runs that failed did.
     """
     explain(found)
-    return boards_of(group(found), workspace)
+    return rank_groups(group_runs(found), workspace)
 
 
-def boards_of(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
+def rank_groups(groups: Iterable[Group], workspace: Workspace) -> list[Board]:
     """A ranking for each kind of work among the groups, in the order of the first group of each."""
-    return [_board(items, workspace) for items in of_the_same_work(groups)]
+    return [_rank_groups(items, workspace) for items in of_the_same_work(groups)]
 
 
 def of_the_same_work(groups: Iterable[Group]) -> list[list[Group]]:
     """The groups whose runs may be ranked together: of a model with its sequence length, whatever the batch."""
     together: dict[str, list[Group]] = {}
     for item in groups:
-        plan = _record(item).plan
+        plan = _first_record(item).plan
         work = aspects(plan, "work") | {"gbs": None, "kind": plan.variant if plan.function else None}
         together.setdefault(json.dumps(work, sort_keys=True, default=str), []).append(item)
     return [*together.values()]
 
 
-def _board(items: Sequence[Group], workspace: Workspace) -> Board:
+def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
     """The ranking of groups that do the same work, at least one, the fastest first.
 
     Those without a step time stand last.
     """
     from llmb_run.starting.command_line import command_for  # of no other table
 
-    plans = [_record(item).plan for item in items]
-    differing = told_apart(plans)
+    plans = [_first_record(item).plan for item in items]
+    differing = differing_settings(plans)
     software = {item.software for item in items if any(run.good for run in item.members)}
     if len(software) > 1 and not {"image", "engine"} & differing.keys():
         differing["software"] = [item.software for item in items]
     contenders, without = [], []
     for number, item in enumerate(items):
         values = tuple(of_each[number] for of_each in differing.values())
-        contender = _contender(item, values)
+        contender = _as_contender(item, values)
         if contender is None:
-            without.append(RankedConfiguration(item, values, outcome=_outcome(item.members)))
+            without.append(RankedConfiguration(item, values, outcome=_failure_text(item.members)))
         else:
             contenders.append(contender)
     placed = ranked(contenders)
-    often = Counter(place for _, place, _ in placed)
+    place_counts = Counter(place for _, place, _ in placed)
     lines = [
-        replace(item.of, place=place, shared=often[place] > 1, behind=behind, tokens=1 / item.seconds)
+        replace(item.of, place=place, shared=place_counts[place] > 1, behind=behind, tokens=1 / item.seconds)
         for item, place, behind in placed
     ]
-    fastest = _record(lines[0].group).plan if lines else None
+    fastest = _first_record(lines[0].group).plan if lines else None
     members = chain.from_iterable(item.members for item in items)
     windows = {run.summary.window for run in members if run.good and not run.summary.documented}
     same = len({kind_of_job(plan) for plan in plans}) == 1
@@ -359,7 +378,7 @@ def _board(items: Sequence[Group], workspace: Workspace) -> Board:
     )
 
 
-def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
+def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:
     """A group as a contender of a ranking, with figures of all its timed runs.
 
     None where none has a step time that counts. A verdict looks after fixed numbers of runs, but an order is of all.
@@ -371,21 +390,23 @@ def _contender(item: Group, values: tuple[str, ...]) -> Contender | None:
     first, times = item.members[0], [*good.values()]
     scatter = first.past.scatter(first.configuration)
     interval = math.expm1(level(times, scatter, first.earlier([*good])).half)
-    whole = replace(item, seconds=tuple(time.seconds for time in times), interval=interval)
-    return Contender(RankedConfiguration(whole, values), times, _record(item).plan.tokens_per_gpu, scatter)
+    configuration = replace(item, seconds=tuple(time.seconds for time in times), interval=interval)
+    return Contender(
+        RankedConfiguration(configuration, values), times, _first_record(item).plan.tokens_per_gpu, scatter
+    )
 
 
-def _record(item: Group) -> RunRecord:
+def _first_record(item: Group) -> RunRecord:
     """The record of the group's first run."""
-    return recorded(item.members[0])
+    return record_of(item.members[0])
 
 
-def _outcome(members: Iterable[MeasuredRun]) -> str:
+def _failure_text(members: Iterable[MeasuredRun]) -> str:
     """Why none of the runs has a step time: ``out of memory; not ended``; each reason once."""
-    return "; ".join(dict.fromkeys(map(_why_not, members)))
+    return "; ".join(dict.fromkeys(map(_no_time_reason, members)))
 
 
-def _why_not(run: MeasuredRun) -> str:
+def _no_time_reason(run: MeasuredRun) -> str:
     """Why a run has no time."""
     if run.status.state == "Running":
         return "not ended"
@@ -393,17 +414,17 @@ def _why_not(run: MeasuredRun) -> str:
     return cause or run.unfit
 
 
-def _of_entry(figure: Column[Group]) -> Column[RankedConfiguration]:
+def _ranking_column(figure: Column[Group]) -> Column[RankedConfiguration]:
     """A column of groups as one of ranked configurations.
 
     Tables have the interval in words, and no ``step_seconds``: they have a step time of their own.
     """
     forms = ALL & ~Form.TABLE if figure.key == "step_seconds" else ALL
     text = (lambda entry: half_interval(entry.group.interval)) if figure.key == "interval" else None
-    return replace(figure, value=at("group", figure.value), forms=forms, text=text)  # type: ignore[return-value]
+    return replace(figure, value=attribute_at("group", figure.value), forms=forms, text=text)  # type: ignore[return-value]
 
 
-def _place(entry: RankedConfiguration) -> str:
+def _place_cell(entry: RankedConfiguration) -> str:
     """The place as text: ``2=`` where it is shared, ``-`` where there is none."""
     return "-" if entry.place is None else f"{entry.place}{'=' if entry.shared else ''}"
 
@@ -413,17 +434,17 @@ def _timed_runs(entry: RankedConfiguration) -> int:
     return sum(run.good is not None for run in entry.group.members)
 
 
-def _memory(entry: RankedConfiguration) -> float | None:
+def _peak_memory_gib(entry: RankedConfiguration) -> float | None:
     """The largest peak of memory among the entry's runs in GiB; None where none has one."""
     return max((run.memory_gib for run in entry.group.members if run.memory_gib), default=None)
 
 
-def _failed(entry: RankedConfiguration) -> str | None:
+def _failures_cell(entry: RankedConfiguration) -> str | None:
     """Why a ranked configuration, or some of its runs, has no step time; None where all its runs have one."""
     others = [run for run in entry.group.members if run.good is None]
     if entry.place is None or not others:
         return entry.outcome or None
-    return f"{len(others)} of {counted(len(entry.group.members), 'run')}: {_outcome(others)}"
+    return f"{len(others)} of {counted(len(entry.group.members), 'run')}: {_failure_text(others)}"
 
 
 def ranking_text(found: Sequence[Board], width: int) -> str:
@@ -433,7 +454,7 @@ def ranking_text(found: Sequence[Board], width: int) -> str:
     """
     parts = []
     for board in found:
-        lines = wrapped(f"{board.title}: {_fastest(board)}", width)
+        lines = wrapped(f"{board.title}: {_ranking_sentence(board)}", width)
         table = fitting(board.columns, board.configurations, _DISPENSABLE, width, least=_LEAST_OUTCOME)
         command = [f"its command: {board.command}"] if board.command else []
         parts.append("".join(f"{line}\n" for line in lines) + table + "".join(f"{line}\n" for line in command))
@@ -446,7 +467,7 @@ _DISPENSABLE = ("memory_gib", "spread", "interval", "tokens_per_second_per_gpu",
 _LEAST_OUTCOME = 12
 
 
-def _fastest(board: Board) -> str:
+def _ranking_sentence(board: Board) -> str:
     """A ranking in a sentence: how many configurations there are, the fastest one, its step time, and ties.
 
     With the iterations that were measured where these are not the documented ones.
@@ -457,13 +478,13 @@ def _fastest(board: Board) -> str:
         return f"{many}, none has a time"
     first = placed[0]
     values = " ".join(f"{name}={value}" for name, value in zip(board.names, first.values, strict=True) if value != "-")
-    said = f"{many}, fastest: {values or 'as documented'}, {seconds_of(first.seconds)} s a step"
+    sentence = f"{many}, fastest: {values or 'as documented'}, {seconds_of(first.seconds)} s a step"
     ties = sum(item.place == 1 for item in placed)
     if ties > 1:
-        said += f"; {ties} tie for first place"
+        sentence += f"; {ties} tie for first place"
     if board.window is not None:
-        said += f"; over iterations {board.window}, which all runs have"
-    return said
+        sentence += f"; over iterations {board.window}, which all runs have"
+    return sentence
 
 
 def ranking_as_dict(found: Sequence[Board]) -> list[dict[str, Any]]:

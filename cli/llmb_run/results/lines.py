@@ -11,9 +11,9 @@ from itertools import chain
 
 from llmb_common.base.printable import first_few, percent, printable
 from llmb_common.measured.run import MeasuredRun, Outcome, mean_step_seconds
-from llmb_common.results.configuration import deviations, told_apart
+from llmb_common.results.configuration import deviations, differing_settings
 from llmb_common.results.odd_runs import SlowNode, culprit
-from llmb_run.results.groups import Group, recorded
+from llmb_run.results.groups import Group, record_of
 from llmb_run.results.words import WITHOUT_A_TIME, standing, word_of
 
 _MOST_ASKED = 5
@@ -54,7 +54,7 @@ class Line:
         newest = sorted(ran_on_it, key=lambda run: -run.created)[:_MOST_ASKED]
         texts = list(chain.from_iterable(run.problems for run in newest))
         share = self.slow_node.share if self.slow_node else 0.0
-        return why_slow(node, [text for text in texts if names_one(text, [node])], share)
+        return why_slow(node, [text for text in texts if names_a_node(text, [node])], share)
 
     @property
     def seconds(self) -> float | None:
@@ -85,8 +85,8 @@ class Line:
     def count(self) -> str:
         """How many runs it has, and what became of those without a step time, unless ``word`` does: ``5, 1 failed``."""
         others = [(self.outcomes[outcome], outcome) for outcome in WITHOUT_A_TIME if outcome.upper() != self.word]
-        told = "".join(f", {number} {what}" for number, what in others if number)
-        return f"{len(self.runs)}{told}"
+        others_text = "".join(f", {number} {what}" for number, what in others if number)
+        return f"{len(self.runs)}{others_text}"
 
 
 def _urgency(line: Line) -> tuple[bool, tuple[int, bool, float]]:
@@ -112,10 +112,10 @@ def names_of(groups: Sequence[Group]) -> list[str]:
 
     Names are in the order of ``groups``.
     """
-    plans = [recorded(item.members[0]).plan for item in groups]
+    plans = [record_of(item.members[0]).plan for item in groups]
     bases = [f"{plan.recipe} {plan.model_size} {plan.dtype} on {plan.gpus} {plan.gpu_type}" for plan in plans]
     if len(set(bases)) == 1 < len(bases):
-        differing = told_apart(plans)
+        differing = differing_settings(plans)
         marks = [
             ", ".join(f"{name}={values[at]}" for name, values in differing.items() if values[at] != "-")
             for at in range(len(plans))
@@ -130,7 +130,7 @@ def names_of(groups: Sequence[Group]) -> list[str]:
         lambda at: groups[at].key,
     )
     for say in further:
-        names = _told_apart_by(names, [say(at) for at in range(len(groups))])
+        names = _distinguishing_names(names, [say(at) for at in range(len(groups))])
     return names
 
 
@@ -140,7 +140,7 @@ def software_said(item: Group) -> str:
     return "software not known yet" if nothing_yet and not item.runs else item.software
 
 
-def _told_apart_by(names: Sequence[str], words: Sequence[str]) -> list[str]:
+def _distinguishing_names(names: Sequence[str], words: Sequence[str]) -> list[str]:
     """``names``, with its word added to each name that several have with different words."""
     of_name: dict[str, set[str]] = {}
     for name, word in zip(names, words, strict=True):
@@ -159,12 +159,12 @@ def shared_by(names: Sequence[str]) -> str:
     return ""
 
 
-def without(name: str, shared: str) -> str:
+def without_shared(name: str, shared: str) -> str:
     """A configuration's name without the part that all share; ``as documented`` where nothing is left."""
     return name.removeprefix(shared).lstrip(", ") or "as documented" if shared else name
 
 
-def names_one(text: str, nodes: Iterable[str]) -> bool:
+def names_a_node(text: str, nodes: Iterable[str]) -> bool:
     """Whether a text names one of the nodes; ``n12`` is not ``n1``."""
     return any(re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-])", text) for node in nodes)
 
@@ -179,7 +179,7 @@ def why_slow(node: str, findings: Sequence[str], share: float) -> str:
     return f"runs with it are {percent(share)} slower than those without it"
 
 
-def exclusion(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
+def exclude_command(nodes: Sequence[str], reason: str) -> tuple[str, ...]:
     """The words of the command, after ``llmb-run``, that keeps later jobs off slow nodes."""
     return ("exclude", "add", ",".join(nodes), "--days", str(_DAYS), "--reason", reason)
 
@@ -191,6 +191,6 @@ def relative_speed(share: float) -> str:
     return f"{percent(abs(share))} {'slower' if share > 0 else 'faster'} than"
 
 
-def any_of(nodes: Sequence[str]) -> str:
+def one_of_text(nodes: Sequence[str]) -> str:
     """Nodes of which one is meant: its name, or ``one of n1, n2``."""
     return nodes[0] if len(nodes) == 1 else f"one of {first_few(nodes)}"

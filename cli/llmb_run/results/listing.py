@@ -14,15 +14,15 @@ from llmb_common.base.printable import columns_of_terminal, counted
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.run import MeasuredRun, explain
 from llmb_common.results.comparison import EVIDENCE, facts
-from llmb_common.results.configuration import apart
+from llmb_common.results.configuration import distinguishing_settings
 from llmb_common.results.verdict import Verdict
 from llmb_common.runs.index.runs import name_of_round, round_named
 from llmb_common.runs.timing.tables import render, shorten
 from llmb_run import columns
 from llmb_run.columns import Column, Form
 from llmb_run.columns import chosen as chosen_columns
-from llmb_run.results.groups import GROUP, Group, group, recorded
-from llmb_run.results.lines import exclusion
+from llmb_run.results.groups import GROUP, Group, group_runs, record_of
+from llmb_run.results.lines import exclude_command
 from llmb_run.results.run_columns import RUN, as_dicts
 from llmb_run.results.summary import Summary
 from llmb_run.terminal import next_command
@@ -54,10 +54,10 @@ def next_step(found: Sequence[MeasuredRun], groups: Sequence[Group]) -> Step:
 
     Without groups, to list what can be run.
     """
-    return _most_urgent(groups, Summary(found, groups, (), 0, _install(found)))
+    return _most_urgent(groups, Summary(found, groups, (), 0, _install_of(found)))
 
 
-def _install(found: Sequence[MeasuredRun]) -> Path | None:
+def _install_of(found: Sequence[MeasuredRun]) -> Path | None:
     """The installation that the runs belong to; None where there is none."""
     return found[0].judge.workspace.install_or_none if found else None
 
@@ -70,64 +70,70 @@ def _most_urgent(groups: Sequence[Group], summary: Summary) -> Step:
     for nodes, slowed in summary.slow_nodes.items():
         if len(nodes) == 1:
             reason = slowed[0].why_slow(nodes[0])
-            return Step(-1, exclusion(nodes, reason), "keeps later jobs off it", f"Take {nodes[0]} out: {reason}.")
+            return Step(
+                -1, exclude_command(nodes, reason), "keeps later jobs off it", f"Take {nodes[0]} out: {reason}."
+            )
     nothing = Step(9, ("list",), "lists what can be run")
-    steps = [_step(item)._replace(of=item) for item in groups]
+    steps = [_next_step_of(item)._replace(of=item) for item in groups]
     first = min(steps, key=lambda step: step.urgency, default=nothing)
     if first.words[:2] == _RANK:  # not of one configuration alone
         members = chain.from_iterable(item.members for item in groups)
         short = [run for run in members if run.outcome == "too short"]
-        return first._replace(words=(*_RANK, *_named(short)))
+        return first._replace(words=(*_RANK, *_run_words(short)))
     return first
 
 
 _RANK = ("results", "--rank")
 
 
-def _named(runs: Sequence[MeasuredRun]) -> list[str]:
+def _run_words(runs: Sequence[MeasuredRun]) -> list[str]:
     """Runs as words of a command: the names of the sweeps or other rounds that they are of, or else their ids."""
     beginnings = {":".join(run.row.key.split(":")[:2]) if run.row else "" for run in runs}
     names = sorted(map(name_of_round, beginnings))
-    return names if all(map(round_named, names)) else _ids(runs)
+    return names if all(map(round_named, names)) else _first_ids(runs)
 
 
-def _step(item: Group) -> Step:
+def _next_step_of(item: Group) -> Step:
     """What to do next about a configuration, by how it stands."""
     live = [run for run in item.members if run.row and is_live(run.row.state)]
     if live:
         why = f"{counted(len(live), 'run')} not finished yet"
-        return Step(2, ("wait", *_ids(live)), why, "Wait for the runs of {} that have not finished.")
+        return Step(2, ("wait", *_first_ids(live)), why, "Wait for the runs of {} that have not finished.")
     verdict = item.verdict
     if item.word == "fail":
         slowest = max(item.members, key=lambda run: run.good.seconds if run.good else 0.0)
         why = f"{item.title} is too slow: shows the nodes of its slowest run"
-        return Step(0, ("show", *_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run.")
+        return Step(
+            0, ("show", *_first_ids([slowest])), why, "Find out what slows down {}, beginning with the slowest run."
+        )
     # Short runs are tries: beside others that were measured, no trouble.
     unfit = [run for run in item.members if run.unfit and run.outcome != "too short"]
     passed = verdict is not None and verdict.kind == "pass"
     short = [run for run in item.members if run.outcome == "too short"]
     if short and not unfit and not (item.runs or item.in_reference):
         why = "too short for the measured window: ranks them over the steps that all have"
-        return Step(6, (*_RANK, *_ids(short)), why, "Rank the short runs over the steps that all of them have.")
+        return Step(6, (*_RANK, *_first_ids(short)), why, "Rank the short runs over the steps that all of them have.")
     if unfit and not (passed and item.members[0].good):
         first = unfit[0]
         if first.outcome in ("cancelled", "preempted"):
             again = f"Start run {first.run_id} again: it was {first.outcome}."
-            return Step(1, ("retry", *_ids([first])), f"{item.title}: {first.unfit}", again)
+            return Step(1, ("retry", *_first_ids([first])), f"{item.title}: {first.unfit}", again)
         todo = f"Find out why run {first.run_id} has no result: it is {first.outcome}."
-        return Step(1, ("show", *_ids([first])), f"{item.title}: {first.unfit}", todo)
+        return Step(1, ("show", *_first_ids([first])), f"{item.title}: {first.unfit}", todo)
     if verdict is None or verdict.kind == "not judged":
-        return Step(8, ("show", *_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}")
+        return Step(
+            8, ("show", *_first_ids(item.members[:1])), f"{item.title}: {verdict.text if verdict else 'no figures'}"
+        )
     if verdict.kind == "no reference":
         return _make_reference(item, verdict.text)
     if verdict.kind == "open":
-        return _more(item, verdict)
+        return _step_for_open(item, verdict)
     if verdict.reference and verdict.reference.kind == "baseline":
         return Step(7, ("results", "--history"), "all pass: shows how step times change over time")
     return _make_reference(item, "later runs are then compared with this site's own results")
 
 
-def _more(item: Group, verdict: Verdict) -> Step:
+def _step_for_open(item: Group, verdict: Verdict) -> Step:
     """What to do about a configuration whose answer is open."""
     decision = verdict.decision
     if decision and decision.reference_too_uncertain:
@@ -137,7 +143,7 @@ def _more(item: Group, verdict: Verdict) -> Step:
     first = max(ENOUGH - 1 - item.waiting, 1) if len(item.runs) == 1 else None
     if decision and (count := min(filter(None, (decision.more_runs, first)), default=None)):
         days = ", on other days" if decision.other_days else ""
-        repeat = _repeat(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
+        repeat = _repeat_step(3, item, count, f"{item.title} is open: more runs{days}", spread=decision.other_days)
         return repeat._replace(todo=f"Run {{}} again{days}.")
     return Step(6, ("report", "--html", "report.html"), f"{item.title}: {verdict.text}")
 
@@ -150,25 +156,25 @@ def _make_reference(item: Group, why: str) -> Step:
     of_baselines = chain.from_iterable(baseline.runs for baseline in item.members[0].baselines)
     known = {run.run_id for run in of_baselines}
     if all(run.run_id in known for run in item.runs):
-        return _repeat(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
+        return _repeat_step(7, item, ENOUGH, "its runs are this site's baseline: compares new runs with it")
     if len(item.runs) < ENOUGH:
-        return _repeat(5, item, ENOUGH - len(item.runs), f"a baseline takes {ENOUGH} runs; {why}")
+        return _repeat_step(5, item, ENOUGH - len(item.runs), f"a baseline takes {ENOUGH} runs; {why}")
     ids = [run.run_id for run in item.runs[:_MOST_IDS]]
     todo = "Make the runs of {} a baseline, so that later ones are compared with them."
     return Step(4, ("baseline", "set", *ids), f"{item.title}: {why}", todo)
 
 
-def _repeat(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
+def _repeat_step(urgency: int, item: Group, count: int, why: str, *, spread: bool = False) -> Step:
     """The step to run the newest of a group's runs ``count`` times more.
 
     ``spread``: on other days, where there is a queue.
     """
     newest = item.runs[-1]
-    days = ("--spread", str(count)) if spread and recorded(newest).plan.scheduler is not None else ()
+    days = ("--spread", str(count)) if spread and record_of(newest).plan.scheduler is not None else ()
     return Step(urgency, ("retry", newest.run_id, "--repeats", str(count), *days), why, "Run {} again.")
 
 
-def _ids(runs: Sequence[MeasuredRun]) -> list[str]:
+def _first_ids(runs: Sequence[MeasuredRun]) -> list[str]:
     """The ids of the first runs, at most ``_MOST_IDS``."""
     return [run.run_id for run in runs[:_MOST_IDS]]
 
@@ -203,7 +209,7 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
 
     Between these, the tables that ``parts`` ask for. The text ends with a newline.
     """
-    groups = group(found)
+    groups = group_runs(found)
     shown = list(found)
     if parts.most is not None and len(found) > parts.most:
         shown = sorted(found, key=lambda item: item.created, reverse=True)[: parts.most]
@@ -212,15 +218,15 @@ def listing(found: Sequence[MeasuredRun], parts: Parts) -> str:
         for member in item.members:
             order[id(member)] = number
     shown.sort(key=lambda item: order.get(id(item), len(groups)))  # repeats together
-    summary = Summary(found, groups, shown, columns_of_terminal(), _install(found))
+    summary = Summary(found, groups, shown, columns_of_terminal(), _install_of(found))
     step = _most_urgent(groups, summary)
-    last = [_with_reason(step, summary.width), f"more: {_options_left(parts, len(summary.notes))}"]
+    last = [_with_reason(step, summary.width), f"more: {_more_options_line(parts, len(summary.notes))}"]
     text = summary.text(everything=parts.everything, all_notes=parts.notes, below=last)
     sections = []
     if parts.runs:
-        sections.append(_runs(shown, summary, parts))
+        sections.append(_runs_table(shown, summary, parts))
     if parts.timing:
-        sections.append(_timing(shown, parts))
+        sections.append(_timing_tables(shown, parts))
     if sections and len(shown) < len(found):
         sections[-1] += f"{counted(len(found) - len(shown), 'run')} not listed: --all lists everything\n"
     return "\n".join([text, *sections]) + "\n" * bool(sections) + "".join(f"{line}\n" for line in last)
@@ -233,13 +239,13 @@ def _with_reason(step: Step, width: int) -> str:
     return line if len(line) <= width else command
 
 
-def _options_left(parts: Parts, notes: int) -> str:
+def _more_options_line(parts: Parts, notes: int) -> str:
     """The options that show what is not on the screen, as one line; ``notes``: how many notes there are."""
-    asked = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
-    return "  ".join([*(option for option, given in asked.items() if not given), "--json", "--format csv"])
+    shown = {"--runs": parts.runs, "--timing": parts.timing, f"--notes ({notes})": parts.notes or not notes}
+    return "  ".join([*(option for option, given in shown.items() if not given), "--json", "--format csv"])
 
 
-def _timing(shown: Sequence[MeasuredRun], parts: Parts) -> str:
+def _timing_tables(shown: Sequence[MeasuredRun], parts: Parts) -> str:
     """The tables of step times as the documents' parsers print them, one for each way and window of measuring."""
     analyses: dict[tuple[str, str], list[MeasuredRun]] = {}
     for item in shown:
@@ -256,7 +262,7 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
 
     ``next`` is the next step: its ``command``, and ``why``.
     """
-    groups = group(found)
+    groups = group_runs(found)
     step = next_step(found, groups)
     return {
         "runs": as_dicts(found),
@@ -265,7 +271,7 @@ def listing_as_dict(found: Sequence[MeasuredRun]) -> dict[str, Any]:
     }
 
 
-def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
+def _runs_table(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
     """The table of single runs: step time, difference from the reference, what became of each, what differs.
 
     ``found`` are the runs to list, at least one, and ``summary`` is that of all.
@@ -275,7 +281,9 @@ def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
     in_baseline = {run.run_id for run in chain.from_iterable(known.runs for known in baselines)}
     differing, jobs = what_differs(found, summary.groups), summary.jobs
     names, marks = {}, {}
-    for item, chosen in zip(found, apart(item.record.plan if item.record else None for item in found), strict=True):
+    for item, chosen in zip(
+        found, distinguishing_settings(item.record.plan if item.record else None for item in found), strict=True
+    ):
         name = item.record.paths.name if item.record else item.timing.files.name
         names[id(item)] = name if parts.full_names else shorten(name, _NAME_WIDTH)
         why = item.why.short if item.why else ""
@@ -286,8 +294,8 @@ def _runs(found: Sequence[MeasuredRun], summary: Summary, parts: Parts) -> str:
         else:
             reason = item.why_not_training if item.outcome == "not training" else item.unfit
             trouble = [f"{item.outcome}: {why or reason}"]
-        held = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
-        marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), held)))
+        note = "in the baseline" if item.record and item.record.paths.run_id in in_baseline else ""
+        marks[id(item)] = "; ".join(filter(None, (*trouble, chosen, differing.get(id(item)), note)))
     beside = (
         Column[MeasuredRun]("name", lambda item: names[id(item)], Form.TABLE, head="name"),
         Column[MeasuredRun]("marks", lambda item: marks[id(item)], Form.TABLE, head="what differs"),
@@ -328,42 +336,44 @@ def what_differs(listed: Iterable[MeasuredRun], groups: Iterable[Group]) -> dict
     for item in groups:
         known = {id(run): facts(run.record) for run in item.members if id(run) in wanted and run.record}
         if len(known) > 1:
-            found |= _unusual(known)
+            found |= _unusual_facts(known)
     return found
 
 
-def _unusual(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
+def _unusual_facts(known: Mapping[int, Mapping[str, str]]) -> dict[int, str]:
     """For each run, the facts that are not so in most others, as text, the first few.
 
     Empty text where there are none. ``known``: the facts of each run of a group, by any key, which the answer has too.
     """
     names = dict.fromkeys(chain.from_iterable(known.values()))
     names.pop("hosts", None)
-    usual = {name: _usual(name, list(known.values())) for name in names}
+    usual = {name: _usual_value(name, list(known.values())) for name in names}
     hosts = {run: set(filter(None, of_run.get("hosts", "").split(", "))) for run, of_run in known.items()}
     counts = Counter(chain.from_iterable(hosts.values()))
     told_hosts = sum("hosts" in of_run for of_run in known.values())
-    often = {host for host, count in counts.items() if 2 * count > told_hosts}
+    common_hosts = {host for host, count in counts.items() if 2 * count > told_hosts}
     found = {}
     for run, of_run in known.items():
-        told = [
+        facts_of_runs = [
             f"{name} {of_run.get(name, '-')}"
             for name in names
             if of_run.get(name, "-") != usual[name] and (name in of_run or name not in EVIDENCE)
         ]
-        if nodes := ", ".join(sorted(hosts[run] - often)):
-            told.append(f"on {nodes}")
-        shown = [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told[:_MOST_NAMED]]
-        more = [f"{len(told) - _MOST_NAMED} more"] if len(told) > _MOST_NAMED else []
+        if nodes := ", ".join(sorted(hosts[run] - common_hosts)):
+            facts_of_runs.append(f"on {nodes}")
+        shown = [
+            text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in facts_of_runs[:_MOST_NAMED]
+        ]
+        more = [f"{len(facts_of_runs) - _MOST_NAMED} more"] if len(facts_of_runs) > _MOST_NAMED else []
         found[run] = "; ".join([*shown, *more])
     return found
 
 
-def _usual(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
+def _usual_value(name: str, known: Sequence[Mapping[str, str]]) -> str | None:
     """The value of the fact ``name`` that more runs have than any other value; None where two are equally common.
 
     Runs whose nodes did not tell it do not count.
     """
-    told = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
-    (value, count), *others = Counter(of_run.get(name, "-") for of_run in told).most_common(2)
+    recorded = [of_run for of_run in known if name in of_run or name not in EVIDENCE]
+    (value, count), *others = Counter(of_run.get(name, "-") for of_run in recorded).most_common(2)
     return None if others and others[0][1] == count else value

@@ -16,7 +16,7 @@ from llmb_common.base.files import read_some, remedy_for
 from llmb_common.base.gpus import type_of
 from llmb_common.base.printable import csv_cell, printable, size
 from llmb_common.nodes.fabric.nccl_tests import Column, NcclTest, SizeResult, is_nccl_tests, parse_nccl_tests
-from llmb_common.nodes.fabric.published import PublishedBandwidth, looked_up, published_bandwidths
+from llmb_common.nodes.fabric.published import PublishedBandwidth, lookup_date, published_bandwidths
 from llmb_run.terminal import table
 
 _HEAD_BYTES, _MOST_BYTES = 1 << 18, 1 << 26
@@ -29,7 +29,7 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
     Raises:
         RequestError: some do, and others do not
     """
-    found = [word for word in words if _is_one(Path(word))]
+    found = [word for word in words if _is_nccl_tests_output(Path(word))]
     others = [word for word in words if word not in found]
     if found and others:
         raise RequestError(
@@ -38,15 +38,15 @@ def are_nccl_tests(words: Sequence[str]) -> bool:
     return bool(found)
 
 
-def _is_one(file: Path) -> bool:
+def _is_nccl_tests_output(file: Path) -> bool:
     """Whether a file is the output of nccl-tests; False for one that cannot be read."""
     try:
-        return file.is_file() and is_nccl_tests(_text(file, _HEAD_BYTES))
+        return file.is_file() and is_nccl_tests(_read_text(file, _HEAD_BYTES))
     except OSError:
         return False
 
 
-def _text(file: Path, most: int) -> str:
+def _read_text(file: Path, most: int) -> str:
     """At most the first ``most`` bytes of a file as text; what is not UTF-8 becomes a replacement character.
 
     Raises:
@@ -62,7 +62,7 @@ def read_nccl_tests(file: Path) -> list[NcclTest]:
         RequestError: it cannot be read
     """
     try:
-        return parse_nccl_tests(_text(file, _MOST_BYTES))
+        return parse_nccl_tests(_read_text(file, _MOST_BYTES))
     except OSError as error:
         raise RequestError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
 
@@ -80,7 +80,7 @@ def nccl_results(words: Sequence[str]) -> tuple[Callable[[], Any], Callable[[], 
         tests += [(word, test) for test in read_nccl_tests(Path(word))]
     return (
         lambda: {"nccl_tests": [_as_dict(word, test) for word, test in tests]},
-        lambda: "\n".join(_as_text(word, test) for word, test in tests),
+        lambda: "\n".join(_test_text(word, test) for word, test in tests),
         partial(_as_csv, tests),
         0 if tests and all(test.good for _, test in tests) else 1,
     )
@@ -90,52 +90,55 @@ def answer(test: NcclTest) -> str:
     """The first line on an output of nccl-tests: ``ok``, ``FAILED`` or ``incomplete``, and its largest bandwidth."""
     what = test.collective or "an unnamed collective"
     where = f"{len(test.nodes)} nodes, {test.ranks} GPUs" if test.ranks else "an unknown number of GPUs"
-    told = f"{what} on {where}"
+    subject = f"{what} on {where}"
     largest = test.largest
     best = largest.best if largest else None
     if largest is not None and best is not None:
-        told += f": {best.busbw_gbps:.1f} GB/s bus bandwidth at {_size(largest.bytes)}"
-    wrong = _wrong(test)
+        subject += f": {best.busbw_gbps:.1f} GB/s bus bandwidth at {_size_text(largest.bytes)}"
+    wrong = _wrong_values_text(test)
     if wrong:
-        return f"FAILED: {wrong}; {told}"
+        return f"FAILED: {wrong}; {subject}"
     if not test.sizes:
-        return f"FAILED: no figures; {told}"
+        return f"FAILED: no figures; {subject}"
     if test.problems:
-        return f"FAILED: {printable(test.problems[0])}; {told}"
+        return f"FAILED: {printable(test.problems[0])}; {subject}"
     if not test.ended:
-        return f"incomplete: the end of the output is missing; {told}"
-    return f"ok: {told}; {'no wrong values' if test.checked else 'values not checked'}"
+        return f"incomplete: the end of the output is missing; {subject}"
+    return f"ok: {subject}; {'no wrong values' if test.checked else 'values not checked'}"
 
 
-def _wrong(test: NcclTest) -> str:
+def _wrong_values_text(test: NcclTest) -> str:
     """At which sizes values were wrong, in words; empty where none were."""
-    sizes = [_size(item.bytes) for item in test.wrong]
+    sizes = [_size_text(item.bytes) for item in test.wrong]
     if sizes:
         return f"wrong values at {', '.join(sizes[:4])}{' and more' if len(sizes) > 4 else ''}"
     return f"{test.out_of_bounds} values are out of bounds" if test.out_of_bounds else ""
 
 
-def _as_text(word: str, test: NcclTest) -> str:
+def _test_text(word: str, test: NcclTest) -> str:
     """What is printed of one output of nccl-tests: the answer, problems, figures, and what others published.
 
     ``word`` names its file.
     """
     lines = [f"{printable(word)}: {answer(test)}"]
     lines += [f"  {printable(problem)}" for problem in test.problems[:10]]
-    told = [printable(test.gpu), f"NCCL {printable(test.library)}" if test.library else ""]
-    told.append(f"nccl-tests {printable(test.version)}" if test.version else "")
-    lines.append("  " + ", ".join(part for part in told if part))
+    versions = [printable(test.gpu), f"NCCL {printable(test.library)}" if test.library else ""]
+    versions.append(f"nccl-tests {printable(test.version)}" if test.version else "")
+    lines.append("  " + ", ".join(part for part in versions if part))
     if test.average_busbw_gbps is not None:
         lines.append(
             f"  {test.average_busbw_gbps:.4g} GB/s is the mean over all its sizes: compare it only with the same sizes"
         )
     heads = ["size", "out of place: us", "busbw GB/s", "wrong", "in place: us", "busbw GB/s", "wrong"]
-    rows = [[_size(item.bytes), *_cells(item.out_of_place), *_cells(item.in_place)] for item in test.sizes]
+    rows = [
+        [_size_text(item.bytes), *_column_cells(item.out_of_place), *_column_cells(item.in_place)]
+        for item in test.sizes
+    ]
     text = "".join(f"{line.rstrip()}\n" for line in lines if line.strip()) + table(heads, rows, heads)
     return text + "".join(f"{line}\n" for line in _published_lines(test))
 
 
-def _cells(column: Column | None) -> list[str]:
+def _column_cells(column: Column | None) -> list[str]:
     """A column of results as three texts: time in microseconds, bus bandwidth in GB/s, wrong values.
 
     Empty ones for None.
@@ -146,7 +149,7 @@ def _cells(column: Column | None) -> list[str]:
     return [f"{1e6 * column.seconds:.1f}", f"{column.busbw_gbps:.2f}", wrong]
 
 
-def _size(count: int) -> str:
+def _size_text(count: int) -> str:
     """A number of bytes as nccl-tests means it, ``8 GiB``: its sizes are powers of two."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit and count % unit == 0:
@@ -154,17 +157,17 @@ def _size(count: int) -> str:
     return size(count)
 
 
-def _published(test: NcclTest) -> Sequence[PublishedBandwidth]:
+def _published_here(test: NcclTest) -> Sequence[PublishedBandwidth]:
     """What others have published of the same GPUs on as many nodes, the fastest first; empty where nothing was."""
     return published_bandwidths(type_of(test.gpu), len(test.nodes), test.ranks, test.collective)
 
 
 def _published_lines(test: NcclTest) -> list[str]:
     """Lines with what was published for the same number of GPUs and nodes; empty where nothing was."""
-    found = _published(test)
+    found = _published_here(test)
     if not found:
         return []
-    lines = [f"published for the same number of GPUs and nodes (looked up {looked_up()}):"]
+    lines = [f"published for the same number of GPUs and nodes (looked up {lookup_date()}):"]
     lines += [
         f"  {item.busbw_gbps:g} GB/s at {item.size}, {item.network}: {item.says}, {item.source}" for item in found
     ]
@@ -204,5 +207,5 @@ def _as_dict(word: str, test: NcclTest) -> dict[str, Any]:
         "answer": answer(test),
         "good": test.good,
         **msgspec.to_builtins(test),
-        "published": [msgspec.to_builtins(item) for item in _published(test)],
+        "published": [msgspec.to_builtins(item) for item in _published_here(test)],
     }

@@ -10,7 +10,7 @@ from llmb_common.base.printable import counted, first_few, printable
 from llmb_common.measured.run import WITHOUT_RESULT, MeasuredRun, Outcome, explain, reference_lines
 from llmb_run.columns import seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import Line, any_of, names_one
+from llmb_run.results.lines import Line, names_a_node, one_of_text
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ def notes_on(
             if line.group.verdict:
                 notes.append(Note(_VERDICT, f"{line.name}: {line.group.verdict.text}"))
     notes += _notes_on_outcomes(lines, known)
-    told = set(chain.from_iterable(line.slow_node.nodes for line in lines if line.slow_node))
-    notes += _notes_on_runs(looked_at, told)
+    slow_nodes = set(chain.from_iterable(line.slow_node.nodes for line in lines if line.slow_node))
+    notes += _notes_on_runs(looked_at, slow_nodes)
     notes += [Note(_REFERENCE, text) for text in reference_lines(found)]
     once = list({note.text: note for note in notes}.values())
     return sorted(once, key=lambda note: note.weight)  # stable
@@ -57,19 +57,19 @@ def group_remarks(items: Sequence[Group]) -> list[str]:
     """Sentences that a reader must know of runs that were judged together, each with the configuration's title."""
     found: list[str] = []
     for item in items:
-        found += [f"{item.title}: {text}" for text in _remarks(item)]
+        found += [f"{item.title}: {text}" for text in _verdict_remarks(item)]
     return found
 
 
-def _remarks(item: Group) -> Sequence[str]:
+def _verdict_remarks(item: Group) -> Sequence[str]:
     """The remarks of the group's verdict; empty where it decided nothing."""
     return item.verdict.remarks if item.verdict and item.verdict.decision else ()
 
 
 def _other_remarks(line: Line, group: Group) -> list[str]:
     """The remarks on the runs of ``group`` together, without those that name the slow node of its ``line``."""
-    told = line.slow_node.nodes if line.slow_node else ()
-    return [text for text in _remarks(group) if not names_one(text, told)]
+    slow_nodes = line.slow_node.nodes if line.slow_node else ()
+    return [text for text in _verdict_remarks(group) if not names_a_node(text, slow_nodes)]
 
 
 def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[str]) -> Iterable[Note]:
@@ -80,10 +80,10 @@ def _notes_on_node(line: Line, runs: Sequence[MeasuredRun], excluded: frozenset[
     node = line.slow_node
     if node is None:
         return
-    with_it = f"the {counted(node.slow, 'run')} with {any_of(node.nodes)} take {seconds_of(node.seconds)} s a step"
+    with_it = f"the {counted(node.slow, 'run')} with {one_of_text(node.nodes)} take {seconds_of(node.seconds)} s a step"
     text = f"{line.name}: {with_it}, the {node.others} without it {seconds_of(node.others_seconds)} s"
     of_runs = chain.from_iterable(run.problems for run in runs)
-    problems = [problem for problem in of_runs if names_one(problem, node.nodes)]
+    problems = [problem for problem in of_runs if names_a_node(problem, node.nodes)]
     if problems:
         text += f": {'; '.join(dict.fromkeys(map(printable, problems)))}"
     if set(node.nodes) <= excluded:
@@ -101,26 +101,26 @@ def _notes_on_outcomes(lines: Sequence[Line], known: Container[int]) -> Iterable
     for line in lines:
         for run in line.runs:
             if id(run) in known and run.outcome in _WITH_A_REASON:
-                together.setdefault((run.outcome, _why(run)), []).append((line, run))
+                together.setdefault((run.outcome, _unusable_reason(run)), []).append((line, run))
     weights = {**dict.fromkeys(WITHOUT_RESULT, _FAILURE), "not training": _NOT_TRAINING}
-    for (outcome, why), those in together.items():
-        ids = first_few([run.run_id for _, run in those if run.run_id], 2)
-        whose = {line.name: line for line, _ in those}
-        if len(whose) == 1:
-            ((name, line),) = whose.items()
-            who = f"{len(those)} of {counted(len(line.runs), 'run')} of {name}"
+    for (outcome, why), line_runs in together.items():
+        ids = first_few([run.run_id for _, run in line_runs if run.run_id], 2)
+        lines_by_name = {line.name: line for line, _ in line_runs}
+        if len(lines_by_name) == 1:
+            ((name, line),) = lines_by_name.items()
+            runs_text = f"{len(line_runs)} of {counted(len(line.runs), 'run')} of {name}"
         else:
-            who = f"{counted(len(those), 'run')} of {counted(len(whose), 'configuration')}"
+            runs_text = f"{counted(len(line_runs), 'run')} of {counted(len(lines_by_name), 'configuration')}"
         were = ("was", "were") if outcome in WITHOUT_RESULT else ("is", "are")
-        verb = "failed" if outcome == "failed" else f"{were[len(those) > 1]} {outcome}"
+        verb = "failed" if outcome == "failed" else f"{were[len(line_runs) > 1]} {outcome}"
         named = f" ({ids})" if ids else ""
-        yield Note(weights.get(outcome, _SHORT), f"{who} {verb}{named}: {printable(why)}")
+        yield Note(weights.get(outcome, _SHORT), f"{runs_text} {verb}{named}: {printable(why)}")
 
 
 _WITH_A_REASON = (*WITHOUT_RESULT, "too short", "stopped early", "incomplete", "nothing left", "not training")
 
 
-def _why(run: MeasuredRun) -> str:
+def _unusable_reason(run: MeasuredRun) -> str:
     """Why a run has no result that counts, in words: of one that failed the short diagnosis; empty where it has one."""
     if run.outcome in WITHOUT_RESULT and run.why and run.why.short:
         return run.why.short
@@ -128,17 +128,17 @@ def _why(run: MeasuredRun) -> str:
     return run.why_not_training if run.outcome == "not training" else run.unfit
 
 
-def _notes_on_runs(runs: Sequence[MeasuredRun], told: Iterable[str]) -> Iterable[Note]:
+def _notes_on_runs(runs: Sequence[MeasuredRun], slow_nodes: Iterable[str]) -> Iterable[Note]:
     """Yields notes on what single runs say of their steps, their logs and their nodes.
 
-    Equal problems of nodes are one note. Problems that name one of the nodes ``told`` are left out: there is a note on
-    these already.
+    Equal problems of nodes are one note. Problems that name one of the nodes ``slow_nodes`` are left out: there is a
+    note on these already.
     """
     problems: dict[str, list[str]] = {}
     for run in runs:
         name = run.run_id or printable(run.timing.files.name)
         for text in run.problems:
-            if not names_one(text, told):
+            if not names_a_node(text, slow_nodes):
                 problems.setdefault(printable(text), []).append(name)
         for text in run.remarks:
             yield Note(_RUN, f"{name}: {printable(text)}")

@@ -19,8 +19,8 @@ def result_line(measured: MeasuredRun) -> str:
     # Of documents that state the last step, the figures are of that one.
     share = values.step_seconds / seconds
     mfu = "" if values.mfu is None else f", MFU {percent(values.mfu * share, 2)}"
-    said = f"{seconds_of(seconds)} s a step, {values.tokens_per_second * share:,.0f} tokens/s{mfu}"
+    line = f"{seconds_of(seconds)} s a step, {values.tokens_per_second * share:,.0f} tokens/s{mfu}"
     if measured.verdict is None:
-        return said
+        return line
     word = "not compared: " if measured.verdict.kind == "not judged" else ""
-    return f"{said}; {word}{measured.verdict.text}"
+    return f"{line}; {word}{measured.verdict.text}"

@@ -18,20 +18,20 @@ from llmb_common.results.references import Reference
 from llmb_common.runs.index.runs import row_of
 from llmb_common.runs.timing.records import Iteration
 from llmb_run import columns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, at, formatted, less_one, run_as_json
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, attribute_at, formatted, minus_one, run_as_json
 
 
-def _text(value: object) -> str | None:
+def _safe_text(value: object) -> str | None:
     """Text that a log or a file says, made safe to print; None for an empty one or None."""
     return printable(str(value)) if value else None
 
 
-def _texts(path: str) -> Callable[[Any], list[str]]:
+def _safe_texts_at(path: str) -> Callable[[Any], list[str]]:
     """A function of a row that returns the texts at the dotted ``path``, safe to print.
 
     An empty list where there are none.
     """
-    value = at(path)
+    value = attribute_at(path)
     return lambda row: [printable(text) for text in value(row) or ()]
 
 
@@ -47,13 +47,13 @@ def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun],
 
     def worth_it(run: MeasuredRun) -> str:
         """The cell's text; empty for TFLOPS so small that they say nothing."""
-        said = text(run)
-        return said if said and float(said) >= LEAST_TFLOPS else ""
+        cell = text(run)
+        return cell if cell and float(cell) >= LEAST_TFLOPS else ""
 
     return worth_it
 
 
-def _days(run: MeasuredRun) -> str:
+def _days_cell(run: MeasuredRun) -> str:
     """The cell of the days to train on 1T tokens.
 
     Empty without figures, and for a smoke test, whose model nobody trains.
@@ -62,7 +62,7 @@ def _days(run: MeasuredRun) -> str:
     return "" if smoke or run.figures is None else formatted(run.figures.days_1t, ".2f")
 
 
-def _percent(share: float) -> float:
+def _percent_text(share: float) -> float:
     """A share in percent."""
     return share * 100
 
@@ -72,8 +72,8 @@ def _or_of_log(path: str, of_log: str, spec: str) -> Callable[[MeasuredRun], str
 
     Of a log that LLMB did not make, the value at ``of_log``: what the log itself says over the window.
     """
-    own, said = at(path), at(of_log)
-    return lambda run: formatted(own(run) if run.record else said(run), spec)
+    recorded, logged = attribute_at(path), attribute_at(of_log)
+    return lambda run: formatted(recorded(run) if run.record else logged(run), spec)
 
 
 def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
@@ -86,59 +86,72 @@ def reference_as_dict(reference: Reference | None) -> dict[str, Any] | None:
 
 REFERENCE = Column[Any](
     "reference_step_seconds",
-    at("verdict.reference.seconds"),
+    attribute_at("verdict.reference.seconds"),
     DATA | Form.MARKDOWN,
     "step time of the reference",
     *("reference", "s", "g"),
 )
 DIFFERENCE = Column[Any](
     "difference",
-    at("verdict.difference"),
+    attribute_at("verdict.difference"),
     ALL & ~Form.MARKDOWN,
     "mean step time, stalls included, over the reference's, less 1",
     *("vs. reference", "%", "+.1%"),
 )
 TOLERANCE = Column[Any](
     "tolerance",
-    at("verdict.decision.limit", less_one),
+    attribute_at("verdict.decision.limit", minus_one),
     DATA,
     "`difference` up to which it passes",
     *("passes up to", "%", "+.1%"),
 )
 VERDICT: tuple[Column[Any], ...] = (
-    Column("verdict", at("verdict.kind"), DATA, "pass, fail, open, no reference or not judged"),
+    Column("verdict", attribute_at("verdict.kind"), DATA, "pass, fail, open, no reference or not judged"),
     Column(
         "indication",
-        at("verdict.reference.same_software", not_),
+        attribute_at("verdict.reference.same_software", not_),
         DATA,
         "the reference has other software: pass and fail mean less",
     ),
     DIFFERENCE,
-    Column("difference_low", at("verdict.decision.low", less_one), DATA, "lower bound of `difference`"),
-    Column("difference_high", at("verdict.decision.high", less_one), DATA, "upper bound of `difference`"),
+    Column("difference_low", attribute_at("verdict.decision.low", minus_one), DATA, "lower bound of `difference`"),
+    Column("difference_high", attribute_at("verdict.decision.high", minus_one), DATA, "upper bound of `difference`"),
     TOLERANCE,
-    Column("more_runs", at("verdict.decision.more_runs"), DATA, "about how many more runs would decide"),
-    Column("not_training", _texts("verdict.not_training"), DATA, "why it did not train as planned"),
+    Column("more_runs", attribute_at("verdict.decision.more_runs"), DATA, "about how many more runs would decide"),
+    Column("not_training", _safe_texts_at("verdict.not_training"), DATA, "why it did not train as planned"),
     Column(
-        "steady_difference", at("verdict.decision.steady", less_one), DATA, "`difference` of the steady steps alone"
+        "steady_difference",
+        attribute_at("verdict.decision.steady", minus_one),
+        DATA,
+        "`difference` of the steady steps alone",
     ),
-    Column("stall_share", at("verdict.decision.stall_share"), DATA, "time that stalls cost, over that of steady steps"),
-    Column("rarest_stall_steps", at("verdict.decision.rarest_stall"), DATA, "stalls rarer than one in so many steps"),
-    Column("scatter", at("verdict.decision.source"), DATA, "which scatter was used: stated, site or runs"),
-    Column("other_days", at("verdict.decision.other_days"), DATA, "further runs only help on other days"),
+    Column(
+        "stall_share",
+        attribute_at("verdict.decision.stall_share"),
+        DATA,
+        "time that stalls cost, over that of steady steps",
+    ),
+    Column(
+        "rarest_stall_steps",
+        attribute_at("verdict.decision.rarest_stall"),
+        DATA,
+        "stalls rarer than one in so many steps",
+    ),
+    Column("scatter", attribute_at("verdict.decision.source"), DATA, "which scatter was used: stated, site or runs"),
+    Column("other_days", attribute_at("verdict.decision.other_days"), DATA, "further runs only help on other days"),
     Column(
         "reference_too_uncertain",
-        at("verdict.decision.reference_too_uncertain"),
+        attribute_at("verdict.decision.reference_too_uncertain"),
         Form.JSON,
         "no number of runs would decide",
     ),
-    Column("reference", at("verdict.reference", reference_as_dict), Form.JSON, "what it was compared with"),
-    Column("remarks", _texts("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
+    Column("reference", attribute_at("verdict.reference", reference_as_dict), Form.JSON, "what it was compared with"),
+    Column("remarks", _safe_texts_at("verdict.remarks"), Form.JSON, "what a reader must know of the steps"),
 )
 """The columns of anything that has a ``verdict``: a run or several."""
 
 _PLAN: tuple[Column[MeasuredRun], ...] = tuple(
-    Column(name, at(f"record.plan.{name}"), forms, means, head, spec=spec)
+    Column(name, attribute_at(f"record.plan.{name}"), forms, means, head, spec=spec)
     for name, forms, means, head, spec in (
         ("workload", DATA, "name of the recipe's workload", "", ""),
         ("variant", DATA, "which set of configurations of the recipe", "", ""),
@@ -154,16 +167,30 @@ _PLAN: tuple[Column[MeasuredRun], ...] = tuple(
 )
 _LOG: tuple[Column[MeasuredRun], ...] = (
     Column("name", lambda run: printable(run.timing.files.name), DATA, "of the run's folder", csv_name="experiment"),
-    Column("status", at("timing.status.state"), DATA, "Success, Failed, Running, ..."),
-    Column("step_seconds_mean", at("timing.seconds.mean"), DATA, "over the window, by the log", csv_name="time_mean_s"),
-    Column("step_seconds_std", at("timing.seconds.std"), DATA, "standard deviation", csv_name="time_std_s"),
-    Column("log_tflops_per_gpu_mean", at("timing.tflops.mean"), DATA, "by the log", csv_name="tflops_per_gpu_mean"),
-    Column("log_tflops_per_gpu_std", at("timing.tflops.std"), DATA, "by the log", csv_name="tflops_per_gpu_std"),
+    Column("status", attribute_at("timing.status.state"), DATA, "Success, Failed, Running, ..."),
+    Column(
+        "step_seconds_mean",
+        attribute_at("timing.seconds.mean"),
+        DATA,
+        "over the window, by the log",
+        csv_name="time_mean_s",
+    ),
+    Column("step_seconds_std", attribute_at("timing.seconds.std"), DATA, "standard deviation", csv_name="time_std_s"),
+    Column(
+        "log_tflops_per_gpu_mean",
+        attribute_at("timing.tflops.mean"),
+        DATA,
+        "by the log",
+        csv_name="tflops_per_gpu_mean",
+    ),
+    Column(
+        "log_tflops_per_gpu_std", attribute_at("timing.tflops.std"), DATA, "by the log", csv_name="tflops_per_gpu_std"
+    ),
 )
 _FIGURES: tuple[Column[MeasuredRun], ...] = (
     Column(
         "step_seconds",
-        at("figures.step_seconds"),
+        attribute_at("figures.step_seconds"),
         ALL,
         "as the recipe's source states it: mean of the window, or the last step; tables have the mean",
         *("step", "s", ".3f"),
@@ -172,57 +199,77 @@ _FIGURES: tuple[Column[MeasuredRun], ...] = (
     ),
     Column(
         "steady_step_seconds",
-        at("steps.time.seconds"),
+        attribute_at("steps.time.seconds"),
         ALL & ~Form.TABLE,
         "of the steady steps of the window",
         *("steady step", "s", ".3f"),
         csv_name="steady_step_s",
     ),
-    Column("steady_step_error_seconds", at("steps.time.error"), Form.JSON, "standard error of `steady_step_seconds`"),
-    Column("tokens_per_second", at("figures.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
+    Column(
+        "steady_step_error_seconds",
+        attribute_at("steps.time.error"),
+        Form.JSON,
+        "standard error of `steady_step_seconds`",
+    ),
+    Column("tokens_per_second", attribute_at("figures.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
     Column(
         "tflops_per_gpu",
-        at("figures.tflops_per_gpu"),
+        attribute_at("figures.tflops_per_gpu"),
         ALL,
         "FLOPs counted as the reference's source does",
         *("TFLOPS/GPU", "", ".2f"),
         text=_worth_a_word(_or_of_log("figures.tflops_per_gpu", "timing.tflops.mean", ".2f")),
     ),
-    Column("mfu_percent", at("figures.mfu", _percent), ALL, "of the peak of the precision", *("MFU", "%", ".2f")),
-    Column("log_mfu_percent", at("figures.log_mfu", _percent), DATA | TEXT, "by the log", *("log MFU", "%", ".2f")),
+    Column(
+        "mfu_percent",
+        attribute_at("figures.mfu", _percent_text),
+        ALL,
+        "of the peak of the precision",
+        *("MFU", "%", ".2f"),
+    ),
+    Column(
+        "log_mfu_percent",
+        attribute_at("figures.log_mfu", _percent_text),
+        DATA | TEXT,
+        "by the log",
+        *("log MFU", "%", ".2f"),
+    ),
     Column(
         "days_1t",
-        at("figures.days_1t"),
+        attribute_at("figures.days_1t"),
         DATA | TEXT,
         "days to train on 1T tokens",
         "days/1T",
         spec=".2f",
-        text=_days,
+        text=_days_cell,
     ),
 )
 _CORRECTED = "published, corrected where wrong"
 _PUBLISHED: tuple[Column[MeasuredRun], ...] = (
-    Column("published_step_s", at("verdict.reference.result.step_seconds"), Form.CSV, _CORRECTED),
+    Column("published_step_s", attribute_at("verdict.reference.result.step_seconds"), Form.CSV, _CORRECTED),
     *(
         Column(
-            f"published_{figure}", at("verdict.reference.result", methodcaller("value", figure)), Form.CSV, _CORRECTED
+            f"published_{figure}",
+            attribute_at("verdict.reference.result", methodcaller("value", figure)),
+            Form.CSV,
+            _CORRECTED,
         )
         for figure in ("tokens_per_second", "mfu_percent", "tflops_per_gpu")
     ),
 )
 
 
-def _named(run: MeasuredRun) -> str:
+def _run_name(run: MeasuredRun) -> str:
     """The run's id, or the name of a log that LLMB did not write."""
     return run.record.paths.run_id if run.record else printable(run.timing.files.name)
 
 
-def _date(when: float) -> str | None:
+def _iso_date(when: float) -> str | None:
     """A Unix time as ISO 8601 in UTC; None for 0."""
     return datetime.fromtimestamp(when, timezone.utc).isoformat(timespec="seconds") if when else None
 
 
-def _published(result: PublishedResult) -> dict[str, Any]:
+def _published_json(result: PublishedResult) -> dict[str, Any]:
     """A published result as JSON values, corrected where the document is wrong."""
     figures: dict[str, float | None] = {name: result.value(name) for name in FIGURES}
     return {"step_seconds": result.step_seconds, **figures, "source": result.source}
@@ -238,26 +285,33 @@ def _predicted_memory(run: MeasuredRun) -> float | None:
 
 RUN: tuple[Column[MeasuredRun], ...] = (
     *_LOG,
-    Column("run_id", at("record.paths.run_id"), DATA | TEXT, "", "run", text=_named),
+    Column("run_id", attribute_at("record.paths.run_id"), DATA | TEXT, "", "run", text=_run_name),
     *_PLAN,
-    Column("job_id", at("record.job_id"), DATA, "of the scheduler"),
-    Column("state", at("record.state"), DATA, "of the job"),
-    Column("date", at("record.created", _date), Form.CSV, "when it was made, UTC"),
+    Column("job_id", attribute_at("record.job_id"), DATA, "of the scheduler"),
+    Column("state", attribute_at("record.state"), DATA, "of the job"),
+    Column("date", attribute_at("record.created", _iso_date), Form.CSV, "when it was made, UTC"),
     *_FIGURES,
     *_PUBLISHED,
     replace(REFERENCE, csv_name="reference_step_s"),
-    Column("reference_software", at("verdict.reference.software"), Form.CSV, "what the reference was measured with"),
+    Column(
+        "reference_software",
+        attribute_at("verdict.reference.software"),
+        Form.CSV,
+        "what the reference was measured with",
+    ),
     *VERDICT,
-    Column("outcome", at("outcome"), Form.JSON, "what became of it, in the word that `results` uses"),
-    Column("reason", at("timing.status.reason", _text), DATA, "why it did not succeed, as a code"),
-    Column("iteration", at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
-    Column("message", at("timing.status.message", _text), DATA, "why it did not succeed, in words"),
-    Column("cause", at("why.kind"), DATA, "the cause, by [its id](failures.md); `unknown`: nothing names one"),
-    Column("cause_text", at("why.short", _text), DATA, "the same in words, with rank and node"),
-    Column("why", at("why", msgspec.to_builtins), Form.JSON, "the whole diagnosis, as `why --json` has it"),
+    Column("outcome", attribute_at("outcome"), Form.JSON, "what became of it, in the word that `results` uses"),
+    Column("reason", attribute_at("timing.status.reason", _safe_text), DATA, "why it did not succeed, as a code"),
+    Column("iteration", attribute_at("timing.status.iteration"), DATA, "the iteration that `reason` is about"),
+    Column("message", attribute_at("timing.status.message", _safe_text), DATA, "why it did not succeed, in words"),
+    Column(
+        "cause", attribute_at("why.kind"), DATA, "the cause, by [its id](failures.md); `unknown`: nothing names one"
+    ),
+    Column("cause_text", attribute_at("why.short", _safe_text), DATA, "the same in words, with rank and node"),
+    Column("why", attribute_at("why", msgspec.to_builtins), Form.JSON, "the whole diagnosis, as `why --json` has it"),
     Column(
         "own_tflops_per_gpu",
-        at("figures.own_tflops_per_gpu"),
+        attribute_at("figures.own_tflops_per_gpu"),
         DATA | TEXT,
         "by LLMB's count of FLOPs, where that is another",
         *("own TFLOPS/GPU", "", ".2f"),
@@ -265,7 +319,7 @@ RUN: tuple[Column[MeasuredRun], ...] = (
     ),
     Column(
         "memory_gib",
-        at("memory_gib"),
+        attribute_at("memory_gib"),
         ALL,
         "peak of allocated memory on the fullest GPU",
         *("memory", "GiB", ".1f"),
@@ -279,15 +333,17 @@ RUN: tuple[Column[MeasuredRun], ...] = (
         *("predicted", "GiB", ".1f"),
         optional=True,
     ),
-    Column("memory_reserved_gib", at("memory_reserved_gib"), DATA, "peak of what the allocator held"),
-    Column("step_seconds_last", at("timing.last.seconds"), DATA, "last step of the log"),
-    Column("verdict_text", at("verdict.text"), DATA, "the verdict in words"),
-    Column("folder", at("timing.files.folder", _text), Form.JSON, "of the run"),
-    Column("log", at("timing.files.log", _text), Form.JSON, "the training log"),
-    Column("window", at("timing.window", msgspec.to_builtins), Form.JSON, "the measured iterations"),
-    Column("published", at("verdict.reference.result", _published), Form.JSON, "the published result"),
-    Column("notices", _texts("timing.notices"), Form.JSON, "what a reader must know of the log"),
-    Column("findings", at("findings", msgspec.to_builtins), Form.JSON, "what its nodes say against the result"),
+    Column("memory_reserved_gib", attribute_at("memory_reserved_gib"), DATA, "peak of what the allocator held"),
+    Column("step_seconds_last", attribute_at("timing.last.seconds"), DATA, "last step of the log"),
+    Column("verdict_text", attribute_at("verdict.text"), DATA, "the verdict in words"),
+    Column("folder", attribute_at("timing.files.folder", _safe_text), Form.JSON, "of the run"),
+    Column("log", attribute_at("timing.files.log", _safe_text), Form.JSON, "the training log"),
+    Column("window", attribute_at("timing.window", msgspec.to_builtins), Form.JSON, "the measured iterations"),
+    Column("published", attribute_at("verdict.reference.result", _published_json), Form.JSON, "the published result"),
+    Column("notices", _safe_texts_at("timing.notices"), Form.JSON, "what a reader must know of the log"),
+    Column(
+        "findings", attribute_at("findings", msgspec.to_builtins), Form.JSON, "what its nodes say against the result"
+    ),
     Column("extras", lambda run: run.extras.as_dict(), Form.JSON, "checkpoints and profiles"),
 )
 
@@ -314,14 +370,14 @@ class MeasuredStep(NamedTuple):
 
 
 STEP: tuple[Column[MeasuredStep], ...] = (
-    Column("run", at("run", _named), DATA, "run id, or the log's name"),
+    Column("run", attribute_at("run", _run_name), DATA, "run id, or the log's name"),
     Column("measured", lambda row: row.step.index in row.run.timing.window, DATA, "whether it is in the window"),
-    Column("iteration", at("step.index"), DATA, "from 1"),
-    Column("seconds", at("step.seconds"), DATA),
-    Column("tflops_per_gpu", at("step.tflops"), DATA, "by the log"),
-    Column("loss", at("step.loss"), DATA),
-    Column("grad_norm", at("step.grad_norm"), DATA),
-    Column("skipped", at("step.skipped", bool), DATA, "by the optimizer"),
+    Column("iteration", attribute_at("step.index"), DATA, "from 1"),
+    Column("seconds", attribute_at("step.seconds"), DATA),
+    Column("tflops_per_gpu", attribute_at("step.tflops"), DATA, "by the log"),
+    Column("loss", attribute_at("step.loss"), DATA),
+    Column("grad_norm", attribute_at("step.grad_norm"), DATA),
+    Column("skipped", attribute_at("step.skipped", bool), DATA, "by the optimizer"),
 )
 
 
@@ -348,4 +404,4 @@ def say_remarks(runs: Iterable[MeasuredRun]) -> None:
     """
     for run in runs:
         for text in (*run.remarks, *run.problems):
-            notice(f"{_named(run)}: {printable(text)}")
+            notice(f"{_run_name(run)}: {printable(text)}")

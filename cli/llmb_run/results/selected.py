@@ -16,7 +16,7 @@ from llmb_common.runs.timing.window import Window
 from llmb_run.selecting import none_matches, run_filter, select_rows
 
 
-def selected(
+def selected_runs(
     workspace: Workspace, runs: Sequence[str], filters: dict[str, Any], window: Window | None = None
 ) -> list[MeasuredRun]:
     """The measured runs that ``runs`` name, or without any all that match ``filters``; at least one.
@@ -37,9 +37,9 @@ def selected(
             wanted += select_rows(workspace, names, run_filter(workspace, **filters))
         found = measure(wanted, workspace, window)
     if not found:
-        said = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
+        run_names = ", ".join(str(run.folder if isinstance(run, RunRow) else run) for run in wanted)
         raise RequestError(
-            f"{said}: no run and no log" if wanted else none_matches(filters),
+            f"{run_names}: no run and no log" if wanted else none_matches(filters),
             remedy="llmb-run jobs lists the recorded runs; llmb-run single starts one",
             code="no-run" if wanted else "",
         )

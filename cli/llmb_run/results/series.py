@@ -17,7 +17,7 @@ from llmb_common.results.history import LEAST_DAYS, REPORT_RATE, DatedRun, Histo
 from llmb_common.results.level import CONFIDENCE
 from llmb_common.results.scaling import ScaledRun, ScalePoint, ScalingLine, scaling
 from llmb_common.results.scatter import PastRuns
-from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, at, less_one
+from llmb_run.columns import ALL, DATA, TEXT, Column, Form, View, attribute_at, minus_one
 
 _LONGEST_VALUE = 40
 
@@ -60,14 +60,16 @@ def shift_text(shift: Shift) -> str:
     """
     way = "slower" if shift.ratio > 1 else "faster"
     size = f"{100 * abs(shift.ratio - 1):.1f} ± {percent((shift.high - shift.low) / 2)}"
-    dates = [_date(when) for when in (shift.since, shift.earliest, shift.latest)]
+    dates = [_utc_date(when) for when in (shift.since, shift.earliest, shift.latest)]
     since, first, last = (f"{date.day} {date:%B %Y}" for date in dates)
     between = f" (between {first} and {last})" if first != last else ""
-    changed = first_few([f"{item.name} {_short(item.before)} to {_short(item.after)}" for item in shift.changed])
+    changed = first_few(
+        [f"{item.name} {_short_value(item.before)} to {_short_value(item.after)}" for item in shift.changed]
+    )
     return f"{way} by {size} since {since}{between}: {changed or 'nothing on record changed'}"
 
 
-def _short(value: str) -> str:
+def _short_value(value: str) -> str:
     """A value, safe to print, for a table; one longer than ``_LONGEST_VALUE`` is cut, and ends in ``...``."""
     shown = printable(value)
     return shown if len(shown) <= _LONGEST_VALUE else f"{shown[: _LONGEST_VALUE - 3]}..."
@@ -81,21 +83,23 @@ class Scale:
     point: ScalePoint
 
 
-def _interval(row: Scale) -> str:
+def _efficiency_bounds(row: Scale) -> str:
     """The bounds of the efficiency in percent, ``97.1 to 99.0``; empty where it has none, as of the smallest scale."""
     low, high = row.point.efficiency_low, row.point.efficiency_high
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
 
 SCALING: tuple[Column[Scale], ...] = (
-    Column("configuration", at("line.title"), TEXT | Form.CSV, "without its number of GPUs", "configuration"),
-    Column("software", at("line.software"), TEXT | Form.CSV, "container and engine", "software"),
-    Column("scaling", at("line.kind"), TEXT | Form.CSV, "weak: the batch grows with the GPUs; strong", "scaling"),
-    Column("gpus", at("point.gpus"), ALL, "", "GPUs", spec="d"),
-    Column("gbs", at("point.gbs"), ALL, "global batch size in sequences", "GBS", spec="d"),
-    Column("runs", at("point.runs"), ALL, "successful runs", "runs", spec="d"),
-    Column("step_seconds", at("point.seconds"), ALL, "mean of the runs", *("step", "s", ".3f")),
-    Column("tokens_per_second", at("point.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
+    Column("configuration", attribute_at("line.title"), TEXT | Form.CSV, "without its number of GPUs", "configuration"),
+    Column("software", attribute_at("line.software"), TEXT | Form.CSV, "container and engine", "software"),
+    Column(
+        "scaling", attribute_at("line.kind"), TEXT | Form.CSV, "weak: the batch grows with the GPUs; strong", "scaling"
+    ),
+    Column("gpus", attribute_at("point.gpus"), ALL, "", "GPUs", spec="d"),
+    Column("gbs", attribute_at("point.gbs"), ALL, "global batch size in sequences", "GBS", spec="d"),
+    Column("runs", attribute_at("point.runs"), ALL, "successful runs", "runs", spec="d"),
+    Column("step_seconds", attribute_at("point.seconds"), ALL, "mean of the runs", *("step", "s", ".3f")),
+    Column("tokens_per_second", attribute_at("point.tokens_per_second"), ALL, "of all GPUs", "tokens/s", spec=".0f"),
     Column(
         "tokens_per_second_per_gpu",
         lambda row: row.point.tokens_per_second / row.point.gpus,
@@ -104,37 +108,37 @@ SCALING: tuple[Column[Scale], ...] = (
     ),
     Column(
         "efficiency",
-        at("point.efficiency"),
+        attribute_at("point.efficiency"),
         ALL,
         "tokens/s/GPU over that of the smallest number of GPUs",
         *("efficiency", "%", ".1%"),
     ),
-    Column("efficiency_low", at("point.efficiency_low"), DATA, "lower bound of `efficiency`"),
-    Column("efficiency_high", at("point.efficiency_high"), DATA, "upper bound of `efficiency`"),
+    Column("efficiency_low", attribute_at("point.efficiency_low"), DATA, "lower bound of `efficiency`"),
+    Column("efficiency_high", attribute_at("point.efficiency_high"), DATA, "upper bound of `efficiency`"),
     Column(
         "efficiency_interval",
-        at("point.efficiency_low"),
+        attribute_at("point.efficiency_low"),
         TEXT,
         head="interval",
         unit=f"% ({percent(CONFIDENCE)})",
         spec=".1%",
-        text=_interval,
+        text=_efficiency_bounds,
         optional=True,
     ),
     Column(
         "published_efficiency",
-        at("point.published.efficiency"),
+        attribute_at("point.published.efficiency"),
         ALL,
         "the same of the published results",
         *("published", "%", ".1%"),
     ),
     Column(
         "published_tokens_per_second",
-        at("point.published.tokens_per_second"),
+        attribute_at("point.published.tokens_per_second"),
         ALL,
         *("of all GPUs", "published tokens/s", "", ".0f"),
     ),
-    Column("published_source", at("point.published.source"), DATA, "where it is published"),
+    Column("published_source", attribute_at("point.published.source"), DATA, "where it is published"),
 )
 
 
@@ -165,19 +169,21 @@ class HistoryRow:
 
 
 HISTORY: tuple[Column[HistoryRow], ...] = (
-    Column("configuration", at("line.title"), TEXT | Form.CSV, "", "configuration"),
-    Column("key", at("line.key"), Form.CSV, "the same for the same work at the same place"),
+    Column("configuration", attribute_at("line.title"), TEXT | Form.CSV, "", "configuration"),
+    Column("key", attribute_at("line.key"), Form.CSV, "the same for the same work at the same place"),
     Column(
         "date",
-        lambda row: _date(row.moment.started).isoformat(timespec="seconds"),
+        lambda row: _utc_date(row.moment.started).isoformat(timespec="seconds"),
         *(TEXT | Form.CSV, "UTC", "date (UTC)"),
-        text=lambda row: f"{_date(row.moment.started):%Y-%m-%d %H:%M}",
+        text=lambda row: f"{_utc_date(row.moment.started):%Y-%m-%d %H:%M}",
     ),
-    Column("run_id", at("moment.run_id"), TEXT | Form.CSV, "", "run"),
-    Column("software", at("moment.software"), TEXT | Form.CSV, "container and engine", "software"),
-    Column("step_seconds", at("moment.seconds"), TEXT | Form.CSV, "of the steady steps", *("step", "s", ".3f")),
-    Column("step_error_seconds", at("moment.error"), Form.CSV, "standard error of `step_seconds`"),
-    Column("ratio_to_oldest", at("ratio"), Form.CSV, "step time over that of the oldest run"),
+    Column("run_id", attribute_at("moment.run_id"), TEXT | Form.CSV, "", "run"),
+    Column("software", attribute_at("moment.software"), TEXT | Form.CSV, "container and engine", "software"),
+    Column(
+        "step_seconds", attribute_at("moment.seconds"), TEXT | Form.CSV, "of the steady steps", *("step", "s", ".3f")
+    ),
+    Column("step_error_seconds", attribute_at("moment.error"), Form.CSV, "standard error of `step_seconds`"),
+    Column("ratio_to_oldest", attribute_at("ratio"), Form.CSV, "step time over that of the oldest run"),
     Column(
         "vs_oldest",
         lambda row: None if row.moment is row.line.moments[0] else row.ratio - 1,
@@ -192,9 +198,9 @@ HISTORY: tuple[Column[HistoryRow], ...] = (
         *(TEXT | Form.CSV, "what is not as it was in the run before", "changed since"),
         text=lambda row: ", ".join(item.name for item in row.moment.changes),
     ),
-    Column("level_change", at("shift.ratio", less_one), Form.CSV, "change of level that begins here"),
-    Column("level_change_low", at("shift.low", less_one), Form.CSV, "lower bound of `level_change`"),
-    Column("level_change_high", at("shift.high", less_one), Form.CSV, "upper bound of `level_change`"),
+    Column("level_change", attribute_at("shift.ratio", minus_one), Form.CSV, "change of level that begins here"),
+    Column("level_change_low", attribute_at("shift.low", minus_one), Form.CSV, "lower bound of `level_change`"),
+    Column("level_change_high", attribute_at("shift.high", minus_one), Form.CSV, "upper bound of `level_change`"),
 )
 
 
@@ -203,19 +209,21 @@ def history_view(lines: Sequence[History]) -> View[HistoryRow]:
 
     Its conclusions are a sentence on each change of level, or that there is none, or too few days to tell.
     """
-    rows, said = [], []
+    rows, conclusions = [], []
     for line in lines:
         shifts = {shift.run_id: shift for shift in line.shifts}
         rows += [HistoryRow(line, moment, shifts.get(moment.run_id)) for moment in line.moments]
-        said += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts]
+        conclusions += [f"{line.title}: {shift_text(shift)}" for shift in line.shifts]
         if not shifts:
             seen = f"{line.title}: {counted(len(line.moments), 'run')} on {counted(line.days, 'day')}"
             short = line.days < LEAST_DAYS
-            told = f"too few: a change of level takes {LEAST_DAYS} days to show" if short else "no change of level"
-            said.append(f"{seen}, {told}")
-    return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no successful run", said)
+            conclusion = (
+                f"too few: a change of level takes {LEAST_DAYS} days to show" if short else "no change of level"
+            )
+            conclusions.append(f"{seen}, {conclusion}")
+    return View("history", msgspec.to_builtins(lines), HISTORY, rows, "no successful run", conclusions)
 
 
-def _date(when: float) -> datetime:
+def _utc_date(when: float) -> datetime:
     """A Unix time as a date and time in UTC."""
     return datetime.fromtimestamp(when, timezone.utc)

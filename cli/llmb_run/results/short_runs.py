@@ -10,7 +10,7 @@ from llmb_common.measured.run import MeasuredRun
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.rows import Measurement
 from llmb_common.runs.timing.window import Window
-from llmb_run.results.groups import Group, group, of_the_same_work
+from llmb_run.results.groups import Group, group_runs, of_the_same_work
 
 
 def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> list[MeasuredRun]:
@@ -20,7 +20,7 @@ def over_common_steps(found: Sequence[MeasuredRun], workspace: Workspace) -> lis
     measured stay as they are: they are tries, and would change what is ranked.
     """
     again: dict[str, MeasuredRun] = {}
-    for together in of_the_same_work(group(found)):
+    for together in of_the_same_work(group_runs(found)):
         short = _too_short(together)
         if short:
             half = Measurement.of_second_half(min(run.status.iteration or 1 for run in short))

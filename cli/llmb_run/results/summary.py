@@ -17,7 +17,16 @@ from llmb_common.submission.excluded_nodes import exclusions
 from llmb_run import columns
 from llmb_run.columns import TOO_FEW, Column, Form, half_interval, seconds_of
 from llmb_run.results.groups import Group
-from llmb_run.results.lines import Line, any_of, lines_of, names_of, relative_speed, shared_by, software_said, without
+from llmb_run.results.lines import (
+    Line,
+    lines_of,
+    names_of,
+    one_of_text,
+    relative_speed,
+    shared_by,
+    software_said,
+    without_shared,
+)
 from llmb_run.results.notes import Note, notes_on
 from llmb_run.results.words import WITHOUT_A_TIME, WORST_FIRST
 
@@ -28,13 +37,13 @@ _MOST_ROWS = 7
 _LONGEST_NAME = 48
 
 
-def _interval(line: Line) -> str:
+def _interval_cell(line: Line) -> str:
     """Half the interval of a configuration's step time: ``1.9 %``, or ``TOO_FEW``; empty where there is none."""
-    said = half_interval(line.group.interval if line.group else None)
-    return f"{said} %" if said and said != TOO_FEW else said
+    interval = half_interval(line.group.interval if line.group else None)
+    return f"{interval} %" if interval and interval != TOO_FEW else interval
 
 
-def _difference(line: Line) -> str:
+def _difference_cell(line: Line) -> str:
     """A configuration's step time against its reference's, with the sign: ``+1.9 %``.
 
     Empty where nothing was compared.
@@ -43,7 +52,7 @@ def _difference(line: Line) -> str:
     return "" if share is None else signed_percent(share)
 
 
-def _reference(line: Line) -> str:
+def _reference_cell(line: Line) -> str:
     """The step time of a configuration's reference in seconds, as text; empty where nothing was compared."""
     verdict = line.group.verdict if line.group else None
     return seconds_of(verdict.reference.seconds) if verdict and verdict.reference and verdict.decision else ""
@@ -55,12 +64,12 @@ ROW: tuple[Column[Line], ...] = (
     Column("seconds", lambda line: seconds_of(line.seconds), Form.TABLE, head="step s", spec="s"),
     Column(
         "interval",
-        _interval,
+        _interval_cell,
         *(Form.TABLE, "", "±"),
         spec="s",
     ),
-    Column("reference", _reference, Form.TABLE, head="ref. s", spec="s"),
-    Column("difference", _difference, Form.TABLE, head="vs. ref.", spec="s"),
+    Column("reference", _reference_cell, Form.TABLE, head="ref. s", spec="s"),
+    Column("difference", _difference_cell, Form.TABLE, head="vs. ref.", spec="s"),
     Column("word", lambda line: f"{line.word}{'*' * line.indication}", Form.TABLE, head="verdict"),
     Column("count", lambda line: line.count, Form.TABLE, head="runs"),
 )
@@ -99,7 +108,7 @@ class Summary:
     @cached_property
     def lines(self) -> list[Line]:
         """One line for each configuration, the most urgent first."""
-        return lines_of(self.found, self.groups, [without(name, self.shared) for name in self.names])
+        return lines_of(self.found, self.groups, [without_shared(name, self.shared) for name in self.names])
 
     @property
     def jobs(self) -> dict[int, str]:
@@ -151,24 +160,24 @@ class Summary:
         else:
             of = f" of {self.shared}" if self.shared else ""
             begin = f"{counted(len(self.lines), 'configuration')}{of}, {counted(len(self.found), 'run')}"
-        said = []
+        sentences = []
         for nodes, slowed in self.slow_nodes.items():
-            who = "some runs" if len(self.lines) == 1 else first_few([line.name for line in slowed], 2)
+            slow_lines = "some runs" if len(self.lines) == 1 else first_few([line.name for line in slowed], 2)
             verb = "are" if len(slowed) > 1 or len(self.lines) == 1 else "is"
-            said.append(f"{who} {verb} held back by {any_of(nodes)}")
+            sentences.append(f"{slow_lines} {verb} held back by {one_of_text(nodes)}")
         if len(self.lines) == 1:
             (line,) = self.lines
             share = line.difference
             against = "" if share is None else f", {relative_speed(share)} the reference"
-            said.append(f"{line.word}{'*' * line.indication}{against}")
+            sentences.append(f"{line.word}{'*' * line.indication}{against}")
         else:
             order = [word.upper() for word in WORST_FIRST]
-            said += [f"{words[word]} {word}" for word in order if words[word]]
+            sentences += [f"{words[word]} {word}" for word in order if words[word]]
         for outcome in WITHOUT_A_TIME:
             number = sum(line.outcomes[outcome] for line in self.lines if line.word != outcome.upper())
             if number:
-                said.append(f"{counted(number, 'run')} {outcome}")
-        return f"{begin}: {', '.join(said)}"
+                sentences.append(f"{counted(number, 'run')} {outcome}")
+        return f"{begin}: {', '.join(sentences)}"
 
     def text(self, *, everything: bool, all_notes: bool, below: Sequence[str]) -> str:
         """The summary with a final newline: the conclusion, a line for each configuration, and the weightiest notes.
@@ -180,7 +189,7 @@ class Summary:
         shown = self.lines
         if not everything and len(shown) > _MOST_ROWS:
             shown = shown[: _MOST_ROWS - 1]
-        table = _table(shown, self.width)
+        table = _table_lines(shown, self.width)
         if hidden := len(self.lines) - len(shown):
             table.append(f"and {counted(hidden, 'more configuration')}: --all")
         if any(line.indication for line in shown):
@@ -209,7 +218,7 @@ def excluded_of(install: Path | None) -> frozenset[str]:
         return frozenset()
 
 
-def _table(lines: Sequence[Line], width: int) -> list[str]:
+def _table_lines(lines: Sequence[Line], width: int) -> list[str]:
     """The lines as a table of at most ``width`` columns."""
     named = [Line(shorten(line.name, _LONGEST_NAME), line.runs, line.group) for line in lines]
     return columns.fitting(ROW, named, _DISPENSABLE, width).splitlines()

@@ -15,7 +15,7 @@ from llmb_common.base.hostlist import expand
 from llmb_common.base.words import is_secret_name, is_variable_name, job_variable_problem
 from llmb_common.executors.slurm.options import option_name, parse_additional
 from llmb_common.planning.job_plan import JobPlan
-from llmb_common.planning.request.values import pairs, refuse_twice
+from llmb_common.planning.request.values import name_value_pairs, refuse_twice
 from llmb_common.planning.request.variables import COLUMNS, VARIABLES, column_of
 from llmb_common.recipes.recipe import Recipe
 from llmb_run.habits import column_named
@@ -39,7 +39,7 @@ def environment_of(values: Sequence[str], option: str = "--env") -> dict[str, st
         RequestError: one is anything else, is set twice, is a secret, or cannot be set for a job
     """
     result: dict[str, str] = {}
-    for name, value in pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
+    for name, value in name_value_pairs(values, option, f"{option} NCCL_DEBUG=INFO", fits=is_variable_name, empty=True):
         if name in VARIABLES_OF:
             right = f"{VARIABLES_OF[name]}={value}"
             # A call of Python is written otherwise than an option.
@@ -82,7 +82,7 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     """
     known = [variable.lower() for variable in COLUMNS]
     result: dict[str, str] = {}
-    for name, value in pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
+    for name, value in name_value_pairs(values, "--set", "--set tp=4", form="COLUMN=VALUE"):
         column = column_of(name)
         if column is None:
             remedy = f"one of {', '.join(known)}"
@@ -96,7 +96,7 @@ def columns_of(values: Sequence[str]) -> dict[str, str]:
     return result
 
 
-def as_said(value: object) -> str:
+def option_text(value: object) -> str:
     """The value of a column, or of a setting that is set, as options take it: ``NA`` for None, ``true``, ``[a,b]``."""
     if value is None:
         return "NA"
@@ -104,12 +104,13 @@ def as_said(value: object) -> str:
         return str(value).lower()
     if isinstance(value, dict):
         return json.dumps(value)
-    return f"[{','.join(map(as_said, value))}]" if isinstance(value, list) else str(value)
+    return f"[{','.join(map(option_text, value))}]" if isinstance(value, list) else str(value)
 
 
-def setting_said(value: object) -> str:
-    """The value of a setting of the framework, as ``--megatron`` takes it: ``none`` for None, else as ``as_said``."""
-    return "none" if value is None else as_said(value)
+def setting_text(value: object) -> str:
+    """The value of a setting of the framework, as ``--megatron`` takes it: ``none`` for None, else as
+    ``option_text``."""
+    return "none" if value is None else option_text(value)
 
 
 def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None:
@@ -121,11 +122,11 @@ def _refuse_option_twice(name: str, given: Collection[str], option: str) -> None
         raise RequestError(f"{option}: {name} is given twice", remedy="give it once")
 
 
-def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
+def slurm_of(values: Sequence[str], source_option: str = "--slurm-arg", **named: str | None) -> dict[str, str]:
     """The options for Slurm (``nodelist=n1,n2``), each with our option that gave it, for ``JobSpec.slurm``.
 
     Args:
-        values: those that ``said`` gave
+        values: those that ``source_option`` gave
         said: what messages call the option of ``values``
         named: values of the options of their own (``nodelist``, ``exclude``, ``reservation``); None: not given
 
@@ -135,9 +136,9 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
     parts: dict[str, str] = {}
     for text in values:
         if ";" in text:
-            raise RequestError(f"{said} {text!r} contains a semicolon", remedy="one option at a time")
-        _refuse_option_twice(option_name(text), set(map(option_name, parts)), said)
-        parts[text] = said
+            raise RequestError(f"{source_option} {text!r} contains a semicolon", remedy="one option at a time")
+        _refuse_option_twice(option_name(text), set(map(option_name, parts)), source_option)
+        parts[text] = source_option
     for name, value in named.items():
         if value is None:
             continue
@@ -146,7 +147,7 @@ def slurm_of(values: Sequence[str], said: str = "--slurm-arg", **named: str | No
         if name != "reservation" and "/" not in value:  # with one it is a file that has the list
             with located(f"--{name}"):
                 expand(value)
-        _refuse_option_twice(name, set(map(option_name, parts)), said)
+        _refuse_option_twice(name, set(map(option_name, parts)), source_option)
         parts[f"{name}={value}"] = f"--{name}"
     for part, option in parts.items():
         parse_additional(part, option)
@@ -164,10 +165,10 @@ def command_for(plan: JobPlan, recipe: Recipe) -> str:
 
     It has the recipe's own number of steps, whatever the plan has.
     """
-    return f"llmb-run single {shlex.join(_words(plan, recipe))}"
+    return f"llmb-run single {shlex.join(_command_words(plan, recipe))}"
 
 
-def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
+def _command_words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     """Yields the words behind ``llmb-run single`` that ask for the configuration of ``plan``."""
     yield from ("-w", plan.workload, "-s", plan.model_size, "--dtype", plan.dtype, "--scale", str(plan.gpus))
     yield from ("--gpu-type", plan.gpu_type, "--variant", plan.variant)
@@ -176,9 +177,9 @@ def _words(plan: JobPlan, recipe: Recipe) -> Iterator[str]:
     if plan.image is not None and Path(plan.image).name != image_file_name(recipe.engines.get(plan.engine, "")):
         yield from ("--image", plan.image)
     for column in plan.overridden:
-        yield from ("--set", f"{column}={as_said(getattr(plan, column))}")
+        yield from ("--set", f"{column}={option_text(getattr(plan, column))}")
     for name, value in plan.megatron.items():
-        yield from ("--megatron", f"{name}={setting_said(value)}")
+        yield from ("--megatron", f"{name}={setting_text(value)}")
     for name, value in variables_of(plan, recipe).items():
         yield from ("--env", f"{name}={value}")
     for name, on in (("ENABLE_NCCLTRACE", plan.nccl_trace), ("ENABLE_CHECKPOINT", plan.checkpoint.enabled)):
@@ -199,7 +200,7 @@ def variables_of(plan: JobPlan, recipe: Recipe) -> dict[str, str]:
     Of those it has the ones that decide the speed, have no option, and are not as the recipe has them.
     """
     found = {name: item.value for name, item in plan.env.items() if item.source == "environment"}
-    found |= {name: as_said(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
+    found |= {name: option_text(getattr(plan, field)) for field, name in SWITCHES.items() if getattr(plan, field)}
     if plan.fp8_recipe is not None and plan.fp8_recipe != recipe.measured_as(plan.variant).fp8_recipe:
         found[VARIABLE_OF["fp8_recipe"]] = plan.fp8_recipe
     if plan.nodes > 1 and plan.gpus_per_node != per_node(plan.gpu_type):

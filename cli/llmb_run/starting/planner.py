@@ -16,13 +16,13 @@ from llmb_common.planning.choose import PlanningInput, documented_scales
 from llmb_common.planning.engine import choose_functions
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.request.read import read_request
-from llmb_common.planning.site.machine import look_at_machine
+from llmb_common.planning.site.machine import detect_machine
 from llmb_common.planning.workspace import Workspace
 from llmb_common.runs.record import RunRecord
-from llmb_run.starting.requests import Asked, JobSpec, job_spec, names_for, plan_each, variables_for
+from llmb_run.starting.requests import JobSpec, RequestedJobs, job_spec, names_for, plan_each, variables_for
 from llmb_run.starting.submitting import StartOptions
-from llmb_run.starting.sweeps import Dimensions, changed, combinations, dimensions_of, once_each
-from llmb_run.terminal import split
+from llmb_run.starting.sweeps import Dimensions, changed_spec, combinations, dimensions_of, without_equal_plans
+from llmb_run.terminal import split_values
 
 
 def plan_options(
@@ -40,7 +40,7 @@ def plan_options(
     repeats: int,
     spread: int,
     **settings: Any,
-) -> Asked:
+) -> RequestedJobs:
     """Every job that the options of ``options.planned_jobs`` ask for, planned or refused.
 
     The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further dimensions.
@@ -49,9 +49,14 @@ def plan_options(
     Raises:
         RequestError: an option has a wrong value, or nothing can be planned here
     """
-    check_apart(repeats, how.apart)
+    check_spread(repeats, how.apart)
     base = job_spec(**settings)
-    listed = {"workload": split(workload), "size": split(size), "dtype": split(dtype), "scale": split(scale)}
+    listed = {
+        "workload": split_values(workload),
+        "size": split_values(size),
+        "dtype": split_values(dtype),
+        "scale": split_values(scale),
+    }
     varied = dimensions_of(vary, "--vary")
     groups = [dimensions_of(text.split(), "--zip") for text in zipped]
     for name in chain(varied, *groups):
@@ -59,8 +64,8 @@ def plan_options(
         if value is not None:
             raise RequestError(f"{name} is varied, and set to {value}", remedy="leave one of them out")
     if how.chain > 1:
-        base = base.having({"ENABLE_CHECKPOINT": "true", **base.settings})
-    specs = combined(
+        base = base.with_settings({"ENABLE_CHECKPOINT": "true", **base.settings})
+    specs = combined_specs(
         base,
         workspace,
         {**listed, **varied},
@@ -70,11 +75,11 @@ def plan_options(
         repeats=repeats,
         spread=spread,
     )
-    planned, refused = once_each(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], workspace))
-    return Asked(specs, planned, refused)
+    planned, refused = without_equal_plans(plan_each([replace(spec, dry_run=how.dry_run) for spec in specs], workspace))
+    return RequestedJobs(specs, planned, refused)
 
 
-def combined(
+def combined_specs(
     base: JobSpec,
     workspace: Workspace,
     dimensions: Dimensions,
@@ -106,14 +111,14 @@ def combined(
             f"{name} is given both by itself and together with others", remedy="leave out one of the two"
         )
     given.pop("scale", None)
-    base = replace(changed(base, {name: values[0] for name, values in given.items()}), varied={})
+    base = replace(changed_spec(base, {name: values[0] for name, values in given.items()}), varied={})
     several = {name: values for name, values in given.items() if len(values) > 1}
-    scale_varies = bounded or len(scales) > 1 or _is_all(scales)
+    scale_varies = bounded or len(scales) > 1 or _means_all_scales(scales)
     specs: list[JobSpec] = []
     for combination in combinations(several, zipped):
-        spec = changed(base, combination)
-        for gpus in _scales(spec, workspace, scales, min_scale, max_scale):
-            at = changed(spec, {"scale": gpus}) if scale_varies and gpus else spec.having({"scale": gpus})
+        spec = changed_spec(base, combination)
+        for gpus in _requested_scales(spec, workspace, scales, min_scale, max_scale):
+            at = changed_spec(spec, {"scale": gpus}) if scale_varies and gpus else spec.with_settings({"scale": gpus})
             for number in range(1, repeats + 1):
                 day = (number - 1) * spread // repeats
                 specs.append(replace(at, repeat=number, days=day))
@@ -128,7 +133,7 @@ def combined(
     return specs
 
 
-def check_apart(repeats: int, apart: bool) -> None:
+def check_spread(repeats: int, apart: bool) -> None:
     """Raise RequestError where repeats are to run on different nodes (``apart``), and there is one run."""
     if apart and repeats == 1:
         raise RequestError("--spread-nodes needs several repeats", remedy="--repeats N, or leave it out")
@@ -157,7 +162,7 @@ def _require_queue(kind: ClusterType) -> None:
         )
 
 
-def _is_all(scales: Sequence[str]) -> bool:
+def _means_all_scales(scales: Sequence[str]) -> bool:
     """Whether the scales ask for all that the recipe documents, by the word ``all`` in any case."""
     return any(scale.lower() == "all" for scale in scales)
 
@@ -167,7 +172,7 @@ def _check_scales(scales: Sequence[str], *, bounded: bool) -> None:
 
     ``bounded``: whether bounds are given, too.
     """
-    every = _is_all(scales)
+    every = _means_all_scales(scales)
     if bounded and scales and not (every and len(scales) == 1):
         raise RequestError(
             f"--scale {','.join(scales)} and bounds cannot be combined",
@@ -193,7 +198,7 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
     if "workload" not in given and not base.workload:
         raise RequestError("no workload is given", complete={"WORKLOAD": ""})
     names = given.get("workload") or [base.workload]
-    recipes = [_given(base.having({"workload": name}), workspace).recipe for name in names]
+    recipes = [_planning_input(base.with_settings({"workload": name}), workspace).recipe for name in names]
     # What only another release here has is no slip: planning says which one.
     known = list(recipes)
     for recipe in recipes:
@@ -210,7 +215,7 @@ def _check_names(base: JobSpec, workspace: Workspace, given: Dimensions) -> dict
     return {"workload": [recipe.workload for recipe in recipes]} | {k: v for k, v in given.items() if k != "workload"}
 
 
-def _scales(
+def _requested_scales(
     spec: JobSpec, workspace: Workspace, scales: Sequence[str], min_scale: int | None, max_scale: int | None
 ) -> list[str | None]:
     """The numbers of GPUs, as texts, for one combination: those given, or the documented ones within the bounds.
@@ -218,24 +223,24 @@ def _scales(
     Where no documented ones are known, or nothing is asked, the scale that ``spec`` has, None where it has none:
     planning says what is wrong. Empty: none is within the bounds.
     """
-    if scales and not _is_all(scales):
+    if scales and not _means_all_scales(scales):
         return [*scales]
     found: list[int] = []
     if scales or min_scale is not None or max_scale is not None:
         with suppress(RequestError):
-            found = documented_scales(_given(spec, workspace))
+            found = documented_scales(_planning_input(spec, workspace))
     if not found:
         return [spec.settings.get("scale")]
     return [str(n) for n in found if (min_scale or 1) <= n and (max_scale is None or n <= max_scale)]
 
 
-def _given(spec: JobSpec, workspace: Workspace) -> PlanningInput:
+def _planning_input(spec: JobSpec, workspace: Workspace) -> PlanningInput:
     """What there is to plan ``spec`` with, whatever its scale: recipe, functions, cluster, request, machine.
 
     Raises:
         RequestError: there is no such workload, or the request is wrong
     """
     recipe = workspace.workload(spec.workload).recipe
-    request = read_request(variables_for(spec.having({"scale": None}), workspace), names_for(spec))
-    machine = look_at_machine(workspace.cluster, request)
+    request = read_request(variables_for(spec.with_settings({"scale": None}), workspace), names_for(spec))
+    machine = detect_machine(workspace.cluster, request)
     return choose_functions(PlanningInput(recipe=recipe, cluster=workspace.cluster, request=request, machine=machine))

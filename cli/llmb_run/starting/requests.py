@@ -19,7 +19,7 @@ from llmb_common.planning.request.variables import VARIABLES, FieldNames
 from llmb_common.planning.workspace import CatalogEntry, Workspace
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.submission.launch import plan_from_variables, without_gpus
-from llmb_run.starting.command_line import VARIABLES_OF, as_said, columns_of, environment_of, slurm_of
+from llmb_run.starting.command_line import VARIABLES_OF, columns_of, environment_of, option_text, slurm_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,10 +40,10 @@ class JobSpec:
     varied: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The combination of a sweep that this is: its value in each dimension (``starting.sweeps``)."""
 
-    def having(self, settings: Mapping[str, str | None]) -> JobSpec:
+    def with_settings(self, settings: Mapping[str, str | None]) -> JobSpec:
         """The same job with other settings, whose order says nothing; None: nothing is said of it."""
-        said = sorted({**self.settings, **settings}.items())
-        return replace(self, settings={name: value for name, value in said if value is not None})
+        merged = sorted({**self.settings, **settings}.items())
+        return replace(self, settings={name: value for name, value in merged if value is not None})
 
     @property
     def workload(self) -> str:
@@ -69,8 +69,8 @@ class JobSpec:
 
         Whether it is a dry run, and in how many days it begins, does not count.
         """
-        said = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
-        return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+        content = (sorted(self.settings.items()), sorted(self.slurm.items()), self.repeat, more)
+        return hashlib.sha256(repr(content).encode()).hexdigest()[:16]
 
     @property
     def title(self) -> str:
@@ -129,10 +129,10 @@ def job_spec(
             raise RequestError(
                 f"--set {text} is one value", remedy=f"llmb-run sweep ... --vary {name}={values} tries each"
             )
-    said = {name: as_said(value) for name, value in fields.items() if value}
-    said |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
+    settings = {name: option_text(value) for name, value in fields.items() if value}
+    settings |= environment_of(env) | columns_of(columns) | settings_of(megatron, "--megatron")
     slurm = slurm_of(slurm_arg, nodelist=nodelist, exclude=exclude, reservation=reservation)
-    return JobSpec(slurm=slurm, dry_run=dry_run).having(said)
+    return JobSpec(slurm=slurm, dry_run=dry_run).with_settings(settings)
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestedJobs:
     """All jobs that a command asks for: those that are planned, and the others, with the reasons."""
 
     specs: Sequence[JobSpec]
@@ -170,7 +170,7 @@ def variables_for(spec: JobSpec, workspace: Workspace) -> dict[str, str]:
     Raises:
         RequestError: an option and a variable of the job set the same
     """
-    _refuse_said_twice(spec)
+    _refuse_duplicates(spec)
     variables = {**os.environ, "LLMB_INSTALL": str(workspace.install), **spec.environment, **spec.options}
     if spec.dry_run:  # a dry run for many GPUs plans for Slurm even on a laptop
         variables["DRY_RUN"] = os.environ.get("DRY_RUN") or "true"
@@ -187,7 +187,7 @@ _SLURM_VARIABLES = {"account": "SBATCH_ACCOUNT", "partition": "SBATCH_PARTITION"
 """Options of Slurm that say the same as a variable."""
 
 
-def _refuse_said_twice(spec: JobSpec) -> None:
+def _refuse_duplicates(spec: JobSpec) -> None:
     """Raise RequestError for the first variable that is set for this job (``--env``) beside an option that sets it.
 
     One that is only exported gives way to the option.
@@ -237,8 +237,10 @@ def names_for(spec: JobSpec) -> FieldNames:
     """What messages about ``spec`` call its fields: options given, variables set, options where nothing is said."""
     options = {name: known.option for name, known in VARIABLES.items() if known.option}
     options["ADDITIONAL_SLURM_PARAMS"] = ", ".join(dict.fromkeys(spec.slurm.values())) or "--slurm-arg"
-    variables, said = {**os.environ, **spec.environment}, spec.options
-    return FieldNames({name: known for name, known in options.items() if name in said or not variables.get(name)})
+    variables, option_names = {**os.environ, **spec.environment}, spec.options
+    return FieldNames(
+        {name: known for name, known in options.items() if name in option_names or not variables.get(name)}
+    )
 
 
 def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
@@ -261,7 +263,7 @@ def plan_job(spec: JobSpec, workspace: Workspace) -> PlannedJob:
     return PlannedJob(spec, entry, request, plan.after_days(spec.days) if spec.days else plan, recipe)
 
 
-def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> Asked:
+def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool = False) -> RequestedJobs:
     """Every one of ``specs``, planned or refused, also where two are the same job.
 
     Raises:
@@ -271,7 +273,7 @@ def plan_specs(specs: Iterable[JobSpec], workspace: Workspace, *, dry_run: bool 
     outcomes = list(plan_each(wanted, workspace))
     planned = [outcome for outcome in outcomes if isinstance(outcome, PlannedJob)]
     refused = [outcome for outcome in outcomes if isinstance(outcome, Refused)]
-    return Asked(wanted, planned, refused)
+    return RequestedJobs(wanted, planned, refused)
 
 
 def plan_each(specs: Sequence[JobSpec], workspace: Workspace) -> Iterator[PlannedJob | Refused]:
@@ -317,6 +319,6 @@ def say_warnings(planned: Sequence[PlannedJob]) -> None:
         for warning in item.plan.preflight.warnings:
             warned.setdefault(warning, {})[item.plan.experiment_name] = None
     names = {item.plan.experiment_name for item in planned}
-    for warning, whose in warned.items():
-        for name in whose if len(whose) < len(names) else [""]:
+    for warning, titles in warned.items():
+        for name in titles if len(titles) < len(names) else [""]:
             notice(f"{name}: {warning}".removeprefix(": "))

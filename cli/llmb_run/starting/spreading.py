@@ -30,7 +30,7 @@ def on_different_nodes(jobs: Sequence[JobToSubmit]) -> list[JobToSubmit]:
         repeats.setdefault((job.plan.workload, job.plan.experiment_name), []).append(number)
     found = list(jobs)
     for numbers in repeats.values():
-        shares = shares_of(_usable(jobs[numbers[0]]), len(numbers), jobs[numbers[0]].plan.nodes)
+        shares = shares_of(_usable_nodes(jobs[numbers[0]]), len(numbers), jobs[numbers[0]].plan.nodes)
         for number, avoided in zip(numbers, shares, strict=True):
             listed = ",".join(filter(None, (jobs[number].options.exclude, compress(avoided))))
             found[number] = replace(jobs[number], options=replace(jobs[number].options, exclude=listed))
@@ -55,19 +55,19 @@ def shares_of(nodes: Sequence[str], repeats: int, needed: int) -> list[list[str]
     return [[nodes[(number * spare + at) % len(nodes)] for at in range(spare)] for number in range(repeats)]
 
 
-def _usable(job: JobToSubmit) -> list[str]:
+def _usable_nodes(job: JobToSubmit) -> list[str]:
     """The nodes that the scheduler may give the job, without excluded ones and those out of service now.
 
     Raises:
         RequestError: no scheduler chooses nodes here, or too many are excluded
         SchedulerError: the scheduler does not say which there are
     """
-    told = job.plan.scheduler
-    if told is None:
+    scheduler = job.plan.scheduler
+    if scheduler is None:
         raise RequestError("--spread-nodes: no scheduler chooses nodes here", remedy="leave it out")
-    states = executor_for(job.plan.cluster_type).nodes_now(told.nodelist, told.queue)
+    states = executor_for(job.plan.cluster_type).nodes_now(scheduler.nodelist, scheduler.queue)
     excluded = {item.node for item in exclusions(Path(job.plan.install))}
-    excluded.update(expand(job.options.exclude), expand(told.excluded or ""), dict(job.options.left_out))
+    excluded.update(expand(job.options.exclude), expand(scheduler.excluded or ""), dict(job.options.left_out))
     left = [name for name in states if name not in excluded]
     if len(left) < job.plan.nodes:
         count = counted(len(states), "node")

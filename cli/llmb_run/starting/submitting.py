@@ -18,31 +18,31 @@ from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
 from llmb_common.base.run_states import is_live
 from llmb_common.executors.base import Executor, executor_for
-from llmb_common.health.ask import DAYS, Health, choose, keep_out, look
+from llmb_common.health.ask import DAYS, Health, check_nodes, choose_nodes, exclude_failed_nodes
 from llmb_common.nodes.needs import Needs, needs_of
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook_lines import in_short
+from llmb_common.planning.outlook_lines import short_lines
 from llmb_common.planning.scheduler import SchedulerPart
 from llmb_common.planning.workspace import Workspace
-from llmb_common.results.configuration import apart
+from llmb_common.results.configuration import distinguishing_settings
 from llmb_common.runs.extras import extras_of
 from llmb_common.runs.index.runs import name_of_round, row_of
 from llmb_common.runs.index.search import find_runs
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.runs.record import RunRecord, load_record
 from llmb_common.submission.bad_nodes import as_notice, keep_off, nodes_to_leave_out, shown_bad
-from llmb_common.submission.jobs import JobToSubmit, Options, experiments_of, jobs_to_follow
+from llmb_common.submission.jobs import JobToSubmit, Options, dependency_ids, experiments_of
 from llmb_common.submission.launch import without_gpus
 from llmb_common.submission.many import submit_many
 from llmb_common.submission.observe import refresh
-from llmb_common.submission.preflight import check_disk, doubts
+from llmb_common.submission.preflight import check_disk, submission_doubts
 from llmb_common.submission.rounds import digest_of, digest_of_file, digest_of_plan, open_round
 from llmb_common.submission.script import render_script
 from llmb_common.submission.single import UNSETTLED, check_chain, submit, submit_chain
 from llmb_run.columns import run_as_json
-from llmb_run.starting.requests import Asked, JobSpec, PlannedJob, say_warnings
+from llmb_run.starting.requests import JobSpec, PlannedJob, RequestedJobs, say_warnings
 from llmb_run.starting.spreading import on_different_nodes
-from llmb_run.terminal import clock, next_command, table
+from llmb_run.terminal import local_time_text, next_command, table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class StartOptions:
     dry_run: bool = False
 
     @classmethod
-    def taken(cls, settings: dict[str, Any]) -> StartOptions:
+    def take_from(cls, settings: dict[str, Any]) -> StartOptions:
         """The options among a command's arguments ``settings``, which are removed from there.
 
         Those not there have defaults.
@@ -89,7 +89,7 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
 
     def data() -> dict[str, Any]:
         """The planned jobs with their scripts, as JSON values."""
-        jobs = [{"plan": plan_as_dict(item.plan), "script": _script(item.plan)} for item in planned]
+        jobs = [{"plan": plan_as_dict(item.plan), "script": _dry_run_script(item.plan)} for item in planned]
         chained = {"chain": chain} if chain > 1 else {}
         return {"dry_run": True, **chained, "jobs": jobs}
 
@@ -100,14 +100,14 @@ def show_plans(planned: Sequence[PlannedJob], chain: int = 1) -> Result:
     plan = planned[0].plan
     if chain > 1:
         notice(f"{chain} jobs in a chain: this is the first; each later one continues from the newest checkpoint")
-    for line in in_short(plan):
+    for line in short_lines(plan):
         notice(line)
     if planned[0].request.dry_run == "json":
         return Result(data, json.dumps(plan_as_dict(plan), indent=2) + "\n")
-    return Result(data, lambda: _script(plan), for_programs=True)
+    return Result(data, lambda: _dry_run_script(plan), for_programs=True)
 
 
-def _script(plan: JobPlan) -> str:
+def _dry_run_script(plan: JobPlan) -> str:
     """The batch script of a plan, with the paths that a dry run has."""
     return render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name))
 
@@ -134,7 +134,7 @@ def _plan_table(planned: Sequence[PlannedJob], chain: int) -> str:
 
 def say_doubts(plans: Iterable[JobPlan]) -> None:
     """Print a notice for each thing that may go wrong with jobs that are about to be submitted."""
-    for doubt in doubts(plans):
+    for doubt in submission_doubts(plans):
         notice(doubt)
 
 
@@ -162,8 +162,8 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
     old = sum(record.submission.key in known for record in started)
     remarks = []
     for (title, why), count in Counter((title, str(error)) for title, error in failed).items():
-        who = title if count == 1 else f"{count} runs of {title}"
-        remarks.append(f"error: {who}: {why}")
+        runs_text = title if count == 1 else f"{count} runs of {title}"
+        remarks.append(f"error: {runs_text}: {why}")
     if len(results) > 1:
         before = f", {old} already on record" if old else ""
         remarks.append(f"{len(started) - old} of {len(results)} jobs started{before}")
@@ -173,14 +173,14 @@ def report_started(results: Sequence[tuple[str, RunRecord | LLMBError]], known: 
         hint = next_command("watch" if started[0].job_id else "results", *names)
     return Result(
         {"dry_run": False, "jobs": [_as_dict(title, item) for title, item in results], "skipped": []},
-        "".join(_line(record, old=record.submission.key in known) for record in started),
+        "".join(_started_lines(record, old=record.submission.key in known) for record in started),
         status=max((error.exit_status for _, error in failed), default=0),
         remarks=remarks,
         hint=hint,
     )
 
 
-def _line(record: RunRecord, *, old: bool) -> str:
+def _started_lines(record: RunRecord, *, old: bool) -> str:
     """The lines printed of a run that was started, or was there already (``old``), with a final newline."""
     if record.plan.traits.queued:
         did = "Already" if old else "Submitted"
@@ -197,7 +197,9 @@ def _as_dict(title: str, item: RunRecord | LLMBError) -> dict[str, Any]:
     return {"job": title, **run_as_json(row_of(item)), "extras": extras, "error": None}
 
 
-def start(command: str, asked: Asked, workspace: Workspace, options: StartOptions, *, task_file: str = "") -> Result:
+def start(
+    command: str, requested: RequestedJobs, workspace: Workspace, options: StartOptions, *, task_file: str = ""
+) -> Result:
     """Start all jobs that are asked for, or show what a dry run would start.
 
     ``command`` is the name of the one that is carried out; ``task_file``: the file that asks for the jobs, empty: none
@@ -206,29 +208,29 @@ def start(command: str, asked: Asked, workspace: Workspace, options: StartOption
     Raises:
         LLMBError: one cannot be planned, or nothing could be started; one of several that could not is reported
     """
-    skipped = skip_refused(asked, options)
+    skipped = skip_refused(requested, options)
     for problem in skipped:
         notice(f"skipped: {problem}")
-    if any(item.request.dry_run for item in asked.planned):
-        check_dry_run(asked.planned, workspace, options)
-        return show_plans(asked.planned, options.chain)
-    result = start_planned(command, asked.planned, workspace, options, task_file=task_file)
+    if any(item.request.dry_run for item in requested.planned):
+        check_dry_run(requested.planned, workspace, options)
+        return show_plans(requested.planned, options.chain)
+    result = start_planned(command, requested.planned, workspace, options, task_file=task_file)
     return replace(result, data={**result.data, "skipped": skipped})
 
 
-def skip_refused(asked: Asked, options: StartOptions) -> list[str]:
+def skip_refused(requested: RequestedJobs, options: StartOptions) -> list[str]:
     """Why jobs cannot be planned, a line each, where ``--skip-unsupported`` leaves them out; empty: all can be.
 
     Raises:
         RequestError: it is not given, or no job is left
         LLMBError: the job's own error, where there is one job
     """
-    if asked.refused and len(asked.specs) == 1:
-        only = asked.refused[0]
+    if requested.refused and len(requested.specs) == 1:
+        only = requested.refused[0]
         with located(only.spec.where) if only.spec.where else nullcontext():
             raise only.error
-    problems = list(dict.fromkeys(f"{item.spec.title}: {item.error.message}" for item in asked.refused))
-    if problems and not (options.skip_unsupported and asked.planned):
+    problems = list(dict.fromkeys(f"{item.spec.title}: {item.error.message}" for item in requested.refused))
+    if problems and not (options.skip_unsupported and requested.planned):
         raise RequestError(
             "nothing was started; these jobs cannot be planned:\n  " + "\n  ".join(problems),
             remedy="correct them, or leave them out with --skip-unsupported",
@@ -246,7 +248,7 @@ def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: 
         LLMBError: it is refused
     """
     if options.after and workspace.install.is_dir():
-        jobs_to_follow(planned[0].plan, options.after)
+        dependency_ids(planned[0].plan, options.after)
     plans = {id(item.plan): item for item in planned}
     for item in plans.values():
         if not without_gpus(workspace.cluster, item.request):
@@ -337,9 +339,9 @@ def start_round(
         rows = find_runs(workspace.install, roots=experiments_of(jobs))
         known = {row.key for row in rows if row.state not in UNSETTLED} - {""}
         if this.begun is not None and not lasting:
-            notice(f"continuing the interrupted submission that began at {clock(this.begun)}")
+            notice(f"continuing the interrupted submission that began at {local_time_text(this.begun)}")
         begin = lasting or f"{command}:{this.name}"
-        keys = [f"{begin}:{name}" for name in _numbered(names or ["job"] * len(jobs))]
+        keys = [f"{begin}:{name}" for name in _numbered_names(names or ["job"] * len(jobs))]
         jobs = [replace(job, options=replace(job.options, key=key)) for key, job in zip(keys, jobs, strict=True)]
         jobs = _without_bad_nodes(jobs, [row.folder for row in rows if row.key in keys], workspace)
         if options.apart:  # only now: another state of the nodes is no other round
@@ -369,7 +371,7 @@ def _without_bad_nodes(jobs: Sequence[JobToSubmit], earlier: Sequence[Path], wor
     return keep_off(jobs, bad)
 
 
-def _numbered(names: Sequence[str]) -> list[str]:
+def _numbered_names(names: Sequence[str]) -> list[str]:
     """Each name with how often it has been in the list up to there: ``a.1``, ``b.1``, ``a.2``."""
     seen, found = Counter[str](), []
     for name in names:
@@ -399,7 +401,7 @@ def _submit_all(jobs: Sequence[JobToSubmit], options: StartOptions) -> list[tupl
     A chain gives as many entries as it has links.
     """
     if options.chain == 1:
-        what = dict(zip(map(id, jobs), apart(job.plan for job in jobs), strict=True))
+        what = dict(zip(map(id, jobs), distinguishing_settings(job.plan for job in jobs), strict=True))
         started = submit_many(jobs, lambda job, record: announce(record, what[id(job)]))
         return [(job.plan.experiment_name, result) for job, result in started]
     results: list[tuple[str, RunRecord | LLMBError]] = []
@@ -426,7 +428,7 @@ def require_health(
     """Look at the nodes that jobs may get, before these are submitted, and exclude those that fail; what was found.
 
     Puts nodes that fail on the list of excluded ones, and says so in notices. ``under_load`` looks at them instead of
-    ``look``, and measures their fabric, too. One result for each set of nodes that ``plans`` ask for.
+    ``check_nodes``, and measures their fabric, too. One result for each set of nodes that ``plans`` ask for.
 
     Raises:
         CheckFailed: a node that a job asks for fails, or none is left; or the fabric as a whole fails
@@ -434,19 +436,21 @@ def require_health(
     """
     groups: dict[tuple[str | None, str | None, str | None], list[JobPlan]] = {}
     for plan in plans:
-        told = plan.scheduler or SchedulerPart()
-        groups.setdefault((told.nodelist, told.queue, told.excluded), []).append(plan)
+        scheduler = plan.scheduler or SchedulerPart()
+        groups.setdefault((scheduler.nodelist, scheduler.queue, scheduler.excluded), []).append(plan)
     looked: list[Health] = []
     for (listed, partition, avoided), alike in groups.items():
         needs = max(map(needs_of, alike), key=lambda item: (bool(item.dispatcher), item.image_bytes, item.nodes))
         executor = executor_for(alike[0].cluster_type)
-        asked, left = choose(executor, workspace.require_install(), listed, None if listed else partition, avoided)
-        found = (under_load or look)(executor, needs, asked)
+        chosen, left = choose_nodes(
+            executor, workspace.require_install(), listed, None if listed else partition, avoided
+        )
+        found = (under_load or check_nodes)(executor, needs, chosen)
         looked.append(found)
         notice(f"health: {counted_by({item.node: item.status for item in found.verdicts})}, {found.seconds:.0f} s")
         if found.fabric is not None:
             notice(f"fabric: {found.fabric.verdict.answer}")
-        keep_out(workspace.install, found, DAYS)
+        exclude_failed_nodes(workspace.install, found, DAYS)
         for verdict in found.failed:
             notice(f"{verdict.node} is excluded for {DAYS:g} days: {verdict.reason}")
         if listed and found.failed:
@@ -459,11 +463,11 @@ def require_health(
             raise CheckFailed(
                 f"the fabric as a whole fails: {of_all[0].what}", remedy=of_all[0].remedy, code="unhealthy-fabric"
             )
-        healthy = len(asked) - len(found.failed)
+        healthy = len(chosen) - len(found.failed)
         most = max(plan.nodes for plan in alike)
         if not healthy and all(why.startswith("excluded") for why in left.values()):
             raise CheckFailed(
-                f"no node is left for the job: {len(asked)} fail, {len(left)} were excluded before",
+                f"no node is left for the job: {len(chosen)} fail, {len(left)} were excluded before",
                 remedy="see llmb-run health, and llmb-run exclude list",
                 code="unhealthy-nodes",
             )

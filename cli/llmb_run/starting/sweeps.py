@@ -15,7 +15,7 @@ from itertools import chain, product
 import msgspec
 
 from llmb_common.base.errors import RequestError, did_you_mean
-from llmb_common.planning.request.values import is_setting, pairs
+from llmb_common.planning.request.values import is_setting, name_value_pairs
 from llmb_common.planning.request.variables import COLUMNS, NAMED, VARIABLES, column_of
 from llmb_common.submission.rounds import digest_of_plan
 from llmb_run.starting.command_line import FIELDS, check_job_variable, columns_of
@@ -28,7 +28,7 @@ Dimensions = Mapping[str, Sequence[str]]
 """Name of each dimension, and its values."""
 
 
-def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
+def without_equal_plans(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob], list[Refused]]:
     """The jobs that were planned, and those that are refused, each in their order.
 
     A combination that is the same job as another one before it is refused, too; repeats of one combination are not.
@@ -39,8 +39,8 @@ def once_each(outcomes: Iterable[PlannedJob | Refused]) -> tuple[list[PlannedJob
         if isinstance(outcome, Refused):
             refused.append(outcome)
             continue
-        said = msgspec.structs.replace(outcome.plan, overridden=())
-        first = known.setdefault(digest_of_plan(said), outcome)
+        comparable = msgspec.structs.replace(outcome.plan, overridden=())
+        first = known.setdefault(digest_of_plan(comparable), outcome)
         if first.spec.varied == outcome.spec.varied:
             planned.append(outcome)
         else:
@@ -61,8 +61,8 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
     """
     groups: list[list[dict[str, str]]] = []
     for name, values in dimensions.items():
-        groups.append([{name: value} for value in _once(name, values)])
-    groups += map(_zipped, zipped)
+        groups.append([{name: value} for value in _checked_values(name, values)])
+    groups += map(_zipped_combinations, zipped)
     names = list(chain.from_iterable(group[0] for group in groups))
     if twice := {name for name in names if names.count(name) > 1}:
         raise RequestError(f"{', '.join(sorted(twice))}: varied twice", remedy="give all its values at once")
@@ -80,7 +80,7 @@ def combinations(dimensions: Dimensions, zipped: Sequence[Dimensions] = ()) -> l
     return found
 
 
-def _once(name: str, values: Sequence[str]) -> Sequence[str]:
+def _checked_values(name: str, values: Sequence[str]) -> Sequence[str]:
     """``values`` of the dimension ``name`` as they are, if there are some and no two are equal.
 
     Raises:
@@ -94,7 +94,7 @@ def _once(name: str, values: Sequence[str]) -> Sequence[str]:
     return values
 
 
-def _zipped(group: Dimensions) -> list[dict[str, str]]:
+def _zipped_combinations(group: Dimensions) -> list[dict[str, str]]:
     """The combinations of dimensions whose values change together: the first of each, the second of each, and so on.
 
     Raises:
@@ -102,18 +102,18 @@ def _zipped(group: Dimensions) -> list[dict[str, str]]:
     """
     counts = {name: len(values) for name, values in group.items()}
     if len(counts) < 2 or len(set(counts.values())) != 1 or 0 in counts.values():
-        said = ", ".join(f"{name} has {count}" for name, count in counts.items())
+        counts_text = ", ".join(f"{name} has {count}" for name, count in counts.items())
         raise RequestError(
             f"dimensions that change together need equally many values, and at least two dimensions: "
-            f"{said or 'none is given'}",
+            f"{counts_text or 'none is given'}",
             remedy="for example tp=1,2 pp=4,2",
         )
     rows = [dict(zip(group, values, strict=True)) for values in zip(*group.values(), strict=True)]
-    _once(" and ".join(group), [" ".join(row.values()) for row in rows])
+    _checked_values(" and ".join(group), [" ".join(row.values()) for row in rows])
     return rows
 
 
-def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
+def changed_spec(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
     """``spec`` with another value in each dimension of ``changes``, which are called as ``dimension`` calls them.
 
     None: the recipe has the choice. What is changed counts as varied: it is in ``varied`` of the answer, ``-`` for
@@ -128,7 +128,7 @@ def changed(spec: JobSpec, changes: Mapping[str, str | None]) -> JobSpec:
             columns_of([f"{name}={value}"])
         elif name not in NAMED and not is_setting(name):
             check_job_variable(name, value, name)
-    return replace(spec.having(changes), varied={**spec.varied, **dict.fromkeys(changes, "-"), **given})
+    return replace(spec.with_settings(changes), varied={**spec.varied, **dict.fromkeys(changes, "-"), **given})
 
 
 def dimension(text: str, refused: str = "cannot be varied") -> str:
@@ -172,7 +172,7 @@ def dimensions_of(words: Iterable[str], option: str) -> dict[str, list[str]]:
     one = option == "--change"  # of one job; the others name several
     example = f"{option} tp={2 if one else '1,2'}"
     refused = "is nothing that runs are known by" if option == "--where" else "cannot be varied"
-    for word, values in pairs(words, option, example, form="NAME=VALUE" if one else "NAME=VALUE,VALUE"):
+    for word, values in name_value_pairs(words, option, example, form="NAME=VALUE" if one else "NAME=VALUE,VALUE"):
         name = dimension(word, refused)
         if name in found:
             raise RequestError(f"{option}: {name} is given twice", remedy="give all its values at once")
@@ -188,7 +188,7 @@ def values_of(text: str, where: str) -> list[str]:
     Raises:
         RequestError: one is empty, and not said to be by ``""``
     """
-    parts = _parts(text)
+    parts = _split_at_commas(text)
     if not all(parts):
         raise RequestError(f"{where}: a value of {text!r} is empty", remedy="give every value, or leave it out")
     return [_without_quotes(part) for part in parts]
@@ -201,12 +201,12 @@ def one_value(value: str) -> str:
         RequestError: there is no such text, because of its commas and quotes
     """
     for text in (value, f'"{value}"'):
-        if text and [_without_quotes(part) for part in _parts(text)] == [value]:
+        if text and [_without_quotes(part) for part in _split_at_commas(text)] == [value]:
             return text
     raise RequestError(f"{value!r} cannot be written as one value, because of its commas and quotes")
 
 
-def _parts(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """``text`` split at its commas, but for those in quotes or brackets.
 
     Parts have no blanks around them, and may be empty.

@@ -57,10 +57,10 @@ from llmb_common.planning.request.values import settings_of
 from llmb_common.planning.request.variables import NAMED
 from llmb_common.planning.site.cluster import NVIDIAS_KEYS
 from llmb_common.planning.workspace import Workspace
-from llmb_run.starting.command_line import as_said, check_job_variable, columns_of, slurm_of
-from llmb_run.starting.planner import combined
+from llmb_run.starting.command_line import check_job_variable, columns_of, option_text, slurm_of
+from llmb_run.starting.planner import combined_specs
 from llmb_run.starting.requests import JobSpec
-from llmb_run.starting.sweeps import changed, dimension
+from llmb_run.starting.sweeps import changed_spec, dimension
 
 _HEADER = re.compile(r"(?P<name>[A-Za-z][\w.+-]*)(?:[ \t]+(?P<size>[\w.+-]+))?[ \t]*:\Z")
 _WORD = r"""(?:'[^']*'|"[^"]*"|[\w.+-]+)"""
@@ -81,12 +81,12 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
     specs: list[JobSpec] = []
     base: JobSpec | None = None
     for number, raw in enumerate(text.splitlines(), 1):
-        line = _strip(raw)
+        line = _without_comment(raw)
         if not line:
             continue
         at = f"{where}:{number}"
         if header := _HEADER.match(line):
-            base = _header(header["name"], header["size"], at, workspace)
+            base = _header_spec(header["name"], header["size"], at, workspace)
             continue
         if not line.startswith("("):
             raise ConfigError(
@@ -95,16 +95,16 @@ def parse_text(text: str, where: str, workspace: Workspace) -> list[JobSpec]:
             )
         if base is None:
             raise ConfigError(f"{at}: a task before the first header", remedy="write  pretrain_llama3.1_405b:  above")
-        specs += [replace(spec, where=at) for spec in _task(line, at, base, workspace)]
+        specs += [replace(spec, where=at) for spec in _task_specs(line, at, base, workspace)]
     return specs
 
 
-def _strip(line: str) -> str:
+def _without_comment(line: str) -> str:
     """A line of a task file without its comment and the blanks around it; empty: there is nothing else in it."""
     return line.split("#", 1)[0].strip()
 
 
-def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
+def _header_spec(name: str, size: str | None, at: str, workspace: Workspace) -> JobSpec:
     """The workload and size that a header of the short form names, as a request without anything else.
 
     ``pretrain_llama3.1_405b`` is the workload pretrain_llama3.1 and its size 405b; a size may hold ``_`` itself.
@@ -120,15 +120,15 @@ def _header(name: str, size: str | None, at: str, workspace: Workspace) -> JobSp
                 workload = max(begins, key=len)
                 name, size = workload, name[len(workload) + 1 :]
         recipe = workspace.workload(name).recipe
-        return JobSpec().having({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
+        return JobSpec().with_settings({"workload": recipe.workload, "size": recipe.model(size).size if size else None})
 
 
-def _unquoted(part: str) -> list[str]:
+def _words_of_part(part: str) -> list[str]:
     """The words in a part of a task, without their quotes."""
     return [word.strip("'\"") for word in re.findall(_WORD, part)]
 
 
-def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
+def _task_specs(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSpec]:
     """The jobs of one task line of the short form, ``(fp8, [128, 256], 3)``.
 
     ``base`` has the header's workload and size.
@@ -139,7 +139,7 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
     # Only read, never evaluated as Python.
     if not _TASK.fullmatch(line):
         raise ConfigError(f"{at}: {line!r} is not a task", remedy="for example (fp8, [128, 256], 3)")
-    values = [_unquoted(part) for part in re.findall(_PART, line)]
+    values = [_words_of_part(part) for part in re.findall(_PART, line)]
     if not all(word.strip() for word in chain.from_iterable(values)):
         raise ConfigError(f"{at}: a part of {line!r} is empty", remedy="give it a value")
     if not 3 <= len(values) <= 4:
@@ -157,9 +157,9 @@ def _task(line: str, at: str, base: JobSpec, workspace: Workspace) -> list[JobSp
     if profile and (len(profile[0]) != 1 or profile[0][0].lower() not in words):
         said = ", ".join(profile[0])
         raise ConfigError(f"{at}: profile {said!r} is neither true nor false", remedy="write true or false")
-    base = base.having({"profile": words[profile[0][0].lower()] if profile else None})
+    base = base.with_settings({"profile": words[profile[0][0].lower()] if profile else None})
     with located(at):
-        return combined(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
+        return combined_specs(base, workspace, {"dtype": dtypes, "scale": scales}, repeats=int(repeats[0]))
 
 
 T = TypeVar("T")
@@ -235,17 +235,17 @@ def read_content(text: str, where: str, kind: type[T]) -> tuple[T, At]:
     """
     data, lines = load_text(text, where)
 
-    def at(path: str) -> str:
+    def place_of(path: str) -> str:
         """Where the value at ``path`` stands, as file and line."""
         return f"{where}:{lines.get(path, 1)}"
 
-    for path in _empty(data, "$"):
+    for path in _empty_values(data, "$"):
         key = path.removeprefix("$.")
-        raise ConfigError(f"{at(path)}: {key} is empty", remedy="give it a value, or remove the key")
-    return convert(data, lines, kind, where), at
+        raise ConfigError(f"{place_of(path)}: {key} is empty", remedy="give it a value, or remove the key")
+    return convert(data, lines, kind, where), place_of
 
 
-def _empty(value: Any, path: str) -> Iterator[str]:
+def _empty_values(value: Any, path: str) -> Iterator[str]:
     """Yields the paths below ``path`` at which ``value`` has nothing: None, a blank text, an empty list or mapping.
 
     Not within ``env`` and ``slurm``: a variable may be empty, and an option of Slurm be a flag.
@@ -254,11 +254,11 @@ def _empty(value: Any, path: str) -> Iterator[str]:
         yield path
     elif isinstance(value, list):
         for number, item in enumerate(value):
-            yield from _empty(item, f"{path}[{number}]")
+            yield from _empty_values(item, f"{path}[{number}]")
     elif isinstance(value, dict):
         for key, item in value.items():
             if key not in ("env", "slurm") or not item:
-                yield from _empty(item, f"{path}.{key}")
+                yield from _empty_values(item, f"{path}.{key}")
 
 
 def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, at: At) -> list[JobSpec]:
@@ -270,15 +270,15 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
         ConfigError: something in it is wrong; with file and line
     """
     with located(at("$.defaults")):
-        base, usual = _with(JobSpec(), defaults), _said(defaults)
+        base, usual = _with_task_settings(JobSpec(), defaults), _dimension_values(defaults)
     with located(at(path)):
-        base, own = _with(base, task), _said(task)
-        zipped = {dimension(name): _words(values) for name, values in task.zip.items()}
+        base, own = _with_task_settings(base, task), _dimension_values(task)
+        zipped = {dimension(name): _value_texts(values) for name, values in task.zip.items()}
         usual = {name: values for name, values in usual.items() if name not in zipped}
         # A task that says which scales it runs at says all of it.
         scaled = (task.scale, task.min_scale, task.max_scale) != (None, None, None) or "scale" in zipped
         bounds = task if scaled else defaults
-        specs = combined(
+        specs = combined_specs(
             base,
             workspace,
             usual | ({"scale": []} if scaled else {}) | own,
@@ -289,8 +289,8 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
         )
     for number, override in enumerate(task.overrides):
         with located(at(f"{path}.overrides[{number}]")):
-            fits = [_fits(spec, override.when) for spec in specs]
-            use = _said(override.use)
+            fits = [_meets_condition(spec, override.when) for spec in specs]
+            use = _dimension_values(override.use)
             for name in (name for name, values in use.items() if len(values) > 1):
                 raise ConfigError(
                     f"{name}: an override takes one value, and this is a list",
@@ -298,31 +298,32 @@ def specs_of_task(task: Task, defaults: Sweep, workspace: Workspace, path: str, 
                 )
             if not any(fits):
                 raise ConfigError("an override matches no job of its task", remedy="correct its 'when', or remove it")
-            said = {name: values[0] for name, values in use.items()}
+            single_values = {name: values[0] for name, values in use.items()}
             specs = [
-                _with(changed(spec, said), override.use) if fit else spec for spec, fit in zip(specs, fits, strict=True)
+                _with_task_settings(changed_spec(spec, single_values), override.use) if fit else spec
+                for spec, fit in zip(specs, fits, strict=True)
             ]
     return specs
 
 
-def _words(value: Any) -> list[str]:
+def _value_texts(value: Any) -> list[str]:
     """The texts of a value as a user writes them: one for each item of a tuple, else one for the value itself.
 
     Only a tuple is several; an empty one gives an empty list.
     """
-    return [as_said(item) for item in (value if isinstance(value, tuple) else (value,))]
+    return [option_text(item) for item in (value if isinstance(value, tuple) else (value,))]
 
 
-def _fits(spec: JobSpec, when: SettingValues) -> bool:
+def _meets_condition(spec: JobSpec, when: SettingValues) -> bool:
     """Whether a job has one of the wanted values in every dimension of ``when``, an override's condition.
 
     Raises:
         RequestError: a name in ``when`` is no dimension
     """
-    return all(spec.settings.get(dimension(name)) in _words(wanted) for name, wanted in when.items())
+    return all(spec.settings.get(dimension(name)) in _value_texts(wanted) for name, wanted in when.items())
 
 
-def _said(settings: TaskSettings) -> dict[str, list[str]]:
+def _dimension_values(settings: TaskSettings) -> dict[str, list[str]]:
     """The values that ``settings`` of a task file give to dimensions, as lists of texts, by name.
 
     What is not said is left out.
@@ -331,28 +332,28 @@ def _said(settings: TaskSettings) -> dict[str, list[str]]:
         RequestError: a name or a value is not valid
     """
     given = {name: getattr(settings, name, None) for name in NAMED}
-    found = {name: _words(value) for name, value in given.items() if value}
-    columns = columns_of([f"{name}={','.join(_words(value))}" for name, value in settings.set.items()])
+    found = {name: _value_texts(value) for name, value in given.items() if value}
+    columns = columns_of([f"{name}={','.join(_value_texts(value))}" for name, value in settings.set.items()])
     found |= {name: values.split(",") for name, values in columns.items()}
-    settings_of([f"{name}={_words(values)[0]}" for name, values in settings.megatron.items()], "megatron")
-    found |= {name: _words(values) for name, values in settings.megatron.items()}
+    settings_of([f"{name}={_value_texts(values)[0]}" for name, values in settings.megatron.items()], "megatron")
+    found |= {name: _value_texts(values) for name, values in settings.megatron.items()}
     for name, values in settings.env.items():
-        found[name] = _words(values)
+        found[name] = _value_texts(values)
         for value in found[name]:
             check_job_variable(name, value, "env")
     return found
 
 
-def _with(spec: JobSpec, settings: TaskSettings) -> JobSpec:
+def _with_task_settings(spec: JobSpec, settings: TaskSettings) -> JobSpec:
     """``spec`` changed by what ``settings`` of a task file say besides dimensions: switches, limits, for Slurm.
 
     Raises:
         RequestError: one is not an option for Slurm
     """
     named = {name: getattr(settings, name) for name in ("profile", "force", "preflight", "max_steps", "time_limit")}
-    said = {name: as_said(value) if value else None for name, value in named.items() if value is not None}
+    settings_texts = {name: option_text(value) if value else None for name, value in named.items() if value is not None}
     slurm = slurm_of([k if v is None else f"{k}={v}" for k, v in settings.slurm.items()], "slurm")
-    return replace(spec.having(said), slurm={**spec.slurm, **slurm})
+    return replace(spec.with_settings(settings_texts), slurm={**spec.slurm, **slurm})
 
 
 def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
@@ -371,7 +372,7 @@ def read_tasks(path: Path, workspace: Workspace) -> list[JobSpec]:
             code="nvidias-config",
         )
     # The short form has a task in one of its first two lines; YAML has "key: value" there.
-    begins = [line for line in map(_strip, text.splitlines()) if line][:2]
+    begins = [line for line in map(_without_comment, text.splitlines()) if line][:2]
     if any(line.startswith("(") for line in begins):
         specs = parse_text(text, str(path), workspace)
     else:

@@ -15,9 +15,9 @@ from llmb_run.comparing.strategy import ComparisonProgress
 from llmb_run.terminal import next_command
 from llmb_run.tuning.halving import CRASHED
 from llmb_run.tuning.outcomes import outcome_of, why_not
-from llmb_run.tuning.preview import SCHEMA, FrozenSpace, hours_said
+from llmb_run.tuning.preview import SCHEMA, FrozenSpace, budget_text
 from llmb_run.tuning.space import MOST
-from llmb_run.tuning.strategy import Tuning, TuningState, in_order, is_full
+from llmb_run.tuning.strategy import Tuning, TuningState, ended_in_order, is_full
 
 
 def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str, Any]:
@@ -26,8 +26,8 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
     search, proof = state.search, state.proof
     leader = search.leader
     found = proof is not None and proof.answer == "faster"
-    gains = _gains(proof)
-    proved = _whole_runs(tuning, runs, leader) if leader else []
+    gains = _gain_and_bounds(proof)
+    proved = _full_runs(tuning, runs, leader) if leader else []
     result = {
         "schema": SCHEMA,
         "campaign": id,
@@ -38,7 +38,7 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
             "command": kept.arms[leader].command,
             "run_ids": [run.record.paths.run_id for run in proved],
         },
-        "ended": _ended(state, found=found),
+        "ended": _end_reason(state, found=found),
         "found": found,
         **gains,
         "in_trials": 1 - search.ratios[leader] if leader else 0.0,
@@ -48,17 +48,17 @@ def outcome(id: str, kept: FrozenSpace, tuning: Tuning, runs: Runs) -> dict[str,
         "short_of_budget": state.short,
         "tried": sum(bool(runs[number]) for number in range(2, len(tuning.arms) + 1)),
         "space": kept.space,
-        "arms": _arms(kept, tuning, runs, state),
-        "crashed": crashed(tuning, runs, state),
-        "trials": _trials(tuning, runs),
+        "arms": _arm_rows(kept, tuning, runs, state),
+        "crashed": crashed_candidates(tuning, runs, state),
+        "trials": _trial_rows(tuning, runs),
         "baseline": None,
     }
     failures = [run for run in runs[1] if not run.live and outcome_of(1, run, runs) != "timed"]
     why = why_not(1, failures[-1], runs) if failures else ""
-    return {**result, "conclusion": _conclusion(result, why), "next": _next(result, failures)}
+    return {**result, "conclusion": _conclusion_sentence(result, why), "next": _next_command_line(result, failures)}
 
 
-def _ended(state: TuningState, *, found: bool) -> str:
+def _end_reason(state: TuningState, *, found: bool) -> str:
     """Why the tuning ended, in a word or two."""
     if state.search.base_fails:
         return "base failed"
@@ -69,7 +69,7 @@ def _ended(state: TuningState, *, found: bool) -> str:
     return "unproved" if state.proof is not None else "nothing faster"
 
 
-def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
+def _gain_and_bounds(proof: ComparisonProgress | None) -> dict[str, float | None]:
     """By which share of its step time the leader is faster than the base, by whole runs, with the bounds of that.
 
     Keys ``gain``, ``gain_low``, ``gain_high``; all None where there is no comparison yet. 0.02: a step of the base
@@ -85,13 +85,13 @@ def _gains(proof: ComparisonProgress | None) -> dict[str, float | None]:
     }
 
 
-def _whole_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
+def _full_runs(tuning: Tuning, runs: Runs, leader: int) -> list[Run]:
     """The whole runs of the configuration at position ``leader`` that have a step time and did the base's work."""
     number = leader + 1
     return [run for run in runs[number] if is_full(run) and outcome_of(number, run, runs) == "timed"]
 
 
-def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
+def _arm_rows(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
     """A row for every configuration that was tried, as JSON values: the leader first, those that are out last.
 
     The base stands behind those that were faster. ``ratio``: step time over the base's by the trials, None where not
@@ -113,27 +113,27 @@ def _arms(kept: FrozenSpace, tuning: Tuning, runs: Runs, state: TuningState) -> 
                 "command": choice.command,
                 "runs": len(listed),
                 "ratio": search.ratios.get(at),
-                "what": _why_out(tuning, at, runs, search.out[at]) if at in search.out else "",
+                "what": _elimination_text(tuning, at, runs, search.out[at]) if at in search.out else "",
             }
         )
     return rows
 
 
-def _why_out(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
+def _elimination_text(tuning: Tuning, at: int, runs: Runs, why: str) -> str:
     """Why the candidate at position ``at`` was given up, in words, with the failure of its last run.
 
     ``why`` is what the search says.
     """
-    last = why_not(at + 1, _failures(tuning, at, runs)[-1], runs)
+    last = why_not(at + 1, _failed_runs(tuning, at, runs)[-1], runs)
     return f"{why}: {last}" if why in CRASHED else last
 
 
-def _failures(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
+def _failed_runs(tuning: Tuning, at: int, runs: Runs) -> list[Run]:
     """Runs of the configuration at position ``at`` (0: the base) that have ended without a step time that counts."""
     return [run for run in runs[at + 1] if not run.live and outcome_of(at + 1, run, runs) != "timed"]
 
 
-def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
+def crashed_candidates(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, Any]]:
     """A row for each candidate that is out though faster than the chosen one, or that crashed without any time.
 
     The fastest first; rows have title, why, ratio and the run id of the last failure. Those that did other work are
@@ -147,15 +147,15 @@ def crashed(tuning: Tuning, runs: Runs, state: TuningState) -> list[dict[str, An
         faster = ratio is not None and ratio < min(chosen, 1.0)
         if why == "other work" or not (faster or (ratio is None and why in CRASHED)):
             continue
-        last = _failures(tuning, at, runs)[-1]
+        last = _failed_runs(tuning, at, runs)[-1]
         rows.append({"title": tuning.arms[at].title, "why": why, "ratio": ratio, "run_id": last.record.paths.run_id})
     return sorted(rows, key=lambda row: (row["ratio"] is None, row["ratio"] or 0.0))
 
 
-def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
+def _trial_rows(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     """A row for every run of the tuning that has ended, in the order in which they started, as JSON values."""
     rows = []
-    for number, run in in_order(runs):
+    for number, run in ended_in_order(runs):
         ended = outcome_of(number, run, runs)
         time = run.attempt.time if run.attempt is not None and ended == "timed" else None
         rows.append(
@@ -172,34 +172,34 @@ def _trials(tuning: Tuning, runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def _conclusion(result: dict[str, Any], why_base: str) -> str:
+def _conclusion_sentence(result: dict[str, Any], why_base: str) -> str:
     """The sentence that says what the tuning found and spent.
 
     ``why_base``: why the base failed, empty where it did not.
     """
-    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {hours_said(result['budget'])}"
+    spent = f"{result['spent_hours']:.3g} GPU-hours, budget {budget_text(result['budget'])}"
     known = f"{counted(len(result['trials']), 'run')}, {spent}"
     if result["ended"] == "base failed":
         return f"the base itself does not run: {why_base} ({known})"
-    return f"{_answer(result)}; {_tried(result)} ({known})"
+    return f"{_winner_clause(result)}; {_tried_clause(result)} ({known})"
 
 
-def _answer(result: dict[str, Any]) -> str:
+def _winner_clause(result: dict[str, Any]) -> str:
     """The conclusion's first half: the winner and its gain, or why the base stays."""
     title = result["winner"]["title"]
-    whole = ""
+    proof = ""
     if result["gain"] is not None:
         bounds = f"{percent(result['gain_low'])} to {percent(result['gain_high'])}"
-        whole = f"{percent(result['gain'])} faster than the base ({bounds})"
+        proof = f"{percent(result['gain'])} faster than the base ({bounds})"
     if result["found"]:
-        return f"{title} is {whole}"
+        return f"{title} is {proof}"
     leads = f"{title} leads the trials ({signed_percent(-result['in_trials'])} a step)"
     if result["ended"] == "budget":
         if not result["winner"]["changes"]:
             return "the budget ran out first; nothing tried is faster than the base"
-        return f"the budget ran out first: {leads}, whole runs have not proved it{f': {whole}' if whole else ''}"
+        return f"the budget ran out first: {leads}, whole runs have not proved it{f': {proof}' if proof else ''}"
     if result["ended"] == "unproved":
-        why = whole or (result["proof"] or {}).get("why", "")
+        why = proof or (result["proof"] or {}).get("why", "")
         return f"keep the base: {leads}, but whole runs do not prove it: {why}"
     others = [arm for arm in result["arms"] if arm["changes"] and arm["ratio"] is not None and not arm["what"]]
     if not others:
@@ -208,7 +208,7 @@ def _answer(result: dict[str, Any]) -> str:
     return f"keep the base: nothing tried is faster; the best of the rest, {best}"
 
 
-def _tried(result: dict[str, Any]) -> str:
+def _tried_clause(result: dict[str, Any]) -> str:
     """The conclusion's second half: how many candidates were tried, and how many were not."""
     space, tried = result["space"], result["tried"]
     every = counted(space["combinations"], "combination")
@@ -221,7 +221,7 @@ def _tried(result: dict[str, Any]) -> str:
     return f"tried all {tried} that can run" if tried > 1 else "it was the only candidate"
 
 
-def _next(result: dict[str, Any], failures: Sequence[Run]) -> str:
+def _next_command_line(result: dict[str, Any], failures: Sequence[Run]) -> str:
     """What to run next; empty where nothing suggests itself.
 
     ``failures``: runs of the base that have no step time.
@@ -251,7 +251,7 @@ def as_text(result: dict[str, Any]) -> str:
     With a line for each fast candidate that crashed, and the baseline where one was set.
     """
     lines = [table(ARM, result["arms"]).rstrip("\n"), "", f"{result['conclusion']}"]
-    lines += [_crash_said(row) for row in result.get("crashed", [])]
+    lines += [_crash_line(row) for row in result.get("crashed", [])]
     if result["found"]:
         lines.append(result["winner"]["command"])
     if result["baseline"]:
@@ -259,7 +259,7 @@ def as_text(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _crash_said(row: dict[str, Any]) -> str:
+def _crash_line(row: dict[str, Any]) -> str:
     """One line on a fast candidate that crashed, with the command that says why."""
     look = f"llmb-run why {row['run_id']}"
     if row["ratio"] is None:

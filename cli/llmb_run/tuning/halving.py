@@ -77,13 +77,13 @@ def _short_times(runs: Sequence[Trial]) -> list[float]:
     return [trial.log for trial in runs if trial.outcome == "timed" and not trial.full]
 
 
-def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
+def search_standing(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     """Where the search stands after ``runs``: trials of the base, then of each candidate, as they started.
 
     ``seed`` decides the order within the rounds. Reads and changes nothing.
     """
     times = [_short_times(known) for known in runs]
-    why_out = {at: _why_out(known) for at, known in enumerate(runs) if at}
+    why_out = {at: _elimination_reason(known) for at, known in enumerate(runs) if at}
     out = {at: why for at, why in why_out.items() if why}
     base_fails = _base_fails(runs[0])
     remaining = list(range(1, len(runs)))
@@ -96,12 +96,12 @@ def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
         ranked = sorted((at for at in remaining if times[at]), key=lambda at: statistics.fmean(times[at][:number]))
         if due or base_fails or not remaining or (len(remaining) <= 2 and number >= FEWEST):
             break
-        kept = kept_of(len(remaining))
+        kept = survivors(len(remaining))
         eliminated = [*ranked[kept:], *eliminated]
         remaining = sorted(ranked[:kept])
     return Standing(
         number,
-        () if base_fails else tuple(_in_turn(due, number, seed, runs)),
+        () if base_fails else tuple(_trial_order(due, number, seed, runs)),
         tuple(remaining),
         tuple(at for at in (*ranked, *eliminated) if at not in out),
         out,
@@ -110,7 +110,7 @@ def look(runs: Sequence[Sequence[Trial]], seed: str) -> Standing:
     )
 
 
-def kept_of(count: int) -> int:
+def survivors(count: int) -> int:
     """How many of ``count`` candidates go on to the next round: half of them, and not less than two."""
     return max(math.ceil(count / 2), min(count, 2))
 
@@ -123,10 +123,10 @@ def trials_of(candidates: int) -> int:
         total += candidates + 1
         if candidates <= 2 and number >= FEWEST:
             return total
-        candidates = kept_of(candidates)
+        candidates = survivors(candidates)
 
 
-def _in_turn(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
+def _trial_order(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence[Trial]]) -> list[int]:
     """Those ``due`` in round ``number`` in the order in which to run them; only the base at the very first.
 
     The order is drawn by chance, from ``seed``, and turned round in every second round; those tried again come last.
@@ -139,7 +139,7 @@ def _in_turn(due: Sequence[int], number: int, seed: str, runs: Sequence[Sequence
     return [at for at in drawn if at not in again] + again
 
 
-def _why_out(known: Sequence[Trial]) -> str:
+def _elimination_reason(known: Sequence[Trial]) -> str:
     """Why a candidate with these trials is not tried again; empty where it is."""
     for trial in known:
         if trial.outcome in ("out of memory", "other work"):

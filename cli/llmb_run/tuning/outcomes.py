@@ -43,17 +43,19 @@ def other_work(run: Run, base: Sequence[Run]) -> str:
     Other layouts round otherwise, and may begin with other random weights: half of the steps may differ by more than
     repeats do (``SAME_LOSS``), none materially.
     """
-    mine = _losses(run)
+    own = _losses_by_iteration(run)
     for other in base:
-        its = _losses(other)
-        shares = [abs(mine[step] / its[step] - 1) for step in mine.keys() & its.keys()]
+        of_base = _losses_by_iteration(other)
+        shares = [abs(own[step] / of_base[step] - 1) for step in own.keys() & of_base.keys()]
         if shares and (statistics.median(shares) > SAME_LOSS or max(shares) > MATERIAL):
-            worst = max(mine.keys() & its.keys(), key=lambda step: abs(mine[step] / its[step] - 1))
-            return f"not the same work as the base: its loss is {mine[worst]:.4g} at step {worst}, not {its[worst]:.4g}"
+            worst = max(own.keys() & of_base.keys(), key=lambda step: abs(own[step] / of_base[step] - 1))
+            return (
+                f"not the same work as the base: its loss is {own[worst]:.4g} at step {worst}, not {of_base[worst]:.4g}"
+            )
     return ""
 
 
-def _losses(run: Run) -> dict[int, float]:
+def _losses_by_iteration(run: Run) -> dict[int, float]:
     """The loss of each iteration of a run that was measured already, by the iteration's number. Reads no file.
 
     Iterations without a loss, or with loss 0, are left out. Empty: the run was not measured or has no step time.

@@ -59,33 +59,34 @@ def preview(space: Space, trial_steps: int, budget: float) -> dict[str, Any]:
     }
 
 
-def foreseen(said: dict[str, Any]) -> str:
+def preview_text(preview: dict[str, Any]) -> str:
     """What ``preview`` says of a tuning as lines for people, with a final newline."""
-    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in said["values"].items())
-    refused = ", ".join(f"{count} {why}" for why, count in said["refused"].items())
-    doubtful = f"; {said['may_not_fit']} of them may not fit the memory" if said["may_not_fit"] else ""
-    least, most = said["whole_runs"]
+    values = ", ".join(f"{name} {'/'.join(values)}" for name, values in preview["values"].items())
+    refused = ", ".join(f"{count} {why}" for why, count in preview["refused"].items())
+    doubtful = f"; {preview['may_not_fit']} of them may not fit the memory" if preview["may_not_fit"] else ""
+    least, most = preview["whole_runs"]
     lines = [
-        f"base: {said['base']}",
+        f"base: {preview['base']}",
         f"settings: {values}",
-        f"candidates: {_candidates_said(said)}{doubtful}",
+        f"candidates: {_candidates_text(preview)}{doubtful}",
         f"refused: {refused or 'none'}",
-        f"cost: {said['trials']} trials of {said['trial_steps']} steps, then {least} to {most} whole runs;"
-        f" GPU-hours are known after the base's first run; budget {hours_said(said['budget'])}",
+        f"cost: {preview['trials']} trials of {preview['trial_steps']} steps, then {least} to {most} whole runs;"
+        f" GPU-hours are known after the base's first run; budget {budget_text(preview['budget'])}",
     ]
-    if said["example"]:
-        lines.append(f"for example {said['example']}")
+    if preview["example"]:
+        lines.append(f"for example {preview['example']}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _candidates_said(said: dict[str, Any]) -> str:
-    """How many candidates there are, of how many combinations, and how they were chosen; ``said`` is a ``preview``."""
-    every = counted(said["combinations"], "combination")
-    if said["looked_at"] < said["combinations"] and said["combinations"] > MOST:
-        return f"{said['candidates']}, an even sample of {every}: {said['looked_at']} were looked at"
-    return f"{said['candidates']}, all that can run of {every}"
+def _candidates_text(preview: dict[str, Any]) -> str:
+    """How many candidates there are, of how many combinations, and how they were chosen; ``preview`` is a
+    ``preview``."""
+    every = counted(preview["combinations"], "combination")
+    if preview["looked_at"] < preview["combinations"] and preview["combinations"] > MOST:
+        return f"{preview['candidates']}, an even sample of {every}: {preview['looked_at']} were looked at"
+    return f"{preview['candidates']}, all that can run of {every}"
 
 
-def hours_said(budget: float | None) -> str:
+def budget_text(budget: float | None) -> str:
     """A budget in words: ``12 GPU-hours``; ``without limit`` for None."""
     return f"{budget:.4g} GPU-hours" if budget is not None else "without limit"

@@ -37,7 +37,7 @@ from llmb_run.starting.command_line import command_for
 from llmb_run.starting.requests import JobSpec, PlannedJob, plan_job, say_warnings
 from llmb_run.starting.submitting import say_doubts
 from llmb_run.tuning.answer import as_text, outcome
-from llmb_run.tuning.preview import SCHEMA, FrozenSpace, foreseen, preview
+from llmb_run.tuning.preview import SCHEMA, FrozenSpace, preview, preview_text
 from llmb_run.tuning.space import Space, Values, find_space
 from llmb_run.tuning.strategy import Tuning
 
@@ -78,22 +78,22 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
     """
     workspace = Workspace()
     base = plan_job(replace(wanted.spec, dry_run=dry_run), workspace)
-    _check(base, wanted)
+    _refuse_unprovable(base, wanted)
     if dry_run or base.request.dry_run:
         space = find_space(base, workspace, wanted.values, only=wanted.only)
-        said = preview(space, wanted.trial_steps, wanted.budget)
-        return Result({"dry_run": True, "space": said}, foreseen(said), remarks=["nothing started (dry run)"])
+        plan = preview(space, wanted.trial_steps, wanted.budget)
+        return Result({"dry_run": True, "space": plan}, preview_text(plan), remarks=["nothing started (dry run)"])
 
-    def searched(campaign: Campaign) -> dict[str, Any]:
+    def run_search(campaign: Campaign) -> dict[str, Any]:
         """The result of the tuning, which is begun or continued unless it is over."""
         result = campaign.result()
         if result is None or _may_go_on(result, wanted):
-            result = _searched(campaign, _begin_or_go_on(campaign, base, wanted, workspace), wanted, workspace)
+            result = _run_search(campaign, _begin_or_go_on(campaign, base, wanted, workspace), wanted, workspace)
         return {**result, "baseline": _set_baseline(result, workspace)} if wanted.set_baseline else result
 
     name = f"tune-{re.sub('[^a-z0-9.]+', '-', base.plan.workload.removeprefix('pretrain_'))}"
 
-    def shown(result: dict[str, Any]) -> Result:
+    def show_result(result: dict[str, Any]) -> Result:
         """What the command shows of a result; it fails only where the base itself does not run."""
         report = Path(result["folder"]) / "report.html"
         return Result(
@@ -109,8 +109,8 @@ def tune(wanted: TuneRequest, *, again: bool, folder: Path | None, dry_run: bool
         "tune",
         name,
         wanted.about,
-        find=searched,
-        show=shown,
+        find=run_search,
+        show=show_result,
         again=again,
         is_over=lambda result: not (_may_go_on(result, wanted) or (wanted.set_baseline and not result["baseline"])),
     )
@@ -122,7 +122,7 @@ def _may_go_on(result: dict[str, Any], wanted: TuneRequest) -> bool:
     return bool(short and wanted.budget > (result["budget"] or math.inf))
 
 
-def _check(base: PlannedJob, wanted: TuneRequest) -> None:
+def _refuse_unprovable(base: PlannedJob, wanted: TuneRequest) -> None:
     """Raise RequestError for a tuning whose runs would not prove anything.
 
     Raises:
@@ -154,13 +154,15 @@ def _begin_or_go_on(campaign: Campaign, base: PlannedJob, wanted: TuneRequest, w
     then = began_with(campaign, FrozenSpace)
     if then is None:
         space = find_space(base, workspace, wanted.values, only=wanted.only)
-        now = _frozen(campaign, space, wanted)
+        now = _freeze_space(campaign, space, wanted)
         say_warnings([base])
         say_doubts([base.plan])
     else:
-        now = _frozen(campaign, Space({}, (base,)), wanted)
+        now = _freeze_space(campaign, Space({}, (base,)), wanted)
         now = msgspec.structs.replace(now, space=then.space, arms=(*now.arms, *then.arms[1:]))
-    for line in foreseen({**now.space, "budget": wanted.budget if math.isfinite(wanted.budget) else None}).splitlines():
+    for line in preview_text(
+        {**now.space, "budget": wanted.budget if math.isfinite(wanted.budget) else None}
+    ).splitlines():
         notice(line)
     return begin_or_go_on(campaign, now)
 
@@ -178,7 +180,7 @@ def _refuse_earlier(campaign: Campaign) -> None:
         )
 
 
-def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
+def _freeze_space(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpace:
     """What the tuning starts from, to be kept in its folder: the configurations of ``space``, and its ``preview``."""
     titles = [item.spec.combination or "base" for item in space.arms]
     arms = [Arm(item.plan, item.entry.folder, title) for item, title in zip(space.arms, titles, strict=True)]
@@ -188,7 +190,7 @@ def _frozen(campaign: Campaign, space: Space, wanted: TuneRequest) -> FrozenSpac
     return frozen_now(campaign, arms, FrozenSpace, each, space=preview(space, wanted.trial_steps, wanted.budget))
 
 
-def _searched(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
+def _run_search(campaign: Campaign, kept: FrozenSpace, wanted: TuneRequest, workspace: Workspace) -> dict[str, Any]:
     """Conduct the tuning to its end, which submits jobs and waits for them, and write its report.
 
     Returns the result.

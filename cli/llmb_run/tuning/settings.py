@@ -13,7 +13,7 @@ from llmb_common.planning.settings import own_settings
 from llmb_common.recipes.catalogue import Function
 from llmb_common.recipes.columns import Columns
 from llmb_common.recipes.rows import Row
-from llmb_run.starting.command_line import setting_said
+from llmb_run.starting.command_line import setting_text
 from llmb_run.starting.requests import PlannedJob
 
 DISPATCHER, _BACKEND = "model.moe_token_dispatcher_type", "model.moe_flex_dispatcher_backend"
@@ -27,12 +27,12 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
 
     Empty where no catalogue knows them, and on a CPU. Which values go together is for planning to say.
     """
-    mine = _function(base)
-    if mine is None or base.plan.device == "cpu":
+    function = _catalogue_function(base)
+    if function is None or base.plan.device == "cpu":
         return {}
-    experts = mine.architecture.moe is not None
+    experts = function.architecture.moe is not None
     module = "moe_act" if experts else "mlp"
-    if mine.layers and mine.layers.latent:
+    if function.layers and function.layers.latent:
         module = "mla_up_proj"
     found = {TENSORS: ["true", "false"]}
     if not base.plan.recompute_layers:
@@ -40,22 +40,22 @@ def found_settings(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]
     if experts:
         found[DISPATCHER] = ["alltoall", *(f"flex;{_BACKEND}={backend}" for backend in ("deepep", "hybridep"))]
         found[EXPERTS] = ["true", f"false;{_DELAYED}=false"]
-    for said in (own_said(base), *(row_said(base, row) for row in rows)):
-        for name in found.keys() & said.keys():
-            found[name].append(said[name])
+    for values in (base_values(base), *(row_values(base, row) for row in rows)):
+        for name in found.keys() & values.keys():
+            found[name].append(values[name])
     return {name: list(dict.fromkeys(values)) for name, values in found.items()}
 
 
-def own_said(base: PlannedJob) -> dict[str, str]:
+def base_values(base: PlannedJob) -> dict[str, str]:
     """The base's own values of the settings that are searched, as text; empty for a job without a function."""
-    function = _function(base)
-    return _said(function, base.plan, base.plan.megatron) if function else {}
+    function = _catalogue_function(base)
+    return _searched_values(function, base.plan, base.plan.megatron) if function else {}
 
 
-def row_said(base: PlannedJob, row: Row) -> dict[str, str]:
+def row_values(base: PlannedJob, row: Row) -> dict[str, str]:
     """A documented row's values of the settings that are searched, as text; empty for a row without a function."""
-    function = _function(base, row)
-    return _said(function, function.columns, {}) if function else {}
+    function = _catalogue_function(base, row)
+    return _searched_values(function, function.columns, {}) if function else {}
 
 
 def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
@@ -63,7 +63,7 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
 
     Empty without a function, and on a CPU.
     """
-    function = _function(base)
+    function = _catalogue_function(base)
     if function is None or base.plan.device == "cpu":
         return ()
     fixed: list[str] = []
@@ -74,7 +74,7 @@ def fixed_columns(base: PlannedJob) -> tuple[str, ...]:
     return tuple(fixed)
 
 
-def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
+def _catalogue_function(base: PlannedJob, row: Row | None = None) -> Function | None:
     """The catalogue's function of ``row``, or without one of the base; None where that has no function."""
     catalogue, own = base.recipe.catalogue, base.plan.function
     name = own.name if own is not None else None
@@ -83,32 +83,32 @@ def _function(base: PlannedJob, row: Row | None = None) -> Function | None:
     return catalogue.function(name) if catalogue is not None and name is not None else None
 
 
-def _said(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
+def _searched_values(function: Function, columns: Columns[int], settings: Mapping[str, Any]) -> dict[str, str]:
     """The values that a function has for the settings that are searched, as text, once ``settings`` have changed it."""
     known = own_settings(function, columns) | dict(settings)
-    backend = setting_said(known.get(_BACKEND))
-    modules = setting_said(known.get(_MODULES))
+    backend = setting_text(known.get(_BACKEND))
+    modules = setting_text(known.get(_MODULES))
     found = {
         TENSORS: "true" if known[TENSORS] else "false",
         RECOMPUTED: f"selective;{_MODULES}={modules}" if known.get(RECOMPUTED) == "selective" else "none",
     }
     if function.architecture.moe is not None:
         flex = known[DISPATCHER] == "flex"
-        found[DISPATCHER] = f"flex;{_BACKEND}={backend}" if flex else setting_said(known[DISPATCHER])
+        found[DISPATCHER] = f"flex;{_BACKEND}={backend}" if flex else setting_text(known[DISPATCHER])
         found[EXPERTS] = "true" if known[EXPERTS] else f"false;{_DELAYED}=false"
     return found
 
 
-def each_apart(changes: Mapping[str, str]) -> dict[str, str]:
+def one_by_one(changes: Mapping[str, str]) -> dict[str, str]:
     """``changes`` with one setting in each: a value of several, joined by semicolons, becomes several entries.
 
     Raises:
         RequestError: a part of such a value is not ``NAME=VALUE``
     """
     found: dict[str, str] = {}
-    for name, said in changes.items():
+    for name, value in changes.items():
         if is_setting(name):
-            found |= settings_in(f"{name}={said}", name)
+            found |= settings_in(f"{name}={value}", name)
         else:
-            found[name] = said
+            found[name] = value
     return found

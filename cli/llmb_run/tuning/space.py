@@ -23,10 +23,10 @@ from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.rows import Row
-from llmb_run.starting.command_line import as_said
+from llmb_run.starting.command_line import option_text
 from llmb_run.starting.requests import PlannedJob, Refused, plan_each
-from llmb_run.starting.sweeps import changed, once_each
-from llmb_run.tuning.settings import each_apart, fixed_columns, found_settings, own_said, row_said
+from llmb_run.starting.sweeps import changed_spec, without_equal_plans
+from llmb_run.tuning.settings import base_values, fixed_columns, found_settings, one_by_one, row_values
 
 _SIZES = ("mbs", "tp", "pp", "vp", "cp", "ep")
 _SAVERS = ("recompute_layers", "offload_layers", "cuda_graph", "fsdp")
@@ -105,15 +105,15 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
     Raises:
         RequestError: nothing is left to choose from
     """
-    rows = [] if only else _rows(base)
-    found = {} if only else _found(base, rows) | found_settings(base, rows)
+    rows = [] if only else _documented_rows(base)
+    found = {} if only else _columns_to_search(base, rows) | found_settings(base, rows)
     values = {**found, **given}
     values = {name: tuple(dict.fromkeys(listed)) for name, listed in values.items()}
-    of_base = {name: _own(base, name) for name in values}
+    of_base = {name: _base_value(base, name) for name in values}
     own = {name: value for name, value in of_base.items() if value is not None}
-    of_rows = [_changes_of_row(_documented(base, row), values, own) for row in rows]
+    of_rows = [_changes_of_row(_documented_values(base, row), values, own) for row in rows]
     always = [changes for changes in of_rows if changes]
-    near = _near({name: values[name] for name in found if name not in given}, own)
+    near = _near_combinations({name: values[name] for name in found if name not in given}, own)
     fixed = {name: values[name] for name in given}
     each = math.prod(map(len, fixed.values()))
     count = len(near) * each
@@ -122,13 +122,13 @@ def find_space(base: PlannedJob, workspace: Workspace, given: Values, *, only: b
         numbers = random.Random(repr(sorted(values.items()))).sample(numbers, min(count, _DRAWN))
     drawn = (near[number // each] | _combination(fixed, number % each) for number in numbers)
     far = sum(len(changes.keys() & (found.keys() - given.keys())) > _FURTHEST for changes in always)
-    return _planned(base, workspace, values, own, always, drawn, count + far)
+    return _plan_space(base, workspace, values, own, always, drawn, count + far)
 
 
-def _documented(base: PlannedJob, row: Row) -> dict[str, str]:
+def _documented_values(base: PlannedJob, row: Row) -> dict[str, str]:
     """What a documented row says of columns and settings that may be searched, as text."""
-    columns = {name: _column(row, name) for name in (*_SIZES, *_SAVERS)}
-    return columns | row_said(base, row)
+    columns = {name: _column_text(row, name) for name in (*_SIZES, *_SAVERS)}
+    return columns | row_values(base, row)
 
 
 def _changes_of_row(row: Mapping[str, str], values: Values, own: Mapping[str, str]) -> dict[str, str]:
@@ -159,7 +159,7 @@ def _combination(values: Values, number: int) -> dict[str, str]:
     return found
 
 
-def _near(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
+def _near_combinations(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
     """Every change of at most ``_FURTHEST`` settings, those of the fewest first; the first is no change at all."""
     others = {name: [value for value in listed if value != own.get(name)] for name, listed in values.items()}
     found: list[dict[str, str]] = []
@@ -170,7 +170,7 @@ def _near(values: Values, own: Mapping[str, str]) -> list[dict[str, str]]:
     return found
 
 
-def _planned(
+def _plan_space(
     base: PlannedJob,
     workspace: Workspace,
     values: Values,
@@ -204,13 +204,13 @@ def _planned(
         if runnable == MOST or len(outcomes) > _PLANNED:
             break
         seen.add(key)
-        if not _divides(base.plan, differing):
+        if not _may_divide(base.plan, differing):
             impossible += 1
             continue
-        outcome = next(plan_each([changed(base.spec, each_apart(differing))], workspace))
+        outcome = next(plan_each([changed_spec(base.spec, one_by_one(differing))], workspace))
         outcomes.append(outcome)
         runnable += isinstance(outcome, PlannedJob)
-    arms, refused = once_each(outcomes)
+    arms, refused = without_equal_plans(outcomes)
     if len(arms) == 1:
         why = refused[0].error.message if refused else "none divides the GPUs and the batch"
         none = f"none of {len(seen)} combinations" if len(seen) > 1 else "the only combination"
@@ -224,7 +224,7 @@ def _planned(
     return Space(values, tuple(arms), tuple(refused), impossible, count, len(seen))
 
 
-def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
+def _may_divide(plan: JobPlan, changes: Mapping[str, str]) -> bool:
     """Whether any model could be divided as ``changes`` of ``plan`` say, at a quick look.
 
     What is no number is ignored.
@@ -233,7 +233,7 @@ def _divides(plan: JobPlan, changes: Mapping[str, str]) -> bool:
     return divides_at_all(msgspec.structs.replace(plan.layout, **numbers))
 
 
-def _rows(base: PlannedJob) -> list[Row]:
+def _documented_rows(base: PlannedJob) -> list[Row]:
     """The recipe's documented rows of the same model and variant on such GPUs; none for the smoke size."""
     plan = base.plan
     if plan.model_size == "smoke":
@@ -242,7 +242,7 @@ def _rows(base: PlannedJob) -> list[Row]:
     return [row for row in known if row.variant == plan.variant]
 
 
-def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
+def _columns_to_search(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
     """The columns worth searching, each with its values as text: the base's, documented ones and near ones."""
     plan = base.plan
     fixed = fixed_columns(base)
@@ -259,22 +259,22 @@ def _found(base: PlannedJob, rows: Sequence[Row]) -> dict[str, list[str]]:
         listed = {getattr(plan, name), *(getattr(row, name) for row in rows)}
         if name == "cuda_graph":
             listed |= {True, False}
-        found[name] = [as_said(value) for value in sorted(listed)]
+        found[name] = [option_text(value) for value in sorted(listed)]
     return {name: values for name, values in found.items() if len(values) > 1 and name not in fixed}
 
 
-def _own(base: PlannedJob, name: str) -> str | None:
+def _base_value(base: PlannedJob, name: str) -> str | None:
     """The base's own value of the setting ``name``, as it would be asked for; None where nobody says it."""
     if name in COLUMNS.values():
-        return _column(base.plan, name)
+        return _column_text(base.plan, name)
     if name == "image":
         return base.plan.image
     known = {"size": base.plan.model_size, "dtype": base.plan.dtype, "scale": str(base.plan.gpus)}
     known["engine"] = base.plan.engine
-    return own_said(base).get(name) or known.get(name) or base.spec.settings.get(name)
+    return base_values(base).get(name) or known.get(name) or base.spec.settings.get(name)
 
 
-def _column(of: JobPlan | Row, name: str) -> str:
+def _column_text(of: JobPlan | Row, name: str) -> str:
     """The value that a plan or a row has for the column ``name``, as text; of a size that it does not say, ``1``."""
     value = getattr(of, name)
-    return as_said(value or 1 if name in _SIZES else value)
+    return option_text(value or 1 if name in _SIZES else value)

@@ -15,19 +15,19 @@ import msgspec
 from llmb_common.base.printable import counted, signed_percent
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.recipes.rows import Measurement
-from llmb_common.results.paired import RESOLUTION, looks
+from llmb_common.results.paired import RESOLUTION, look_schedule
 from llmb_common.results.sequential import SuiteAttempt
 from llmb_common.runs.record import CANCELLED, NOT_SUBMITTED
 from llmb_run.campaigns.campaign import Arm
 from llmb_run.campaigns.conduct import Due, Run, Runs, with_arms
 from llmb_run.comparing.strategy import ComparisonProgress, InTurns, Rule
-from llmb_run.tuning.halving import Standing, Trial, look, trials_of
+from llmb_run.tuning.halving import Standing, Trial, search_standing, trials_of
 from llmb_run.tuning.outcomes import outcome_of
 
 PAIRS = 24
 """Most pairs of whole runs, as many as ``ab`` makes."""
 
-LEAST_PROOF = 4 * looks(PAIRS // 2)[0]
+LEAST_PROOF = 4 * look_schedule(PAIRS // 2)[0]
 """Whole runs of both sides before anybody looks."""
 
 _PROOF = 1000
@@ -40,7 +40,7 @@ _FAULTS = 3
 """Faults of machines of one configuration; from this one on each counts as its crash."""
 
 
-def _shortened(plan: JobPlan, steps: int) -> JobPlan:
+def _trial_plan(plan: JobPlan, steps: int) -> JobPlan:
     """The plan of a trial of ``steps`` training steps, of which the second half is measured."""
     measured = Measurement.of_second_half(steps)
     return msgspec.structs.replace(plan, max_steps=steps, exit_after=None, measurement=measured)
@@ -51,7 +51,7 @@ def is_full(run: Run) -> bool:
     return run.number > _PROOF
 
 
-def in_order(runs: Runs) -> list[tuple[int, Run]]:
+def ended_in_order(runs: Runs) -> list[tuple[int, Run]]:
     """Every run that has ended, with the number of its arm, in the order of their starts."""
     ended = [(number, run) for number, run in with_arms(runs) if not run.live]
     return sorted(ended, key=lambda item: (item[1].began, item[0], item[1].number))
@@ -137,10 +137,10 @@ class Tuning:
         found = []
         for at in self._affordable(state):
             attempt = max((run.number for run in runs[at + 1] if not is_full(run)), default=0) + 1
-            plan = _shortened(arms[at].plan, self.trial_steps)
+            plan = _trial_plan(arms[at].plan, self.trial_steps)
             found.append(Due(at + 1, attempt, plan=plan, block=0, why=f", round {state.search.round}"))
         if found:
-            self._say_where(state)
+            self._report_progress(state)
         return found
 
     def state(self, runs: Runs) -> TuningState:
@@ -149,7 +149,7 @@ class Tuning:
         spent = sum(run.hours for _, run in with_arms(runs))
         candidates = self._candidates(price, runs)
         trials = self.trials(runs)
-        search = look(trials[: candidates + 1], self.seed)
+        search = search_standing(trials[: candidates + 1], self.seed)
         state = TuningState(search, candidates, price, spent, None, candidates < len(self.arms) - 1)
         if search.base_fails or price is None or self._affordable(state):
             return state
@@ -170,7 +170,7 @@ class Tuning:
         """
         found: list[list[Trial]] = [[] for _ in self.arms]
         faults = [0] * len(self.arms)
-        for number, run in in_order(runs):
+        for number, run in ended_in_order(runs):
             outcome = outcome_of(number, run, runs)
             if outcome == "no answer" and not run.record.state.startswith(CANCELLED):  # as a killed command's own are
                 faults[number - 1] += 1
@@ -232,7 +232,7 @@ class Tuning:
         A crash that has not taken its side out is no answer here: the run is made up for like one that a node ended.
         """
         return {
-            side: [_of_comparison(run) for run in runs[number] if _is_of_proof(run, leader)]
+            side: [_as_comparison_run(run) for run in runs[number] if _is_of_proof(run, leader)]
             for side, number in ((1, 1), (2, leader + 1))
         }
 
@@ -246,7 +246,7 @@ class Tuning:
             found.append(replace(due, arm=number, attempt=attempt, called=f"whole run {due.attempt}"))
         return found
 
-    def _say_where(self, state: TuningState) -> None:
+    def _report_progress(self, state: TuningState) -> None:
         """Tell the user the expected cost once the base has run, and who leads whenever a round begins."""
         search, price = state.search, state.price
         if price is None or len(search.due) < len(search.remaining):
@@ -255,7 +255,7 @@ class Tuning:
             cost = price.of_search(state.candidates)
             self.say(
                 f"cost: {price.trial:.2g} GPU-hours a trial of the base, so about {cost:.3g} for"
-                f" {counted(state.candidates, 'candidate')} and the proof{self._said_of_budget(state)}"
+                f" {counted(state.candidates, 'candidate')} and the proof{self._budget_sentence(state)}"
             )
             return
         first = search.order[0]
@@ -264,7 +264,7 @@ class Tuning:
             f" with {signed_percent(search.ratios[first] - 1)} a step; {state.spent:.3g} GPU-hours spent"
         )
 
-    def _said_of_budget(self, state: TuningState) -> str:
+    def _budget_sentence(self, state: TuningState) -> str:
         """What the budget has room for, as the end of a sentence; empty without one."""
         if math.isinf(self.budget):
             return ""
@@ -282,7 +282,7 @@ def _is_of_proof(run: Run, leader: int) -> bool:
     return leader > 0 and run.number // _PROOF == leader + 1
 
 
-def _of_comparison(run: Run) -> Run:
+def _as_comparison_run(run: Run) -> Run:
     """A run of the proof as one of the comparison, where a failure counts as a fault."""
     attempt = run.attempt
     if attempt is not None and attempt.failure:

@@ -92,10 +92,10 @@ class Traits:
     @property
     def settings_type(self) -> Any:
         """The class of the scheduler's section of ``cluster_config.yaml``; its module is imported now."""
-        return named(self.settings)
+        return import_named(self.settings)
 
 
-def named(text: str) -> Any:
+def import_named(text: str) -> Any:
     """Return the object that ``text``, of the form ``module:name``, names; the module is imported now.
 
     Raises:
@@ -107,7 +107,7 @@ def named(text: str) -> Any:
 
 
 @lru_cache
-def ways() -> dict[str, Traits]:
+def all_traits() -> dict[str, Traits]:
     """Return the traits of all ways of running jobs by their name, those with a queue first.
 
     Looked up once and kept.
@@ -119,7 +119,7 @@ def ways() -> dict[str, Traits]:
 
 def names() -> Sequence[str]:
     """The names of all ways of running jobs, as ``cluster_type`` takes them."""
-    return tuple(ways())
+    return tuple(all_traits())
 
 
 def traits_of(name: str) -> Traits:
@@ -128,6 +128,6 @@ def traits_of(name: str) -> Traits:
     Raises:
         ValueError: there is none.
     """
-    if name not in (known := ways()):
+    if name not in (known := all_traits()):
         raise ValueError(f"cluster_type {str(name)[:100]!r} is not one of {', '.join(known)}")
     return known[name]

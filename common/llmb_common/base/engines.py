@@ -76,8 +76,8 @@ def container_release(image: str | None) -> str | None:
 
 def bridge_release(image: str | None) -> str | None:
     """Return the release of Megatron-Bridge in one of NVIDIA's images that LLMB knows; None of any other image."""
-    asked = container_release(image)
-    return next((held for container, held in CONTAINERS.items() if same_release(asked, container)), None)
+    wanted = container_release(image)
+    return next((release for container, release in CONTAINERS.items() if same_release(wanted, container)), None)
 
 
 def is_later_container(image: str | None) -> bool:
@@ -85,8 +85,8 @@ def is_later_container(image: str | None) -> bool:
 
     Later patches of a known one do not count.
     """
-    asked = container_release(image)
-    return asked is not None and release_order(asked)[:2] > release_order(list(CONTAINERS)[-1])[:2]
+    wanted = container_release(image)
+    return wanted is not None and release_order(wanted)[:2] > release_order(list(CONTAINERS)[-1])[:2]
 
 
 def patched_release(image: str | None) -> str | None:
@@ -94,10 +94,10 @@ def patched_release(image: str | None) -> str | None:
 
     ``0.6`` of ``nemo:26.08.02``, a patch of 26.08; None of any other image, also of a known one.
     """
-    asked = container_release(image)
-    if asked is None or bridge_release(image) is not None:
+    wanted = container_release(image)
+    if wanted is None or bridge_release(image) is not None:
         return None
-    same = [held for tag, held in CONTAINERS.items() if release_order(tag)[:2] == release_order(asked)[:2]]
+    same = [release for tag, release in CONTAINERS.items() if release_order(tag)[:2] == release_order(wanted)[:2]]
     return minor(same[-1]) if same else None
 
 

@@ -165,7 +165,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def attempt(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
+def result_or_error(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
     """Return what ``action`` returns, or the LLMBError that it raises, for whoever goes on with others.
 
     Raises:

@@ -22,8 +22,8 @@ from typing import Any, BinaryIO
 from llmb_common.base.errors import ConfigError, RecordError, RequestError
 
 
-def user_path(text: str, said: str) -> Path:
-    """The absolute path that a user has named, with ``~`` for a home; links stay. ``said``: how messages call it.
+def user_path(text: str, option: str) -> Path:
+    """The absolute path that a user has named, with ``~`` for a home; links stay. ``option``: how messages call it.
 
     Raises:
         RequestError: there is no such home
@@ -31,7 +31,7 @@ def user_path(text: str, said: str) -> Path:
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        raise RequestError(f"{said}: there is no such home directory", remedy="write the full path") from error
+        raise RequestError(f"{option}: there is no such home directory", remedy="write the full path") from error
     return path.absolute()
 
 
@@ -84,7 +84,7 @@ def write_output(path: Path, content: str) -> None:
         write_atomic(path, content)
         return
     try:
-        with open(path, "wb", opener=_without_waiting) as stream:
+        with open(path, "wb", opener=_open_without_waiting) as stream:
             stream.write(content.encode(errors="backslashreplace"))
     except OSError as error:
         raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy="name another file") from error
@@ -155,11 +155,11 @@ def read_some(path: Path, most: int) -> bytes:
     Raises:
         OSError: it cannot be read
     """
-    with open(path, "rb", opener=_without_waiting) as stream:
+    with open(path, "rb", opener=_open_without_waiting) as stream:
         return stream.read(most)
 
 
-def _without_waiting(name: str, flags: int) -> int:
+def _open_without_waiting(name: str, flags: int) -> int:
     """Open a file, as the ``opener`` of ``open``; a FIFO at once, whether or not anybody has its other end.
 
     To write into it is an error then.
@@ -274,7 +274,7 @@ def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
 NO_FILE = "it is not a regular file"
 
 
-def me() -> int:
+def effective_user_id() -> int:
     """The effective user id of this process."""
     return os.geteuid()
 
@@ -305,7 +305,7 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
     except OSError as error:
         return f"it cannot be opened: {error.strerror or error}"
     for what, status in statuses.items():
-        if status.st_uid not in (me(), 0, *others):
+        if status.st_uid not in (effective_user_id(), 0, *others):
             return f"{what} belongs to {user_name(status.st_uid)}"
         # In a folder with the sticky bit, such as /tmp, nobody can replace what is another's.
         if status.st_mode & stat.S_IWOTH and not (what == "the folder" and status.st_mode & stat.S_ISVTX):
@@ -343,7 +343,9 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
     elif problem.endswith("world-writable"):
         remedy = f"check what it says, then: chmod o-w {target}"
     else:
-        taker = user_name(status.st_uid if status else me()).removeprefix("user ")  # without a name: the number
+        taker = user_name(status.st_uid if status else effective_user_id()).removeprefix(
+            "user "
+        )  # without a name: the number
         remedy = f"check what it says, then remove it, or: sudo chown {taker} {target}"
     if path.suffix == ".sqsh":
         remedy += "; a folder with images of somebody you trust is named with ./installer.py --image-folder"

@@ -130,13 +130,13 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
     if own is None or not known:
         return None
 
-    def apart(name: str) -> tuple[bool, bool, int]:
+    def distance(name: str) -> tuple[bool, bool, int]:
         """A sort key: how far another GPU type is from the one that was asked for."""
         other = GPUS[name]
         kind = (other.generation != own.generation, other.per_node != own.per_node)
         return (*kind, abs(other.memory_gb - own.memory_gb))
 
-    return min(known, key=apart)
+    return min(known, key=distance)
 
 
 def differences(gpu_type: str, other: str) -> str:
@@ -154,8 +154,12 @@ def differences(gpu_type: str, other: str) -> str:
         ("TFLOP/s in BF16", one.peaks.get("bf16", 0), two.peaks.get("bf16", 0)),
         ("GPUs in a node", one.per_node, two.per_node),
     ]
-    differ = [(name, own, its) for name, own, its in compared if own != its and own and its]
-    return ", ".join(f"{own:g} {name} ({other}: {its:g})" for name, own, its in differ)
+    differ = [
+        (name, value, other_value)
+        for name, value, other_value in compared
+        if value != other_value and value and other_value
+    ]
+    return ", ".join(f"{value:g} {name} ({other}: {other_value:g})" for name, value, other_value in differ)
 
 
 def generation_of(gpu_type: str) -> Generation | None:

@@ -30,8 +30,8 @@ def expand(text: str) -> list[str]:
         part = part.strip()
         tokens = _TOKEN.findall(part)
         if not part or "".join(tokens) != part:
-            raise _wrong(text, part)
-        choices = [_numbers(text, token) if token.startswith("[") else [token] for token in tokens]
+            raise _hostlist_error(text, part)
+        choices = [_bracket_numbers(text, token) if token.startswith("[") else [token] for token in tokens]
         if len(names) + math.prod(map(len, choices)) > _MOST:
             raise RequestError(f"the host list {text[:80]!r} has more than {_MOST} hosts", remedy="shorten it")
         names.update(dict.fromkeys(map("".join, itertools.product(*choices))))
@@ -72,13 +72,13 @@ def compress(names: Iterable[str]) -> str:
             groups.setdefault((head, tail, width), []).append(int(number))
     parts = sorted(plain)
     for (head, tail, width), numbers in sorted(groups.items()):
-        ranges = list(_ranges(sorted(numbers), width))
+        ranges = list(_range_texts(sorted(numbers), width))
         single = len(ranges) == 1 and "-" not in ranges[0]
         parts.append(f"{head}{ranges[0]}{tail}" if single else f"{head}[{','.join(ranges)}]{tail}")
     return ",".join(parts)
 
 
-def _numbers(text: str, token: str) -> list[str]:
+def _bracket_numbers(text: str, token: str) -> list[str]:
     """The numbers in the brackets of a host list, as text with their leading zeros.
 
     Raises:
@@ -88,15 +88,15 @@ def _numbers(text: str, token: str) -> list[str]:
     for item in token[1:-1].split(","):
         found = re.fullmatch(r"([0-9]{1,18})(?:-([0-9]{1,18}))?", item)
         if found is None:
-            raise _wrong(text, token)
+            raise _hostlist_error(text, token)
         first, last = found[1], found[2] or found[1]
         if int(last) < int(first) or int(last) - int(first) > _MOST:
-            raise _wrong(text, token)
+            raise _hostlist_error(text, token)
         numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
     return numbers
 
 
-def _ranges(numbers: list[int], width: int) -> Iterable[str]:
+def _range_texts(numbers: list[int], width: int) -> Iterable[str]:
     """Yields sorted numbers as a host list has them, consecutive ones as a range: ``1-3``, ``7``."""
     start = 0
     for end in range(1, len(numbers) + 1):
@@ -107,7 +107,7 @@ def _ranges(numbers: list[int], width: int) -> Iterable[str]:
             start = end
 
 
-def _wrong(text: str, part: str) -> RequestError:
+def _hostlist_error(text: str, part: str) -> RequestError:
     """The error that ``part`` of the text is not a host list."""
     shown = f"{part[:80]!r} in {text[:80]!r}" if part != text else f"{part[:80]!r}"
     return RequestError(f"{shown} is not a host list", remedy="for example node[01-12,20],login1")

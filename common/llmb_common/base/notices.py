@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmb_common.base.printable import tell
+from llmb_common.base.printable import print_message
 
-said: list[str] = []
+recorded_notices: list[str] = []
 """What this command has said so far; the JSON envelope repeats it."""
 
 
@@ -13,6 +13,6 @@ def notice(text: str) -> None:
 
     The same text is said once in a process.
     """
-    if text not in said:
-        said.append(text)
-        tell(f"note: {text}")
+    if text not in recorded_notices:
+        recorded_notices.append(text)
+        print_message(f"note: {text}")

@@ -31,8 +31,15 @@ from types import FrameType
 from typing import Any
 
 from llmb_common.base.errors import EnvironmentLacks, Interrupted, LLMBError
-from llmb_common.base.printable import exact, folded, printable_json, printable_output, silence, tell
-from llmb_common.base.sessions import handled
+from llmb_common.base.printable import (
+    discard_output,
+    folded,
+    for_scripts,
+    print_message,
+    printable_json,
+    printable_output,
+)
+from llmb_common.base.sessions import handled_signals
 
 SCHEMA = 1
 
@@ -79,16 +86,16 @@ def print_result(command: str, result: Result, *, as_json: bool, notices: Sequen
     else:
         text = result.text() if callable(result.text) else result.text
         if result.for_programs:
-            exact(sys.stdout).write(text)
+            for_scripts(sys.stdout).write(text)
         else:
             sys.stdout.write(folded(text, sys.stdout))
     sys.stdout.flush()
     for remark in result.remarks:
-        tell(remark)
+        print_message(remark)
     if result.error is not None:
-        tell(f"error: {result.error}")
+        print_message(f"error: {result.error}")
     if result.hint and not as_json and sys.stderr.isatty():
-        tell(result.hint)
+        print_message(result.hint)
     return result.exit_status
 
 
@@ -121,7 +128,7 @@ def interruptible() -> Iterator[None]:
         """Raises ``Interrupted`` with the signal's name."""
         raise Interrupted(f"ended by {signal.Signals(number).name}")
 
-    with handled((signal.SIGTERM, signal.SIGHUP), interrupt):
+    with handled_signals((signal.SIGTERM, signal.SIGHUP), interrupt):
         yield
 
 
@@ -131,17 +138,17 @@ _BROKEN_PIPE = 1
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
     """Run ``work`` as the whole of a command and return its exit status; errors are printed.
 
-    As ``settled``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding.
+    As ``run_to_status``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding.
     """
     work = _with_streams(work)
     with printable_output():
         for stream in (sys.stdout, sys.stderr):
             # A file name need not fit the terminal's encoding.
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-        return settled(work, command=command, as_json=as_json, notices=notices)
+        return run_to_status(work, command=command, as_json=as_json, notices=notices)
 
 
-def settled(
+def run_to_status(
     work: Callable[[], int],
     *,
     command: str = "",
@@ -164,7 +171,7 @@ def settled(
         sys.stdout.flush()
         return status
     except BrokenPipeError:
-        silence(sys.stdout)
+        discard_output(sys.stdout)
         return _BROKEN_PIPE
     except KeyboardInterrupt:
         error = Interrupted("interrupted", remedy=again)
@@ -173,15 +180,15 @@ def settled(
     except LLMBError as problem:
         error = problem
     except OSError as problem:
-        error = _explained(problem, os_remedy)
+        error = _os_error_explained(problem, os_remedy)
     try:
         return print_result(command, Result(error=error), as_json=as_json, notices=notices)
     except OSError:  # standard output again: nobody reads it, or its disk is full
-        silence(sys.stdout)
+        discard_output(sys.stdout)
         return print_result(command, Result(error=error), as_json=False)
 
 
-def _explained(error: OSError, remedy: str) -> LLMBError:
+def _os_error_explained(error: OSError, remedy: str) -> LLMBError:
     """Return the error that tells a user of an OSError: which file, program or disk, not where the code stood.
 
     ``remedy`` is what to do about a file; other cases have their own.
@@ -194,8 +201,8 @@ def _explained(error: OSError, remedy: str) -> LLMBError:
         except OSError:
             return EnvironmentLacks("the current folder has been removed", remedy="cd to one that exists")
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG):
-        said = f"the output cannot be written: {error.strerror}"
-        return EnvironmentLacks(said, remedy="free some space, or send it to another file")
+        message = f"the output cannot be written: {error.strerror}"
+        return EnvironmentLacks(message, remedy="free some space, or send it to another file")
     return EnvironmentLacks(str(error), remedy=remedy)
 
 

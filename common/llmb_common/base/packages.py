@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-def lost(error: Exception) -> str | None:
+def lost_package_file(error: Exception) -> str | None:
     """Return which module or file of this Python's packages is lost or changed, where that may explain ``error``.
 
     None: nothing, so it is an error of the program. A package that has lost its ``__init__.py`` still imports, as a
@@ -41,12 +41,12 @@ def damaged_files(environment: Path) -> Iterator[str]:
             continue
         for row in rows:
             if len(row) == 3 and row[1]:
-                problem = _problem(packages / row[0], row[1])
+                problem = _file_problem(packages / row[0], row[1])
                 if problem:
                     yield f"{row[0]} {problem}"
 
 
-def _problem(path: Path, expected: str) -> str:
+def _file_problem(path: Path, expected: str) -> str:
     """What is wrong with a file whose ``RECORD`` has the hash ``expected``; empty if nothing is."""
     algorithm, _, value = expected.partition("=")
     try:

@@ -45,7 +45,7 @@ _NARROWEST = 40
 _COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|sudo|apt-get|chmod|\w+\.sh) ")
 
 
-def columns(stream: TextIO) -> int:
+def width_of(stream: TextIO) -> int:
     """Return how many columns a line on ``stream`` may have: the terminal's, and ``sys.maxsize`` where it is none."""
     return columns_of_terminal() if stream.isatty() else sys.maxsize
 
@@ -64,7 +64,7 @@ def folded(text: str, stream: TextIO) -> str:
     They are broken between words. A word stays whole, so that a path can be copied, and so does a line with a command,
     which may be pasted.
     """
-    width = columns(stream)
+    width = width_of(stream)
     lines = []
     for line in printable_lines(text).split("\n"):
         if len(line) <= width or _COMMAND.search(line):
@@ -75,7 +75,7 @@ def folded(text: str, stream: TextIO) -> str:
     return "\n".join(lines)
 
 
-def tell(text: str) -> None:
+def print_message(text: str) -> None:
     """Print a message for people on standard error, folded to the terminal's width."""
     print(folded(text, sys.stderr), file=sys.stderr, flush=True)
 
@@ -167,7 +167,7 @@ class _Printable:
         return getattr(self.unfiltered, name)
 
 
-class _Heedless(_Printable):
+class _ErrorTolerant(_Printable):
     """Standard error, where a full disk does not end the work: from then on nothing more is said."""
 
     def write(self, text: str) -> int:
@@ -177,11 +177,11 @@ class _Heedless(_Printable):
         try:
             return super().write(text)
         except OSError:
-            silence(self.unfiltered)
+            discard_output(self.unfiltered)
             return len(text)
 
 
-def silence(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Send everything that is printed on ``stream`` from now on nowhere, with what is left in its buffer at the end.
 
     It cannot be undone: its file descriptor leads to ``/dev/null``.
@@ -194,7 +194,7 @@ def printable_output() -> Iterator[None]:
     """Replace standard output and error until the context ends, by streams that escape what a terminal might act on."""
     former = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Printable(former[0]))
-    sys.stderr = cast(TextIO, _Heedless(former[1]))
+    sys.stderr = cast(TextIO, _ErrorTolerant(former[1]))
     try:
         yield
     finally:
@@ -209,7 +209,7 @@ def unfiltered(stream: TextIO) -> TextIO:
     return cast(TextIO, getattr(stream, "unfiltered", stream))
 
 
-def exact(stream: TextIO) -> TextIO:
+def for_scripts(stream: TextIO) -> TextIO:
     """The stream that lets text for scripts through unchanged: what ``stream`` filters for where it is a file or a
     pipe, ``stream`` itself, filter and all, on a terminal. Adds no filter to a stream that has none.
     """

@@ -4,7 +4,7 @@ Programs that work for us, with output that somebody follows, are not asked here
 and the local executor start those.
 
 A pid gets reused, and means nothing after a reboot or on another machine. Nothing is ever signalled by its pid alone:
-``send`` reaches exactly the process that was identified, or none.
+``send_signal`` reaches exactly the process that was identified, or none.
 
 Standard library only: the installer's first stage asks, and takes its lock, before anything is installed.
 """
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import IO, Literal
 
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.sessions import KILL_SECONDS, end_session, noted
+from llmb_common.base.sessions import KILL_SECONDS, end_session, noted_signals
 
 MOST_BYTES = 256 << 20
 """More than any program that is asked has to say: the listing of a container image has 40 MB."""
@@ -77,7 +77,9 @@ class Answer:
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
 
 
-def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES) -> Answer:
+def run_program(
+    argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES
+) -> Answer:
     """Run the program ``argv`` without input and return what it says; what is wrong is in the answer, never raised.
 
     The program runs in a session of its own, so that it ends with everything that it has started: after ``seconds``,
@@ -88,9 +90,9 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
     # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
     # blocked mask would be inherited; handlers are not.
     with contextlib.ExitStack() as starting:
-        arrived = starting.enter_context(noted())
+        arrived = starting.enter_context(noted_signals())
 
-        def begin() -> None:
+        def restore_signals() -> None:
             """Let signals have their usual effect again, and raise those that have arrived meanwhile."""
             starting.close()
             for number in arrived:
@@ -106,29 +108,31 @@ def ask(argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = 
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            begin()
-            why = f"cannot run {argv[0]}: {_reason(error, argv[0], environment)}"
+            restore_signals()
+            why = f"cannot run {argv[0]}: {_start_failure(error, argv[0], environment)}"
             return Answer(None, problem="no-program", why=why)
-        return _hear(process, begin, argv[0], seconds, most)
+        return _collect_output(process, restore_signals, argv[0], seconds, most)
 
 
-def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int) -> Answer:
-    """Return what the started program ``name`` says, as ``ask`` has it; it has ended then.
+def _collect_output(
+    process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int
+) -> Answer:
+    """Return what the started program ``name`` says, as ``run_program`` has it; it has ended then.
 
     ``begin`` is called first, and lets signals have their usual effect again: from there on one ends the program, too.
     """
     with process:
         assert process.stdout is not None
         assert process.stderr is not None
-        said = {process.stdout: bytearray(), process.stderr: bytearray()}
+        collected = {process.stdout: bytearray(), process.stderr: bytearray()}
         try:
             begin()
-            problem = _listen(process, said, time.monotonic() + seconds, most)
+            problem = _read_pipes(process, collected, time.monotonic() + seconds, most)
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
             raise
-        output = bytes(said[process.stdout])
-        errors = bytes(said[process.stderr])
+        output = bytes(collected[process.stdout])
+        errors = bytes(collected[process.stderr])
         if not problem:
             return Answer(process.wait(), output, errors)
         end_session(process.pid, _PATIENCE, process.poll)
@@ -140,7 +144,7 @@ def _hear(process: subprocess.Popen[bytes], begin: Callable[[], None], name: str
         return replace(answer, why=f"{answer.why}; it said: {words[0][:300]}") if late and words else answer
 
 
-def _reason(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
+def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
     """Why ``program`` was not started. A folder of PATH that we may not enter is no reason: the system then says
     "Permission denied" of every program that is nowhere else."""
     if not isinstance(error, PermissionError) or os.sep in program:
@@ -160,17 +164,17 @@ def clean_environment() -> dict[str, str]:
     return kept | {"LC_ALL": "C"}
 
 
-def _listen(
-    process: subprocess.Popen[bytes], said: Mapping[IO[bytes], bytearray], deadline: float, most: int
+def _read_pipes(
+    process: subprocess.Popen[bytes], output: Mapping[IO[bytes], bytearray], deadline: float, most: int
 ) -> Literal["", "no-answer", "too-long"]:
-    """Collect both streams of ``process`` in ``said``, then wait for its end; return what went wrong.
+    """Collect both streams of ``process`` in ``output``, then wait for its end; return what went wrong.
 
     Empty: nothing. ``deadline`` is a time of ``time.monotonic``, ``most`` the bytes that a stream may have. The program
     is not ended here.
     """
     with selectors.DefaultSelector() as selector:
-        for stream in said:
-            selector.register(stream, selectors.EVENT_READ, said[stream])
+        for stream in output:
+            selector.register(stream, selectors.EVENT_READ, output[stream])
         while selector.get_map():
             left = deadline - time.monotonic()
             if left <= 0:
@@ -206,15 +210,15 @@ class ProcessId:
 def identify(pid: int | None = None) -> ProcessId | None:
     """The identity of process ``pid`` (default: this one); None if there is no such process."""
     pid = os.getpid() if pid is None else pid
-    start = _start(pid)
-    return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot())
+    start = _start_time(pid)
+    return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot_id())
 
 
 def is_alive(process: ProcessId) -> bool | None:
     """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
     if process.host != os.uname().nodename:
         return None
-    return process.boot == _boot() and _start(process.pid) == process.start
+    return process.boot == _boot_id() and _start_time(process.pid) == process.start
 
 
 def is_ours_to_end(pid: int) -> bool:
@@ -231,17 +235,17 @@ def is_ours_to_end(pid: int) -> bool:
         return False
 
 
-def _each(file: str) -> Iterator[tuple[Path, bytes]]:
+def _each_process(file: str) -> Iterator[tuple[Path, bytes]]:
     """Yield the folder in ``/proc`` and the content of ``file`` in it for every process that lets us read it."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            content = (entry / file).read_bytes() or _once_loaded(entry, file)
+            content = (entry / file).read_bytes() or _read_when_loaded(entry, file)
         except OSError:
             continue
         yield entry, content
 
 
-def _once_loaded(entry: Path, file: str) -> bytes:
+def _read_when_loaded(entry: Path, file: str) -> bytes:
     """Return the content of ``file`` in a process's folder ``entry``, waiting up to 20 ms for it.
 
     Empty where none comes. While a program is being loaded into a process, what it was started with is not there yet:
@@ -258,17 +262,17 @@ def _once_loaded(entry: Path, file: str) -> bytes:
     return b""
 
 
-def runs_with(argument: str) -> bool:
+def is_running_with(argument: str) -> bool:
     """Whether any other process on this machine has ``argument`` in its command line."""
     wanted, own = os.fsencode(argument), str(os.getpid())
-    return any(wanted in content.split(b"\0") for entry, content in _each("cmdline") if entry.name != own)
+    return any(wanted in content.split(b"\0") for entry, content in _each_process("cmdline") if entry.name != own)
 
 
-def uses(folder: Path) -> bool:
+def is_in_use(folder: Path) -> bool:
     """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
     code from there, by whatever link."""
     wanted = os.fsencode(f"{os.path.realpath(folder)}/")
-    return any(wanted in content for _, content in chain(_each("cmdline"), _each("maps")))
+    return any(wanted in content for _, content in chain(_each_process("cmdline"), _each_process("maps")))
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
@@ -278,14 +282,14 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
     """
     wanted = os.fsencode(f"{name}={value}")
     found = []
-    for entry, content in _each("environ"):
+    for entry, content in _each_process("environ"):
         with contextlib.suppress(OSError):
             if wanted in content.split(b"\0") and entry.stat().st_uid == os.geteuid():
                 found.append(identify(int(entry.name)))
     return [process for process in found if process is not None]
 
 
-def send(process: ProcessId, number: signal.Signals) -> bool:
+def send_signal(process: ProcessId, number: signal.Signals) -> bool:
     """Send the signal ``number`` to exactly that process; return False if it has ended (S5 of SECURITY.md).
 
     Also where it runs on another machine: nothing is sent then.
@@ -328,26 +332,26 @@ def end_processes(
         PermissionError: one belongs to somebody else
     """
     deadline = time.monotonic() + patience
-    told = {leader}
-    send(leader, signal.SIGTERM)
+    signalled = {leader}
+    send_signal(leader, signal.SIGTERM)
     while not (hurry() or time.monotonic() > deadline):
         if not is_alive(leader):
             left = members()
             if not left:
                 return
-            for process in set(left) - told:
-                send(process, signal.SIGTERM)
-            told.update(left)
+            for process in set(left) - signalled:
+                send_signal(process, signal.SIGTERM)
+            signalled.update(left)
         time.sleep(0.05)
     deadline = time.monotonic() + KILL_SECONDS
     while time.monotonic() < deadline:
-        killed = [send(process, signal.SIGKILL) for process in (leader, *members())]
+        killed = [send_signal(process, signal.SIGKILL) for process in (leader, *members())]
         if not any(killed):
             return
         time.sleep(0.05)
 
 
-def _start(pid: int) -> str | None:
+def _start_time(pid: int) -> str | None:
     """Return the start time of process ``pid`` as the kernel counts it; None where it has ended, or there is none."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
@@ -357,7 +361,7 @@ def _start(pid: int) -> str | None:
     return None if fields[0] in ("Z", "X") else fields[_STARTTIME]
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     """The id of this boot of the machine; empty where it is hidden."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

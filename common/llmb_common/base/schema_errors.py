@@ -56,13 +56,13 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
         return f"{path}.{unknown}", f"unknown key {unknown!r}{near}{at}", "remove the key or correct its name"
     if found := re.match(r"Object missing required field '(.*)'", problem):
         return path, f"the key {found[1]!r} is missing{at}", "add it"
-    value = "" if is_secret_name(key.rpartition(".")[2]) else _short(_value_at(path, data))
+    value = "" if is_secret_name(key.rpartition(".")[2]) else _short_value(_value_at(path, data))
     if found := re.match(r"Expected '([^']+)', got '([a-z]+)'", problem):
         wanted = [word for word in found[1].split(" | ") if word != "null"]
         should = " or ".join(_HELD.get(word, word) for word in wanted)
-        held = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
-        what = f"is {held}, but {should} is expected" if held else f"is empty, but {should} is expected"
-        return path, f"{key or 'the file'} {what}", _remedy(wanted[0], key, found[2])
+        actual = "" if found[2] == "null" else f"{_HELD.get(found[2], found[2])}{value}"
+        what = f"is {actual}, but {should} is expected" if actual else f"is empty, but {should} is expected"
+        return path, f"{key or 'the file'} {what}", _value_remedy(wanted[0], key, found[2])
     if problem.startswith("Invalid enum value"):
         choices = [str(choice) for choice in _choices_at(path, kind)]
         near = did_you_mean(value.strip(" ()'\""), choices)
@@ -86,28 +86,28 @@ def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
 _TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(None), "object": dict, "str": str}
 
 
-def _found_in(path: str, data: Any, held: str) -> str:
+def _found_in(path: str, data: Any, actual: str) -> str:
     """``path`` with the actual key instead of ``[...]``, which msgspec writes for values of a mapping."""
     before, dots, after = path.partition("[...]")
     values = _value_at(before, data)
     if not dots or after or not isinstance(values, dict):
         return path
-    return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(held)), path)
+    return next((f"{before}.{key}" for key, value in values.items() if type(value) is _TYPES.get(actual)), path)
 
 
-def _remedy(wanted: str, key: str, held: str) -> str:
-    """What to write instead where a value of type ``held`` stands for ``key``, which wants another; empty: no
+def _value_remedy(wanted: str, key: str, actual: str) -> str:
+    """What to write instead where a value of type ``actual`` stands for ``key``, which wants another; empty: no
     advice.
     """
     if not key:
         return "start each line with a key and a colon"
     if wanted == "str":
-        return _WRITE_TEXT.get(held, "put the value in quotes")
+        return _WRITE_TEXT.get(actual, "put the value in quotes")
     last = re.sub(r"(\[[0-9.]+])+$", "", key).rpartition(".")[2]  # without the index of an item: set[...][0]
     return _WRITE.get(wanted, "").format(key=last)
 
 
-def _short(value: Any) -> str:
+def _short_value(value: Any) -> str:
     """Return a value for a message, as `` ('x')`` with a blank before it.
 
     Empty for lists and groups, and if it is long.
@@ -118,7 +118,7 @@ def _short(value: Any) -> str:
     return f" ({text})" if len(text) <= 60 else ""
 
 
-def _steps(path: str) -> Iterator[str]:
+def _path_steps(path: str) -> Iterator[str]:
     """Yields the keys and indices of a path of msgspec's: ``rows``, ``[3]``, ``gpu``."""
     for found in _STEP.finditer(path):
         yield found[1] or f"[{found[2]}]"
@@ -129,7 +129,7 @@ def _value_at(path: str, data: Any) -> Any:
 
     None where it is null, or the path has no exact place: msgspec writes ``[...]`` for a value of a mapping.
     """
-    for step in _steps(path):
+    for step in _path_steps(path):
         if isinstance(data, dict) and step in data:
             data = data[step]
         elif isinstance(data, list) and step.startswith("["):
@@ -143,8 +143,8 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
     """The words that the field at a path takes; empty where it takes more than words."""
     import msgspec
 
-    for step in _steps(path):
-        for option in _options(kind):
+    for step in _path_steps(path):
+        for option in _union_members(kind):
             if isinstance(option, type) and issubclass(option, msgspec.Struct):
                 names = dict(zip(option.__struct_encode_fields__, option.__struct_fields__, strict=True))
                 kind = typing.get_type_hints(option).get(names.get(step, step), Any)
@@ -154,17 +154,17 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
                 continue
             break
     words: list[Any] = []
-    for option in _options(kind):
+    for option in _union_members(kind):
         if typing.get_origin(option) is Literal:
             words += option.__args__
     return tuple(words)
 
 
-def _options(kind: Any) -> Iterator[Any]:
+def _union_members(kind: Any) -> Iterator[Any]:
     """The types that ``kind`` allows, without unions around them; ``get_type_hints`` has taken off annotations."""
     if typing.get_origin(kind) in (Union, types.UnionType):
         for option in typing.get_args(kind):
-            yield from _options(option)
+            yield from _union_members(option)
     elif kind is not type(None):
         yield kind
 

@@ -18,7 +18,9 @@ KILL_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handled_signals(
+    numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
     """Let ``handler`` handle these signals until the context ends; then those that did before do again.
 
     Those that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs. Only the main thread
@@ -38,14 +40,14 @@ def handled(numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameTy
 
 
 @contextlib.contextmanager
-def noted() -> Iterator[list[int]]:
+def noted_signals() -> Iterator[list[int]]:
     """Yield a list in which the numbers of Ctrl-C, SIGTERM and SIGHUP are collected as they arrive.
 
     They have no other effect until the context ends, nor are they raised then. For code that must not be left halfway,
     and checks for them itself.
     """
     numbers: list[int] = []
-    with handled((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
+    with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
         yield numbers
 
 
@@ -54,20 +56,20 @@ def end_session(leader: int, patience: float, reap: Callable[[], object] = lambd
     ``patience`` seconds. ``reap`` is called while waiting, where the leader is the caller's own child."""
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         deadline = time.monotonic() + seconds
-        told: set[int] = set()
+        signalled: set[int] = set()
         while time.monotonic() < deadline:
             reap()
-            left = _members(leader)
+            left = _other_processes(leader)
             if not left:
                 return
-            for pid in left - told:  # again and again: one may just have been started
+            for pid in left - signalled:  # again and again: one may just have been started
                 with contextlib.suppress(OSError):
                     os.kill(pid, number)
-            told |= left
+            signalled |= left
             time.sleep(0.02)
 
 
-def _members(session: int) -> set[int]:
+def _other_processes(session: int) -> set[int]:
     """The ids of the other processes of a session that have not ended."""
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - half the time, with thousands of processes

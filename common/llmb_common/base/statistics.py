@@ -74,7 +74,7 @@ def t_quantile(rate: float, degrees: float) -> float:
 @functools.lru_cache(maxsize=4096)
 def _t_quantile(rate: float, degrees: float) -> float:
     """Return the t that Student's T exceeds with the chance ``rate``; kept, as the search for it takes long."""
-    return _root(lambda t: t_tail(t, degrees) - rate, 0.0, 1e4)
+    return _bisect_root(lambda t: t_tail(t, degrees) - rate, 0.0, 1e4)
 
 
 def f_tail(f: float, above: float, below: float) -> float:
@@ -113,15 +113,15 @@ def _inverse_fraction(first: float, terms: Iterable[tuple[float, float]]) -> flo
     found = c = first
     d = 0.0
     for a, b in terms:
-        d = 1 / _not_zero(b + a * d)
-        c = _not_zero(b + a / c)
+        d = 1 / _nonzero(b + a * d)
+        c = _nonzero(b + a / c)
         found *= c * d
         if abs(c * d - 1) < 1e-14:
             break
     return 1 / found
 
 
-def _not_zero(value: float) -> float:
+def _nonzero(value: float) -> float:
     """Return ``value``, or a tiny number where it is (nearly) 0, to divide by."""
     return value if abs(value) > _TINY else _TINY
 
@@ -144,10 +144,10 @@ def trigamma(x: float) -> float:
 
 def trigamma_inverse(value: float) -> float:
     """Return the x between 0.001 and 10,000 whose trigamma is ``value``; where none is, nearly one of these."""
-    return math.exp(_root(lambda log: trigamma(math.exp(log)) - value, math.log(1e-3), math.log(1e4)))
+    return math.exp(_bisect_root(lambda log: trigamma(math.exp(log)) - value, math.log(1e-3), math.log(1e4)))
 
 
-def _root(falling: Callable[[float], float], low: float, high: float) -> float:
+def _bisect_root(falling: Callable[[float], float], low: float, high: float) -> float:
     """Return where a falling function crosses zero between ``low`` and ``high``, by bisection.
 
     One of these where it does not cross it.

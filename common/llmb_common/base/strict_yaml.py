@@ -62,7 +62,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     known: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(known):  # type: ignore[misc]
-        """Does not guess what an untagged value is: ``_scalar`` says it."""
+        """Does not guess what an untagged value is: ``_scalar_value`` says it."""
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
             """Return the same tag for every untagged value: text."""
@@ -84,7 +84,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
     if node is None:
         raise error(f"{where}: the file is empty", remedy="restore its content, or name another file")
     lines: Lines = {}
-    return _plain(node, "$", where, lines, error, frozenset()), lines
+    return _plain_value(node, "$", where, lines, error, frozenset()), lines
 
 
 class NotFlatError(Exception):
@@ -171,7 +171,7 @@ class _FlatReader:
         if own != indentation or len(self.open) > _DEEPEST:
             raise NotFlatError(self.where)
         if key in mapping:
-            raise _duplicate(key, self.lines[f"{path}.{key}"], f"{self.where}:{number}", self.error)
+            raise _duplicate_key_error(key, self.lines[f"{path}.{key}"], f"{self.where}:{number}", self.error)
         text = "" if text.startswith("#") else text
         self.lines[f"{path}.{key}"] = number
         mapping[key] = self._value(text, f"{path}.{key}", number)
@@ -243,7 +243,7 @@ def value_on_line(text: str, key: str) -> Any:
         return None
 
 
-def _duplicate(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
+def _duplicate_key_error(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
     """The error that a key stands twice."""
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
@@ -258,10 +258,12 @@ def _flat_value(text: str) -> Any:
     if found is None or not _COMMENT.match(text, found.end()):
         raise NotFlatError(text)
     quoted = found["double"] if found["single"] is None else found["single"]
-    return _scalar(found["plain"]) if quoted is None else quoted
+    return _scalar_value(found["plain"]) if quoted is None else quoted
 
 
-def _plain(node: Any, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]) -> Any:
+def _plain_value(
+    node: Any, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
+) -> Any:
     """A YAML node as plain values, with the line of each in ``lines`` by its path.
 
     Raises:
@@ -278,13 +280,13 @@ def _plain(node: Any, path: str, where: str, lines: Lines, error: type[LLMBError
     if node.tag != _UNTAGGED and node.tag.removeprefix("tag:yaml.org,2002:") not in _IDLE_TAGS:
         raise error(f"{where}:{line}: the tag {node.tag!r} is not supported", remedy="write the plain value")
     if node.id == "scalar":
-        value = node.value if node.style in _QUOTED else _scalar(node.value)
+        value = node.value if node.style in _QUOTED else _scalar_value(node.value)
         if isinstance(value, float) and not math.isfinite(value):
             raise error(f"{where}:{line}: the number {node.value[:40]} is too large")
         return value
     inside = parents | {id(node)}
     if node.id == "sequence":
-        return [_plain(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
+        return [_plain_value(item, f"{path}[{i}]", where, lines, error, inside) for i, item in enumerate(node.value)]
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key_line = key_node.start_mark.line + 1
@@ -294,13 +296,13 @@ def _plain(node: Any, path: str, where: str, lines: Lines, error: type[LLMBError
         if key == "<<" and key_node.style not in _QUOTED:
             raise error(f"{where}:{key_line}: merge keys (<<) are not supported", remedy="write the keys out")
         if key in result:
-            raise _duplicate(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
-        result[key] = _plain(value_node, f"{path}.{key}", where, lines, error, inside)
+            raise _duplicate_key_error(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
+        result[key] = _plain_value(value_node, f"{path}.{key}", where, lines, error, inside)
         lines[f"{path}.{key}"] = key_line
     return result
 
 
-def _scalar(text: str) -> Any:
+def _scalar_value(text: str) -> Any:
     """What an unquoted word means: null, a boolean, a number, else text."""
     if text in _NULL:
         return None

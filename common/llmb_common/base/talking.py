@@ -35,14 +35,14 @@ class Conversation:
         self.over = False
         """It says no more."""
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Put a line into the queue for the program.
 
-        It is written while the program is heard (``hear``), as it takes it.
+        It is written while the program is heard (``receive``), as it takes it.
         """
         self._waiting += line.encode() + b"\n"
 
-    def hear(self, seconds: float) -> list[str]:
+    def receive(self, seconds: float) -> list[str]:
         """Return the lines that the program has written, without line breaks.
 
         Waits up to ``seconds`` for the first one. What it was told is written meanwhile. Empty: none came in that time,
@@ -67,12 +67,12 @@ class Conversation:
                 selector.register(self._to, selectors.EVENT_WRITE)
             ready = [key.fileobj for key, _ in selector.select(seconds)]
         if self._to in ready:
-            self._give()
+            self._write_some()
         if self._from_errors in ready:
             self._take_errors()
-        return self._take() if self._from in ready else []
+        return self._read_lines() if self._from in ready else []
 
-    def _give(self) -> None:
+    def _write_some(self) -> None:
         """Write as much of what waits for the program as it takes now.
 
         All of it is dropped where nobody listens any more.
@@ -86,7 +86,7 @@ class Conversation:
             return
         self._waiting = self._waiting[written:]
 
-    def _take(self) -> list[str]:
+    def _read_lines(self) -> list[str]:
         """The lines that are whole after one read of the pipe, which waits for output; empty: none is whole yet, or
         the output ended.
 

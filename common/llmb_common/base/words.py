@@ -161,7 +161,7 @@ def limit_seconds(time_limit: str) -> int:
     return seconds
 
 
-def clock(seconds: int) -> str:
+def clock_text(seconds: int) -> str:
     """Return seconds as ``HH:MM:SS``, or as ``D-HH:MM:SS`` from a thousand hours on; ``span_seconds`` reads both."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)

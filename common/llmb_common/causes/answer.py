@@ -97,7 +97,7 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
         return self.summary if known else ""
 
     @property
-    def said(self) -> str:
+    def summary_with_line(self) -> str:
         """The summary, followed by the log line that it rests on where the summary does not have it."""
         line = ""
         if self.cause:
@@ -151,7 +151,7 @@ class Counts(msgspec.Struct, frozen=True):
         return {"causes": msgspec.to_builtins(self.kinds), "nodes": self.nodes, "keep_out": self.keep_out}
 
 
-def count(found: Sequence[Diagnosis]) -> Counts:
+def count_causes(found: Sequence[Diagnosis]) -> Counts:
     """What the diagnoses of failed runs have in common.
 
     A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures that its
@@ -172,11 +172,11 @@ def count(found: Sequence[Diagnosis]) -> Counts:
     believed = [cause for cause in causes if cause.sure != "possible" and not cause.interrupted]
     suspects = [cause for cause in believed if cause.fault == "node" or cause.kind in hardware]
     times = Counter(cause.node for cause in suspects if cause.node)
-    often = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
+    frequent = {node for node, number in times.items() if number >= FEW and 2 * number > len(suspects)}
     advice = [
         f"{node} was the root in {number} of {counted(len(found), 'failure')}" for node, number in nodes.most_common()
     ]
-    keep_out = compress(sorted(bad | often))
+    keep_out = compress(sorted(bad | frequent))
     if keep_out:
         advice.append(f"llmb-run exclude add {keep_out} --days 7 --reason 'root of failed runs'")
     return Counts(tuple(kinds), dict(nodes.most_common()), keep_out, tuple(advice))

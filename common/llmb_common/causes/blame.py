@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from llmb_common.causes.answer import Cause
-from llmb_common.causes.reading import Complaint, Reading, complaints_in, number_of
+from llmb_common.causes.reading import Complaint, Reading, complaints_in, line_number_of
 from llmb_common.causes.table import FailureSignature, signatures
 
 INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
@@ -25,7 +25,7 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
     ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
         return state in INTERRUPTIONS
-    return any(str(end.log) != cause.file or (number_of(end) or 0) <= (cause.number or 0) for end in ends)
+    return any(str(end.log) != cause.file or (line_number_of(end) or 0) <= (cause.number or 0) for end in ends)
 
 
 def is_certain_of_node(kind: str) -> bool:
@@ -40,7 +40,7 @@ def is_certain_of_node(kind: str) -> bool:
     )
 
 
-def lived_on(item: Complaint, reading: Reading) -> bool:
+def went_on_after(item: Complaint, reading: Reading) -> bool:
     """Whether the job went on after a complaint that may be harmless: ranks still waited for each other then.
 
     Or they lost each other after it. False for complaints of other kinds.

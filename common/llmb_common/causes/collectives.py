@@ -61,7 +61,7 @@ class Begun:
     """Whether ``members`` are all of them: otherwise whoever is late may be one that is not known."""
 
 
-def never_came(known: Begun, how: str) -> Missing | None:
+def missing_ranks(known: Begun, how: str) -> Missing | None:
     """The ranks that others wait for and that wait for nobody themselves; None where there are none, or too many.
 
     ``how`` says where ``known`` comes from.
@@ -171,11 +171,11 @@ class TimedOutCollectives:
         for group, seats in self.seats.items():
             name = self.names[group] or group
             sizes[name] = max(sizes.get(name, 0), max(seats) + 1)
-        members = {group: _members(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
+        members = {group: _group_ranks(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
         members[_DEFAULT] = tuple(range(min(world, _MOST_RANKS)))
         of_all = f" of {world}" if world else ""
         how = f"{len(self.waiting)}{of_all} ranks"
-        return never_came(Begun(dict(entries), members, self.names), how)
+        return missing_ranks(Begun(dict(entries), members, self.names), how)
 
     @property
     def waiting(self) -> frozenset[int]:
@@ -196,7 +196,7 @@ def _with_group(entries: Iterable[BegunCollective], group: str) -> list[BegunCol
     return [entry if entry.group else entry._replace(group=group) for entry in entries]
 
 
-def _members(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
+def _group_ranks(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
     """All ranks of a group of ``size``, also silent ones, from the ranks known by seat: Megatron spaces them evenly.
 
     The known ones alone where they are not evenly spaced.

@@ -23,9 +23,9 @@ from llmb_common.causes.blame import (
     is_certain_of_node,
     is_interrupted,
     is_of_one_node,
-    lived_on,
     nodes_that_ended,
     peer_of,
+    went_on_after,
 )
 from llmb_common.causes.hangs import RankFile, find_stuck, read_ranks
 from llmb_common.causes.places import Places, locate
@@ -34,9 +34,9 @@ from llmb_common.causes.reading import (
     Reading,
     complaints_in,
     first_by_time,
-    number_of,
+    is_kernel_assertion_of,
+    line_number_of,
     read_complaints,
-    trapped,
 )
 from llmb_common.causes.table import FailureSignature, signatures
 from llmb_common.nodes.reading import FOLDER, read_nodes
@@ -71,12 +71,12 @@ _STATES = {
 class Outcome(NamedTuple):
     """How a job ended by the word of its scheduler and of its own supervisor.
 
-    ``kind`` is the id of the signature that its state stands for, empty where it stands for none. ``said`` is the state
-    in words; ``problem`` what the supervisor noticed; ``nodes`` are those that failed.
+    ``kind`` is the id of the signature that its state stands for, empty where it stands for none. ``state_text`` is the
+    state in words; ``problem`` what the supervisor noticed; ``nodes`` are those that failed.
     """
 
     kind: str = ""
-    said: str = ""
+    state_text: str = ""
     problem: str = ""
     nodes: Sequence[str] = ()
 
@@ -99,8 +99,8 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
     failed = expand_known(attempts[-1].failed) if attempts else []
     if events.unfit is not None:
         failed = expand_known(events.unfit)
-    said = f"{record.state}, {record.detail}" if record.detail else record.state
-    outcome = Outcome(_STATES.get(record.state.split(" ")[0], ""), said, events.problem, failed)
+    state_text = f"{record.state}, {record.detail}" if record.detail else record.state
+    outcome = Outcome(_STATES.get(record.state.split(" ")[0], ""), state_text, events.problem, failed)
     if events.full:
         disk = next((path for path in (paths.folder, *paths.folder.parents) if os.path.ismount(path)), paths.folder)
         outcome = Outcome("disk-full", f"{events.problem}; it is on {disk}")
@@ -185,14 +185,14 @@ def _diagnose(
         places.add_log(readings[0].log)
     hang = find_stuck(folder, ranks, readings, places)
     first = _earliest(readings, places)
-    said = _by_state(outcome, places)
+    by_state = _cause_by_state(outcome, places)
     chosen: Cause | None = None
-    if first is not None and (said is None or _strength(first) >= _STRENGTH[said.sure]):
-        chosen = _cause(first, readings, places)
-        if said is not None and chosen.node is None and chosen.kind == said.kind:  # the scheduler knows where
-            chosen = msgspec.structs.replace(chosen, node=said.node, keep_out=said.keep_out)
-    elif said is not None:
-        chosen = said
+    if first is not None and (by_state is None or _certainty(first) >= _STRENGTH[by_state.sure]):
+        chosen = _cause_of_complaint(first, readings, places)
+        if by_state is not None and chosen.node is None and chosen.kind == by_state.kind:  # the scheduler knows where
+            chosen = msgspec.structs.replace(chosen, node=by_state.node, keep_out=by_state.keep_out)
+    elif by_state is not None:
+        chosen = by_state
     if hang is not None and (chosen is None or chosen.sure == "possible" or chosen.kind == "time-limit"):
         # Where the rank that never came has said that its network failed, that is why.
         said_why = chosen is not None and chosen.fault == "network" and chosen.rank in hang.ranks
@@ -210,12 +210,12 @@ def _diagnose(
             chosen = in_words_of_progress(chosen, trained=trained)
     witnesses = _witnesses(readings, places, chosen)
     suspect = None if chosen else _suspect(witnesses)
-    summary = _summary(chosen, suspect, outcome)
+    summary = _summary_line(chosen, suspect, outcome)
     if trained:
         if suspect and suspect.role == "noise" and not outcome.problem and iterations_in(suspect.line.encode()):
             # The last step's own line says nothing of what came after it.
             suspect = None
-            summary = f"nothing was printed ({outcome.said})" if outcome.said else "nothing was printed"
+            summary = f"nothing was printed ({outcome.state_text})" if outcome.state_text else "nothing was printed"
         summary = f"every step was trained; after the last one, {summary.removeprefix('unknown: ')}"
     return Diagnosis(cause=chosen, summary=summary, witnesses=witnesses, suspect=suspect, trained=trained)
 
@@ -225,7 +225,7 @@ def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
     return next(reading for reading in readings if reading.log == item.log)
 
 
-def _strength(item: Complaint) -> int:
+def _certainty(item: Complaint) -> int:
     """How sure the complaint's signature is, as a number: 3 certain, 2 likely, 1 possible."""
     return _STRENGTH[item.signature.sure]
 
@@ -236,11 +236,11 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     The surest kind comes first, then the order of files and lines, and of times where lines have them.
     """
     roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
-    believed = [item for item in roots if (not item.survived or _strength(item) == 3) and not _caught(item, roots)]
+    believed = [item for item in roots if (not item.survived or _certainty(item) == 3) and not _is_caught(item, roots)]
     for strength in (3, 2, 1):
-        kept = [item for item in believed if _strength(item) == strength and _may_begin(item, readings)]
-        kept = [item for item in kept if not _outlived(item, believed, readings)]
-        kept = [item for item in kept if not lived_on(item, _reading_of(item, readings))]
+        kept = [item for item in believed if _certainty(item) == strength and _may_begin(item, readings)]
+        kept = [item for item in kept if not _has_outlived_others(item, believed, readings)]
+        kept = [item for item in kept if not went_on_after(item, _reading_of(item, readings))]
         if any("start" in item.signature.traits for item in kept):
             # Its first message took longer than the job had: no longer limit would have helped.
             kept = [item for item in kept if item.signature.id != "time-limit"]
@@ -252,7 +252,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
     return None
 
 
-def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
+def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
     """Whether a traceback that may have been logged was: its rank has raised another after it."""
     return item.logged and any(
         other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
@@ -261,12 +261,12 @@ def _caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
     )
 
 
-def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
+def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
     """Whether the rank of this exception still ran when others had long failed, so that it cannot have begun it.
 
     Another rank had raised before, and others had complained that one was gone, before this one raised.
     """
-    if not item.raised or _strength(item) < 3:
+    if not item.raised or _certainty(item) < 3:
         return False
     complaints = _reading_of(item, readings).complaints
     gone = [other.offset for other in complaints if other.signature.role in ("cascade", "ended")]
@@ -274,7 +274,7 @@ def _outlived(item: Complaint, believed: Sequence[Complaint], readings: Sequence
     return any(
         other.raised and not other.logged and other.line.rank not in (None, item.line.rank) and other.offset < first
         for other in believed
-        if other.log == item.log and _strength(other) == 2
+        if other.log == item.log and _certainty(other) == 2
     )
 
 
@@ -304,20 +304,20 @@ def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
     """Whether a complaint may be the first of its failure: nothing before it says that it follows something else."""
-    if _strength(item) == 3:
+    if _certainty(item) == 3:
         return True
     reading = _reading_of(item, readings)
     begins = item.offset if item.begins is None else item.begins
     before = [other for other in reading.complaints if other.offset < begins]
     own = item.line.rank
-    if item.signature.id in ("illegal-access", "cuda") and any(trapped(item, other) for other in before):
+    if item.signature.id in ("illegal-access", "cuda") and any(is_kernel_assertion_of(item, other) for other in before):
         return False
     if any(other.signature.role == "witness" for other in before):
-        return _strength(item) == 2 and own is not None and own not in reading.waits.waiting
+        return _certainty(item) == 2 and own is not None and own not in reading.waits.waiting
     if item.signature.fault == "network":  # NCCL complains in any order of a network that failed
         before = [other for other in before if "NCCL WARN" not in other.line.text]
     follows = any(other.signature.role in ("cascade", "killed", "ended") and not other.line.mild for other in before)
-    return _strength(item) == 2 or not follows
+    return _certainty(item) == 2 or not follows
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
@@ -344,20 +344,20 @@ def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
     return next(alike, first)
 
 
-def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
+def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
     """The ``Cause`` that a chosen complaint stands for, with rank, node and whether it speaks against that node."""
     found, kind = item.signature, item.signature.id
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
     rank, node, gpu = locate(item, places)
     if rank is None and not item.location.ranks and kind not in INTERRUPTIONS:
-        ended, host = _told_below(item, reading, places) or _ended_first(readings, places)
+        ended, host = _place_from_torchrun(item, reading, places) or _ended_first(readings, places)
         rank, node = (ended, host) if node in (None, host) else (None, node)
     ranks = tuple(sorted(item.location.ranks if len(item.location.ranks) > 1 else said_by))[:_MOST_RANKS]
     hosts = reading.hosts.get(kind, set()) | {places.host_of(one) for one in said_by}
     if node is not None and not hosts:
         hosts = nodes_that_ended(readings)
-    return _of_kind(
+    return _cause_of_kind(
         found,
         rank=rank,
         ranks=ranks,
@@ -366,13 +366,13 @@ def _cause(item: Complaint, readings: Sequence[Reading], places: Places) -> Caus
         time=item.line.time,
         line=printable(item.raw),
         file=str(item.log),
-        number=number_of(item),
+        number=line_number_of(item),
         peer=peer_of(item) if found.fault == "network" else None,
         keep_out=found.keep_out and node is not None and is_of_one_node(found, hosts, several=places.several),
     )
 
 
-def _told_below(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
+def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
     """Rank and node of a crash whose own line has neither, from torchrun's later line about the same process.
 
     None where no later line says it, and for other signatures than a crash.
@@ -398,7 +398,7 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
     return locate(first, places)[:2] if first is not None else (None, None)
 
 
-def _by_state(outcome: Outcome, places: Places) -> Cause | None:
+def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
     """The cause that the job's state stands for; None where the state says nothing of why."""
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
@@ -407,10 +407,10 @@ def _by_state(outcome: Outcome, places: Places) -> Cause | None:
     nodes = outcome.nodes or places.order
     node = nodes[0] if len(nodes) == 1 and found.fault == "node" else None
     keep_out = found.keep_out and node is not None
-    return _of_kind(found, sure=sure, node=node, line=printable(outcome.said), keep_out=keep_out)
+    return _cause_of_kind(found, sure=sure, node=node, line=printable(outcome.state_text), keep_out=keep_out)
 
 
-def _of_kind(found: FailureSignature, **known: Any) -> Cause:
+def _cause_of_kind(found: FailureSignature, **known: Any) -> Cause:
     """A ``Cause`` with the texts of the signature ``found``; ``known`` sets or replaces further fields."""
     words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
     return Cause(kind=found.id, **{**words, **known})
@@ -436,7 +436,7 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
                 role=item.signature.role,
                 line=printable(item.raw),
                 file=str(item.log),
-                number=number_of(item),
+                number=line_number_of(item),
                 ranks=tuple(sorted(ranks))[:_MOST_RANKS],
                 node=node,
                 gpu=gpu,
@@ -463,7 +463,7 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
     return killed or alone or (others[0] if others else None)
 
 
-def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
+def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
     """The one line that says why the run failed, with rank and node.
 
     It begins with "unknown:" where neither a cause is known nor what the supervisor did about it.
@@ -483,7 +483,7 @@ def _summary(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) ->
     if suspect is None or (outcome.problem and (suspect.role != "killed" or outcome.problem.startswith("hung"))):
         if outcome.problem and not outcome.problem.startswith("hung"):
             return outcome.problem
-        return f"unknown: {outcome.problem or outcome.said or 'no output'}"
+        return f"unknown: {outcome.problem or outcome.state_text or 'no output'}"
     rank = f"rank {suspect.ranks[0]}" if suspect.ranks else "a rank"
     on = f" on {suspect.node}" if suspect.node else ""
     if suspect.role == "witness":

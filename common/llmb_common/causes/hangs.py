@@ -23,7 +23,7 @@ from typing import Any
 from llmb_common.base.files import read_plain
 from llmb_common.base.printable import counted, first_few
 from llmb_common.causes.answer import Cause
-from llmb_common.causes.collectives import PAIR, Begun, BegunCollective, Missing, never_came
+from llmb_common.causes.collectives import PAIR, Begun, BegunCollective, Missing, missing_ranks
 from llmb_common.causes.places import Places
 from llmb_common.causes.reading import Reading
 from llmb_common.causes.table import Sure
@@ -65,8 +65,8 @@ def read_plain_pickle(content: bytes) -> Any:
             far = step.name in ("BINPUT", "LONG_BINPUT") and int(argument or 0) > number
             if step.name not in _PLAIN or far or number > _MOST_VALUES:
                 raise NotADumpError(f"it holds the instruction {step.name} {argument}"[:200])
-        value = _Plain(io.BytesIO(content), encoding="latin-1").load()
-        if _size(value, {}) > _MOST_TEXT:
+        value = _NoImportUnpickler(io.BytesIO(content), encoding="latin-1").load()
+        if _text_size(value, {}) > _MOST_TEXT:
             raise NotADumpError("it refers to itself again and again")
         return value
     except NotADumpError:
@@ -75,7 +75,7 @@ def read_plain_pickle(content: bytes) -> Any:
         raise NotADumpError(f"{type(error).__name__}: {error}"[:200]) from None
 
 
-class _Plain(pickle.Unpickler):
+class _NoImportUnpickler(pickle.Unpickler):
     """An unpickler that imports nothing, should an instruction be read otherwise than by the check before it."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -83,7 +83,7 @@ class _Plain(pickle.Unpickler):
         raise NotADumpError(f"it imports {module}.{name}")
 
 
-def _size(value: Any, sizes: dict[int, int]) -> int:
+def _text_size(value: Any, sizes: dict[int, int]) -> int:
     """About how many characters ``value`` is as text; ``sizes`` holds those of the containers met so far, by
     identity.
     """
@@ -94,7 +94,7 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
     if id(value) not in sizes:
         sizes[id(value)] = 0  # within itself it is an ellipsis, as text
         inner = [*value, *value.values()] if isinstance(value, dict) else value
-        sizes[id(value)] = 1 + sum(_size(item, sizes) for item in inner)
+        sizes[id(value)] = 1 + sum(_text_size(item, sizes) for item in inner)
     return sizes[id(value)]
 
 
@@ -132,19 +132,19 @@ def _add_dump(found: Begun, rank: int, dump: Any) -> None:
         LookupError, ValueError, TypeError, AttributeError: the dump is not as PyTorch writes it
     """
     groups = list(dump["pg_config"].items())[:10_000]
-    members = {str(name): _numbers(group.get("ranks", "")) for name, group in groups}
+    members = {str(name): _numbers_in(group.get("ranks", "")) for name, group in groups}
     names = {str(item["process_group"][0]): str(item["process_group"][1])[:80] for item in dump["entries"]}
-    found.entries[rank] = [_entry(item) for item in dump["entries"]]
+    found.entries[rank] = [_begun_collective(item) for item in dump["entries"]]
     found.members = {name: ranks for name, ranks in members.items() if ranks} | found.members
     found.names = names | found.names
 
 
-def _numbers(text: Any) -> tuple[int, ...]:
+def _numbers_in(text: Any) -> tuple[int, ...]:
     """The numbers that stand in a text, such as the ranks of a process group."""
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
 
-def _entry(item: dict[str, Any]) -> BegunCollective:
+def _begun_collective(item: dict[str, Any]) -> BegunCollective:
     """One entry of a dump as a ``BegunCollective``.
 
     Raises:
@@ -212,12 +212,12 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
     except OSError:
         return []
-    read = [found for found in map(_read, files) if found is not None]
+    read = [found for found in map(_read_rank_file, files) if found is not None]
     last = max((start for start, _ in read), default=())
     return sorted((item for start, item in read if start == last), key=lambda item: item.rank)
 
 
-def _read(file: Path) -> tuple[tuple[str, int], RankFile] | None:
+def _read_rank_file(file: Path) -> tuple[tuple[str, int], RankFile] | None:
     """A rank's file as ((job, restart), what it says); None where it cannot be read or does not begin as it should."""
     try:
         lines = read_plain(file, _MOST_OF_A_RANK).decode(errors="replace").splitlines()
@@ -246,21 +246,21 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
     return tuple((main or [frames for frames in threads[-1:] if frames] or [[]])[-1])
 
 
-def stuck(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
+def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
     """(the few ranks that do something else than most, where the first of them stands); None: there are none.
 
     The second is empty where it is not known. Those that do not wait while others do come first, then those that did
     not answer, then those that wait elsewhere. None, too, where half of the ranks or more were not asked or did not
     answer.
     """
-    asked = [item for item in ranks if item.frames]
-    if 2 * len(asked) <= len(ranks):
+    answered = [item for item in ranks if item.frames]
+    if 2 * len(answered) <= len(ranks):
         return None
     silent = [item for item in ranks if not item.frames]
-    busy = [item for item in asked if not item.waits]
-    usual = Counter(item.frames[:6] for item in asked).most_common(1)[0][0]
-    elsewhere = [item for item in asked if item.frames[:6] != usual]
-    waiting = next((item for item in asked if item.waits), asked[0])
+    busy = [item for item in answered if not item.waits]
+    usual = Counter(item.frames[:6] for item in answered).most_common(1)[0][0]
+    elsewhere = [item for item in answered if item.frames[:6] != usual]
+    waiting = next((item for item in answered if item.waits), answered[0])
     for few, how in ((busy, "its stack"), (silent, "it did not answer when all were asked"), (elsewhere, "its stack")):
         if few and 2 * len(few) < len(ranks):
             return Missing(tuple(item.rank for item in few), waiting.where, how), few[0].where
@@ -274,21 +274,21 @@ def find_stuck(
 
     Stacks say where it stood, flight recorders and printed timeouts which collective it missed.
     """
-    recorded = never_came(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
-    stacks = stuck(ranks)
+    recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
+    stacks = outlier_ranks(ranks)
     missing = (reading.waits.missing(places.world) for reading in readings)
     printed = next((found for found in missing if found is not None), None)
     if recorded and stacks and set(stacks[0].ranks) & set(recorded.ranks):
-        return _cause(recorded, stacks[1], "certain", places)
+        return _hang_cause(recorded, stacks[1], "certain", places)
     if stacks and stacks[1] and stacks[0].how == "its stack":
-        return _cause(stacks[0], stacks[1], "likely", places)
+        return _hang_cause(stacks[0], stacks[1], "likely", places)
     for found in (recorded, printed, stacks[0] if stacks else None):
         if found:
-            return _cause(found, "", "likely", places)
+            return _hang_cause(found, "", "likely", places)
     return None
 
 
-def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
+def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
     """The ``Cause`` of ranks that never came; ``stood`` is where the first of them stood, empty where that is not
     known.
     """
@@ -296,11 +296,11 @@ def _cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
     hosts = {places.host_of(rank) for rank in found.ranks}
     node = hosts.pop() if len(hosts) == 1 else None
     several = f"{counted(len(found.ranks), 'rank')} ({first_few(found.ranks, 6)})"
-    who = f"rank {first}" if len(found.ranks) == 1 else several
+    ranks_text = f"rank {first}" if len(found.ranks) == 1 else several
     stands = f"; it stood in {stood}" if stood else ""
     return Cause(
         kind="hang",
-        what=f"{who} never came to {found.where}{stands}"[:500],
+        what=f"{ranks_text} never came to {found.where}{stands}"[:500],
         fault="run",
         sure=sure,
         cause=f"The others waited for it: {found.how}.",

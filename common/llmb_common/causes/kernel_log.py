@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from llmb_common.causes.table import FailureSignature, numbers, signature_of
+from llmb_common.causes.table import FailureSignature, driver_tables, signature_of
 from llmb_common.nodes.facts import KernelLog
 from llmb_common.nodes.findings import Remark
 from llmb_common.nodes.rule import Weight
@@ -52,18 +52,18 @@ def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
     """
     lines: dict[_Trouble, list[str]] = {}
     for age, text in log.lines:
-        trouble = _trouble(age, text)
+        trouble = _trouble_in_line(age, text)
         if trouble is not None:
             lines.setdefault(trouble, []).append(text)
     for trouble, texts in list(lines.items())[:_MOST]:
         times = f" ({len(texts)} times)" if len(texts) > 1 else ""
-        yield Remark(trouble.check, trouble.level, f"{texts[-1]}{times}", _remedy(texts[-1]))
+        yield Remark(trouble.check, trouble.level, f"{texts[-1]}{times}", _line_remedy(texts[-1]))
     for device, count in _lost_links(log).most_common():
         level: Weight = "fail" if count >= FLAPS else "warn"
         yield Remark("link-flaps", level, f"{device} lost its link {count} times in a day", _CABLE)
 
 
-def _remedy(line: str) -> str:
+def _line_remedy(line: str) -> str:
     """What to do about a kernel's line: its signature's remedy, else to look at the log."""
     known = signature_of(line)
     return (known.remedy if known else "") or _LOOK
@@ -71,24 +71,24 @@ def _remedy(line: str) -> str:
 
 def _lost_links(log: KernelLog) -> Counter[str]:
     """How often each device lost its link, without the first ``Link down`` of each."""
-    lost = _devices(_LOST, log)
-    down = _devices(_DOWN, log)
+    lost = _count_by_device(_LOST, log)
+    down = _count_by_device(_DOWN, log)
     return lost + (down - Counter(set(down)))
 
 
-def _devices(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
+def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
     """How many lines match ``pattern``, by the device that they name."""
     found = (pattern.search(text) for _, text in log.lines)
     return Counter(match[1] for match in found if match)
 
 
-def _trouble(age: float, text: str) -> _Trouble | None:
+def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     """What a line of the kernel, ``age`` seconds old, is evidence of against its node; None where it says nothing."""
     known = signature_of(text)
     if known is None:
         return None
     if known.id.startswith(("xid-", "sxid-")):
-        return _of_driver(known, age, text)
+        return _driver_trouble(known, age, text)
     if known.kernel is None:
         return None
     check, level = known.kernel
@@ -96,7 +96,7 @@ def _trouble(age: float, text: str) -> _Trouble | None:
     return _Trouble(check, "warn" if is_over else level, known.id)
 
 
-def _of_driver(known: FailureSignature, age: float, text: str) -> _Trouble | None:
+def _driver_trouble(known: FailureSignature, age: float, text: str) -> _Trouble | None:
     """The trouble that an Xid or SXid stands for; None where it says nothing against the node, or no longer does."""
     check, _, number = known.id.partition("-")
     level = _level_of_sxid(known) if check == "sxid" else _level_of_xid(known, int(number))
@@ -118,7 +118,7 @@ def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
 
     None: nothing, as for an application's own fault.
     """
-    action = next((item.nvidia for item in numbers().xids if item.xid == number), "IGNORE")
+    action = next((item.nvidia for item in driver_tables().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":
         return "warn" if action in _HARMLESS else "fail"
     return "warn" if number in _NOTEWORTHY else None

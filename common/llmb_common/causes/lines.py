@@ -62,7 +62,7 @@ _MOST_PREFIXES = 6
 
 
 @functools.lru_cache(maxsize=4096)
-def parse(line: str) -> LogLine:
+def parse_line(line: str) -> LogLine:
     """A log line, split into what its prefixes say (time, host, rank) and its text."""
     known: dict[str, str] = {}
     rest = line.lstrip()
@@ -111,7 +111,7 @@ def printer_of(line: str) -> tuple[str, str]:
     return line[:end].strip(), line[end:]
 
 
-def plain(raw: bytes) -> str:
+def plain_line(raw: bytes) -> str:
     """The bytes of a log line as a terminal would show them last: no colours, and nothing that a return has
     overwritten.
     """
@@ -156,26 +156,26 @@ def location_of(text: str) -> Location:
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
-    numbers = [_first(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
+    numbers = [_first_number(pattern, text) for pattern in (_DEVICE, _LOCAL, _PID)]
     if tasks:
-        ranks = tuple(_expand(tasks["tasks"]))
+        ranks = tuple(_expand_tasks(tasks["tasks"]))
     elif (missing := re.search(r"[Rr]anks? ([\d, ]+?) failed to pass", text)) is not None:
         ranks = tuple(int(number) for number in re.findall(r"\d{1,6}", missing[1]))
     else:
-        named = _first(_RANK, text)
+        named = _first_number(_RANK, text)
         ranks = () if named is None or _GROUP_RANK.search(text) else (named,)
     where = tasks or _CONTRIBUTOR.search(text) or _STEPD.match(text) or _PMIX.match(text) or on
     host = where["host"] if where else None
     return Location(ranks, host, bus[1].lower() if bus else None, *numbers)
 
 
-def _first(pattern: re.Pattern[str], text: str) -> int | None:
+def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
     """The number in the first match of ``pattern``; None where there is none."""
     found = pattern.search(text)
     return int(found[1]) if found else None
 
 
-def _expand(tasks: str) -> list[int]:
+def _expand_tasks(tasks: str) -> list[int]:
     """The numbers in ``0-2,5``; parts that are none are left out, and long ranges are cut: no job has so many tasks."""
     numbers: list[int] = []
     for part in tasks.split(","):

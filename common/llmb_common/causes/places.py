@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 from llmb_common.base.hostlist import expand_known
-from llmb_common.causes.lines import LogLine, parse, plain
+from llmb_common.causes.lines import LogLine, parse_line, plain_line
 from llmb_common.causes.reading import Complaint, line_at
 from llmb_common.nodes.facts import Nodes
 from llmb_common.runs.timing.log_files import find_markers, open_log
@@ -110,7 +110,7 @@ class Places:
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
             for offset, _ in islice(find_markers(file, (b" busId ",), 0, _HEAD), _MOST):
-                line = parse(plain(line_at(file, offset)[1]))
+                line = parse_line(plain_line(line_at(file, offset)[1]))
                 found = _COMMUNICATOR.search(line.text)
                 if found is not None and line.host is not None and int(found[2]) >= largest:
                     largest = int(found[2])

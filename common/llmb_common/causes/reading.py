@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 from llmb_common.causes.collectives import TimedOutCollectives
-from llmb_common.causes.lines import Location, LogLine, location_of, parse, plain, printer_of
+from llmb_common.causes.lines import Location, LogLine, location_of, parse_line, plain_line, printer_of
 from llmb_common.causes.table import FailureSignature, signature_of
 from llmb_common.runs.timing.log_files import find_markers, open_log
 from llmb_common.runs.timing.records import MARKERS, STEP_TIME_BEGINS
@@ -173,20 +173,20 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
     """What ``log`` complains of from the byte ``start`` on; an empty reading where it cannot be read."""
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
-        last_two = deque(_iterations(file, start), maxlen=2) or deque(_of_rank_0(file, start), maxlen=2)
+        last_two = deque(_iterations(file, start), maxlen=2) or deque(_iterations_of_rank_0(file, start), maxlen=2)
         if last_two:
             _, reading.step, reading.steps, reading.step_time = last_two[-1]
         begin = last_two[0][0] if len(last_two) == 2 else start
-        for complaint in _complaints(file, max(start, begin - _BUFFERED), reading):
+        for complaint in _complaints_from(file, max(start, begin - _BUFFERED), reading):
             if complaint.offset >= begin:
                 survived = bool(last_two) and complaint.offset < last_two[-1][0]
                 reading.note(complaint._replace(survived=survived))
             elif complaint.raised and not complaint.logged:
                 reading.overtaken.append(complaint)
-        _revive(reading)
+        _restore_caught(reading)
         size = os.fstat(file.fileno()).st_size
         tail = os.pread(file.fileno(), 2 * _REACH, max(0, size - 2 * _REACH))
-        reading.last = next((line for line in map(plain, reversed(tail.split(b"\n"))) if line.strip()), "")
+        reading.last = next((line for line in map(plain_line, reversed(tail.split(b"\n"))) if line.strip()), "")
         reading.last = reading.last.strip()[:LONGEST]
     return reading
 
@@ -196,7 +196,7 @@ def complaints_in(readings: Sequence[Reading]) -> Iterator[Complaint]:
     return chain.from_iterable(reading.complaints for reading in readings)
 
 
-def _revive(reading: Reading) -> None:
+def _restore_caught(reading: Reading) -> None:
     """Take back as causes the tracebacks of ranks that then ended by themselves, whatever others printed in between."""
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
@@ -213,7 +213,7 @@ def _revive(reading: Reading) -> None:
         reading.complaints.append(item._replace(survived=item.survived and not dead))
 
 
-def _of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
+def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
     """Yields the same as ``_iterations`` for a log with rank 0's prints alone, which are counted and say neither
     total nor time.
     """
@@ -236,26 +236,26 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None
             yield offset, int(header[-1][1]), int(header[-1][2]), time[-1].decode() if time else None
 
 
-def _complaints(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
+def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
     """Yields the complaints of a log from the offset ``begin`` on, at most those of ``_MOST_LINES`` lines.
 
     A barrier that all ranks passed makes ``reading`` forget what came before.
     """
-    told, lines = -1, 0
-    for offset, marker in _hits(file, begin):
+    last_offset, lines = -1, 0
+    for offset, marker in _telltale_words(file, begin):
         start, raw = line_at(file, offset)
-        if start <= told:
+        if start <= last_offset:
             continue
-        told, lines = start, lines + 1
+        last_offset, lines = start, lines + 1
         if lines > _MOST_LINES:
             return
         if marker == _PASSED:
             reading.forget()
-        elif complaint := _complaint(file, reading, start, raw):
+        elif complaint := _complaint_in_line(file, reading, start, raw):
             yield complaint
 
 
-def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
+def _telltale_words(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
     """Yields (offset, word) for each word that gives complaints away, in the order of the log.
 
     In the middle of a long log only the commonest words are searched.
@@ -268,36 +268,36 @@ def _hits(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
     yield from find_markers(file, everything, tail)
 
 
-def _complaint(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
+def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
     """The complaint in the line ``raw`` that begins at ``start``; None where it matches no signature or is not
     believed.
     """
-    text = plain(raw)
-    line = parse(text[:_REACH])
+    text = plain_line(raw)
+    line = parse_line(text[:_REACH])
     found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
     if "start" in found.traits and reading.step is not None:
         found = msgspec.structs.replace(found, role="cascade")
     looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
-    above, of = _above(file, start, text) if looks else (None, None)
+    above, of = _traceback_above(file, start, text) if looks else (None, None)
     if of is not None:
         line = LogLine(line.text, of, time=line.time)
-    found = _believed(found, line, above)
+    found = _credible_signature(found, line, above)
     begins = None
     if found and found.role == "root" and reading.counts[found.id] < _EACH:
-        begins, rank = _reason(file, start, text)
+        begins, rank = _nccl_reason(file, start, text)
         line = line._replace(rank=rank) if line.rank is None else line
     if found and found.role in ("ended", "killed") and _SUMMARY.match(line.text):
-        line = _with_place(file, start, line)
+        line = _with_rank_and_host(file, start, line)
     if found is None:
         return None
-    said = text[:LONGEST].strip()
+    message = text[:LONGEST].strip()
     how = {"raised": above in ("uncaught", "logged"), "logged": above == "logged"}
-    return Complaint(found, line, location_of(line.text), said, reading.log, start, begins=begins, **how)
+    return Complaint(found, line, location_of(line.text), message, reading.log, start, begins=begins, **how)
 
 
-def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
+def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
     """Offset and rank of the NCCL error whose reason stands in the line at ``start``; None and None for other lines.
 
     The reason stands below "Last error:", behind what the error means for the rank; in a watchdog's message only the
@@ -307,21 +307,21 @@ def _reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None
     block = os.pread(file.fileno(), start - begin, begin)
     if b"Last error:" not in block:
         return None, None
-    who = printer_of(text)[0]
+    line_printer = printer_of(text)[0]
     offset, is_reason = start, False
     for raw in reversed(block.split(b"\n")[:-1]):
         offset -= len(raw) + 1
-        printer, rest = printer_of(plain(raw))
-        own = printer == who
+        printer, rest = printer_of(plain_line(raw))
+        own = printer == line_printer
         if own and not is_reason and rest.strip() != "Last error:":
             return None, None
         is_reason = is_reason or own
-        if is_reason and "NCCL error" in rest and (own or not who):
-            return offset, parse(plain(raw)).rank
+        if is_reason and "NCCL error" in rest and (own or not line_printer):
+            return offset, parse_line(plain_line(raw)).rank
     return None, None
 
 
-def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
+def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
     """``line``, one of torchrun's summary, with the rank and the host that stand above it, as far as they do."""
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
@@ -330,7 +330,7 @@ def _with_place(file: FileIO, start: int, line: LogLine) -> LogLine:
     return line._replace(rank=int(ranks[-1]) if ranks else line.rank, host=hosts[-1].decode() if hosts else line.host)
 
 
-def _believed(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
+def _credible_signature(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
     """The signature as far as its line can be believed: itself, a less sure one, or None for mere warnings and
     retries.
 
@@ -356,7 +356,7 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
     return begin + start, block[start : end if end >= 0 else len(block)]
 
 
-def number_of(item: Complaint) -> int | None:
+def line_number_of(item: Complaint) -> int | None:
     """The number of the complaint's line in its file, from 1; None where the file cannot be read any more."""
     number, left = 1, item.offset
     try:
@@ -369,34 +369,34 @@ def number_of(item: Complaint) -> int | None:
     return number
 
 
-def _above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
+def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
     """(what kind of traceback stands above an exception's line, the rank that it names, as for checkpoints).
 
     Of several printers only the line's own counts. Bridge logs each import that it can do without: a message, and the
     traceback behind it or below. The rank is None where the traceback names none.
     """
     begin = max(0, start - _TRACEBACK)
-    before = list(map(plain, os.pread(file.fileno(), start - begin, begin).split(b"\n")))[:-1]
-    who = printer_of(text)[0]
-    own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == who]
+    before = list(map(plain_line, os.pread(file.fileno(), start - begin, begin).split(b"\n")))[:-1]
+    line_printer = printer_of(text)[0]
+    own = [rest for printer, rest in map(printer_of, reversed(before)) if printer == line_printer]
     for number, line in enumerate(own[:_FRAMES]):
         if _OF_WORKER in line:
             return "uncaught", None
         if _TRACEBACK_BEGINS in line:
             alone = (
-                parse(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
+                parse_line(line).text.lstrip("ERO |:-\u2500\u256d").startswith(_TRACEBACK_BEGINS)
             )  # or in a frame, by rich
             if not alone:
                 return "caught", None
             of = _OF_RANK.search(line)
-            how = _by_last_words(own[number + 1]) if number + 1 < len(own) else "uncaught"
-            return how, int(of[1]) if of else None
+            kind = _traceback_kind(own[number + 1]) if number + 1 < len(own) else "uncaught"
+            return kind, int(of[1]) if of else None
     return "uncaught" if any('  File "' in line for line in own[:8]) else "none", None
 
 
-def _by_last_words(line: str) -> Above:
+def _traceback_kind(line: str) -> Above:
     """Whether the traceback below ``line`` was caught, logged or neither, by what its printer said before it."""
-    parsed = parse(line)
+    parsed = parse_line(line)
     if parsed.text.startswith("Exception ignored "):
         return "caught"
     if not parsed.mild or _NATIVE.search(line):
@@ -408,7 +408,7 @@ _LATE = 60.0
 """Seconds by which a line may arrive after later ones: by more than that, it is the clocks of two nodes that differ."""
 
 
-def trapped(item: Complaint, other: Complaint) -> bool:
+def is_kernel_assertion_of(item: Complaint, other: Complaint) -> bool:
     """Whether ``other`` is a kernel's own assertion, and ``item`` may be what CUDA says because of it.
 
     A kernel's print has no prefix, and not every one names its rank.

@@ -77,23 +77,23 @@ def signatures() -> tuple[FailureSignature, ...]:
 
 
 @functools.cache
-def numbers() -> _Numbers:
+def driver_tables() -> _Numbers:
     """NVIDIA's tables of Xids, NVLink 5 events and SXids."""
     table: _Numbers = from_json(Path(__file__).with_name("xid.json").read_bytes(), _Numbers)
     return table
 
 
-def _scoped(pattern: str) -> str:
+def _scope_flags(pattern: str) -> str:
     """``pattern`` in a form in which its ``(?i)`` holds for it alone among several."""
     return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else pattern
 
 
 @functools.cache
-def _patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
+def _compiled_patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
     """One compiled expression for each signature, in the order of the table."""
     found = []
     for item in signatures():
-        patterns = [_scoped(pattern) for pattern in (*item.pattern, *item.dmesg)]
+        patterns = [_scope_flags(pattern) for pattern in (*item.pattern, *item.dmesg)]
         found.append((re.compile("|".join(patterns)), item))
     return tuple(found)
 
@@ -104,7 +104,7 @@ def kernel_patterns() -> tuple[str, ...]:
     They are valid for Python and for ``grep -P``.
     """
     patterns = chain.from_iterable(item.dmesg for item in signatures())
-    return tuple(_scoped(pattern) for pattern in patterns)
+    return tuple(_scope_flags(pattern) for pattern in patterns)
 
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
@@ -113,8 +113,8 @@ def signature_of(text: str) -> FailureSignature | None:
 
     That of an Xid or SXid is the one of its number.
     """
-    found = next((item for pattern, item in _patterns() if pattern.search(text)), None)
-    return _numbered(found, text) if found is not None and found.id in ("xid", "sxid") else found
+    found = next((item for pattern, item in _compiled_patterns() if pattern.search(text)), None)
+    return _signature_of_number(found, text) if found is not None and found.id in ("xid", "sxid") else found
 
 
 _XID = re.compile(r"Xid \((?:PCI:)?[0-9a-fA-F:.]+\): (\d+)(?:, *(.*))?")
@@ -124,26 +124,27 @@ _DECODED = re.compile(r"(\w+) .*?\((0x[0-9a-fA-F]{8}) (0x[0-9a-fA-F]{8})")
 _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cascade": "cascade"}
 
 
-def _numbered(found: FailureSignature, text: str) -> FailureSignature:
+def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature:
     """A copy of ``found``, the signature of Xids or SXids, for the number that ``text`` names.
 
     ``found`` itself where it names none. A number of Xid that the table knows gives its meaning, role, certainty and
-    remedy; one that it does not know only a possible cause; both have id ``xid-NUMBER``. For SXids see ``_sxid``.
+    remedy; one that it does not know only a possible cause; both have id ``xid-NUMBER``. For SXids see
+    ``_sxid_signature``.
     """
     match = _XID.search(text)
     if match is None:
         return found
     number, rest = int(match[1]), match[2] or ""
     if found.id == "sxid":
-        return _sxid(found, number, rest)
-    known = next((item for item in numbers().xids if item.xid == number), None)
+        return _sxid_signature(found, number, rest)
+    known = next((item for item in driver_tables().xids if item.xid == number), None)
     if known is None:
         return msgspec.structs.replace(found, id=f"xid-{number}", sure="possible", what=f"Xid {number}")
     role: Role = "root"
     sure: Sure = "certain" if known.fault == "node" else "likely"
     remedy = known.remedy or f"NVIDIA: {known.nvidia}"
     if known.role == "depends":
-        fatal, resolution = _decode(number, rest)
+        fatal, resolution = _decode_nvlink5(number, rest)
         role = "root" if fatal else "noise"
         remedy = f"{remedy}; NVIDIA: {resolution}" if resolution else remedy
     elif known.role in _OF_NUMBERS:
@@ -163,7 +164,7 @@ def _numbered(found: FailureSignature, text: str) -> FailureSignature:
     )
 
 
-def _decode(xid: int, rest: str) -> tuple[bool, str]:
+def _decode_nvlink5(xid: int, rest: str) -> tuple[bool, str]:
     """(whether an NVLink 5 event is fatal, NVIDIA's resolution for it); the latter empty where the table has none.
 
     NVIDIA's table comes before the line's own word.
@@ -174,21 +175,26 @@ def _decode(xid: int, rest: str) -> tuple[bool, str]:
     if found is None:
         return fatal, ""
     bits, status = f"{int(found[2], 16):032b}", int(found[3], 16)
-    for number, unit, first, second, wanted, resolution, severity in numbers().nvlink5:
+    for number, unit, first, second, wanted, resolution, severity in driver_tables().nvlink5:
         named = found[1] in unit.split("/")
-        if number == xid and named and int(wanted, 16) == status and any(_fits(bits, form) for form in (first, second)):
+        if (
+            number == xid
+            and named
+            and int(wanted, 16) == status
+            and any(_bits_match(bits, form) for form in (first, second))
+        ):
             return "Fatal" in severity, resolution
     return fatal, ""
 
 
-def _fits(bits: str, form: str) -> bool:
+def _bits_match(bits: str, form: str) -> bool:
     """Whether 32 ``bits`` match a form of the same length, in which ``-`` is any bit."""
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
 
 
-def _sxid(found: FailureSignature, number: int, rest: str) -> FailureSignature:
+def _sxid_signature(found: FailureSignature, number: int, rest: str) -> FailureSignature:
     """The signature of SXids, ``found``, made that of one number; ``rest`` is the line after the number."""
-    known = next((item for item in numbers().sxids if item[0] == number), None)
+    known = next((item for item in driver_tables().sxids if item[0] == number), None)
     if known:
         _, name, severity = known
     else:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from llmb_common.base.cluster_types import ClusterType, named, traits_of
+from llmb_common.base.cluster_types import ClusterType, import_named, traits_of
 from llmb_common.base.errors import LLMBError, RequestError
 from llmb_common.base.files import shell_part
 
@@ -195,17 +195,17 @@ class Executor(JobScript):
             Interrupted: the user interrupted a run that was followed, and it was ended.
         """
 
-    def apart(self, plans: Sequence[JobPlan]) -> str:
+    def series_conflict(self, plans: Sequence[JobPlan]) -> str:
         """Return why runs of these plans cannot take turns in one allocation, as a clause; empty where they can."""
         return "there are no allocations here"
 
-    def start_together(self, records: Sequence[RunRecord]) -> list[RunRecord]:
+    def start_series(self, records: Sequence[RunRecord]) -> list[RunRecord]:
         """Start the runs of one series as one job; return their records, saved, in order.
 
         Raises:
             AnswerLost: as ``start``, for all of them
             SchedulerError: as ``start``, for all of them
-            NotImplementedError: there are no allocations here: ``apart`` says so
+            NotImplementedError: there are no allocations here: ``series_conflict`` says so
         """
         raise NotImplementedError
 
@@ -236,7 +236,7 @@ class Executor(JobScript):
             RequestError: there are no such nodes, or nobody knows of nodes here
             SchedulerError: the scheduler does not say
         """
-        raise _no_nodes()
+        raise _no_scheduler_error()
 
     def topology(self) -> dict[str, str]:
         """Return the switch or block of the network that each node is in, by the node's name. Never raises.
@@ -252,7 +252,7 @@ class Executor(JobScript):
             RequestError: nobody knows of nodes here
             SchedulerError: they cannot be had
         """
-        raise _no_nodes()
+        raise _no_scheduler_error()
 
     def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
         """Return the nodes of the job ``job_id``, in which this process runs, as held ones.
@@ -262,7 +262,7 @@ class Executor(JobScript):
         Raises:
             RequestError: nobody knows of nodes here
         """
-        raise _no_nodes()
+        raise _no_scheduler_error()
 
     @abstractmethod
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
@@ -273,7 +273,7 @@ class Executor(JobScript):
         """
 
 
-def _no_nodes() -> LLMBError:
+def _no_scheduler_error() -> LLMBError:
     """The error that there is no scheduler that could be asked about nodes."""
     return RequestError(
         "there is no scheduler here to ask about nodes", remedy="leave out what asks for them", code="no-nodes"
@@ -289,7 +289,7 @@ def script_for(cluster_type: ClusterType) -> JobScript:
         ValueError: there is no such way of running jobs
     """
     traits = traits_of(cluster_type)
-    script: JobScript = named(traits.script or traits.executor)()
+    script: JobScript = import_named(traits.script or traits.executor)()
     return script
 
 
@@ -299,5 +299,5 @@ def executor_for(cluster_type: ClusterType) -> Executor:
     Raises:
         ValueError: there is no such way
     """
-    executor: Executor = named(traits_of(cluster_type).executor)()
+    executor: Executor = import_named(traits_of(cluster_type).executor)()
     return executor

@@ -34,7 +34,7 @@ class _Result(msgspec.Struct):
     step: int = 0
 
 
-class _Said(msgspec.Struct):
+class _NodeAnswer(msgspec.Struct):
     """The answer of a node to an order."""
 
     error: str = ""
@@ -43,10 +43,10 @@ class _Said(msgspec.Struct):
     ranks: dict[_Number, _Result] = {}
 
 
-def readable(said: dict[str, Any]) -> dict[str, Any]:
+def readable(answer: dict[str, Any]) -> dict[str, Any]:
     """What a node has said, unchanged, if it is what its program says; else ``{"error": ...}`` with the reason."""
     try:
-        from_plain(said, _Said)
+        from_plain(answer, _NodeAnswer)
     except msgspec.ValidationError as error:
         return {"error": f"its answer cannot be read: {printable(str(error))[:200]}"}
-    return said
+    return answer

@@ -62,13 +62,13 @@ main(json.loads(sys.argv[2]))
 """
 
 
-def command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
+def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
     """The words that run ``spec`` on a node, with the first of ``pythons`` that works there."""
-    words = [_code(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys(pythons)]
+    words = [_packed_program(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys(pythons)]
     return ["bash", "-c", shell_part(__file__, "node.sh"), "llmb-health", *words]
 
 
-def _code(folder: Path) -> str:
+def _packed_program(folder: Path) -> str:
     """The program for the nodes, packed as one argument, which must stay below the 128 KiB that Linux allows."""
     sources = {}
     for name in _MODULES:
@@ -101,8 +101,8 @@ class Frames:
         if set(parts) != set(range(1, int(total) + 1)):
             return "", None
         del self._parts[node]
-        said = _decoded("".join(parts[at] for at in sorted(parts)))
-        return ("", None) if said is None else (node, said)
+        answer = _unpack_frame("".join(parts[at] for at in sorted(parts)))
+        return ("", None) if answer is None else (node, answer)
 
 
 def parse_frames(output: str) -> dict[str, Any]:
@@ -111,13 +111,13 @@ def parse_frames(output: str) -> dict[str, Any]:
     frames = Frames()
     found: dict[str, Any] = {}
     for line in output.splitlines():
-        node, said = frames.take(line)
+        node, node_answer = frames.take(line)
         if node:
-            found[node] = said
+            found[node] = node_answer
     return found
 
 
-def _decoded(text: str) -> dict[str, Any] | None:
+def _unpack_frame(text: str) -> dict[str, Any] | None:
     """What a node's program packed; None for what is not its own. Of a bomb only the first 32 MiB are unpacked."""
     try:
         packed = base64.b64decode(text, validate=True)
@@ -176,7 +176,7 @@ def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
     return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
 
-def choose(
+def choose_nodes(
     executor: Executor, install: Path, nodes: str | None, partition: str | None, avoided: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
     """(the nodes to ask, by node why not the others): those that are named, or a partition's that jobs may get.
@@ -195,30 +195,30 @@ def choose(
         excluded |= dict.fromkeys(expand(avoided or ""), "by the job")
     left = {name: why for name, why in now.items() if why}
     left |= {name: f"excluded ({excluded[name]})" for name in now if name in excluded and name not in left}
-    asked = [name for name in now if name not in left]
-    if not asked:
+    chosen = [name for name in now if name not in left]
+    if not chosen:
         reasons = ", ".join(f"{name}: {why}" for name, why in list(left.items())[:4])
         raise RequestError(
             f"none of {len(now)} nodes can be checked now: {reasons}",
             remedy="try again when some are idle",
             code="no-nodes",
         )
-    return asked, left
+    return chosen, left
 
 
-def look(
+def check_nodes(
     executor: Executor,
     needs: Needs,
     nodes: Sequence[str],
     *,
     wait: int = 60,
     minutes: int = 2,
-    then: Callable[[Held, Health], Health] = lambda held, found: found,
+    continuation: Callable[[Held, Health], Health] = lambda held, found: found,
 ) -> Health:
     """Hold the nodes in a job, look at them, and judge: what they were found to be, and the seconds that it took.
 
-    ``wait``: seconds for the job to start; ``minutes``: its time limit. ``then`` gets the nodes as long as they are
-    held, and what it returns is the answer.
+    ``wait``: seconds for the job to start; ``minutes``: its time limit. ``continuation`` gets the nodes as long as they
+    are held, and what it returns is the answer.
 
     Raises:
         SchedulerError: they are not given, or none could start anything
@@ -229,43 +229,43 @@ def look(
     )
     with executor.hold(wanted) as held:
         begun = time.monotonic()
-        found = then(held, look_at(held, needs))
+        found = continuation(held, check_held_nodes(held, needs))
         return replace(found, seconds=time.monotonic() - begun)
 
 
-def look_at(held: Held, needs: Needs) -> Health:
+def check_held_nodes(held: Held, needs: Needs) -> Health:
     """What one look at the held nodes says of them; a node that does not answer is ``silent``.
 
     Raises:
         SchedulerError: none could start anything
     """
     spec = {"stage": "look", "folders": dict(needs.folders), "written": ["workload"]}
-    answer, said = said_by(held, command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
-    if not said:
+    answer, node_answers = run_on_nodes(held, node_command(spec, (*PYTHONS, *needs.pythons)), LOOK_SECONDS)
+    if not node_answers:
         raise SchedulerError(
             f"no node answered: {answer.complaint}",
             remedy="look at the nodes with sinfo, and start one by hand with srun",
         )
-    facts = {node: None if value is None else read_facts(node, value) for node, value in said.items()}
+    facts = {node: None if value is None else read_facts(node, value) for node, value in node_answers.items()}
     known = {node: found for node, found in facts.items() if found is not None}
     complaint = "" if len(facts) == len(held.nodes) else (answer.errors.strip() or answer.why)[:500]
     return Health(judge(held.nodes, facts, needs), known, complaint=complaint)
 
 
-def said_by(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
+def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
     """(how the command ended, what each node said) for ``argv`` on all held nodes; None: it has no Python.
 
     Those that lost their step with that of a dead node are asked once more. ``seconds``: for all together.
     """
     answer = held.run(argv, seconds)
-    said = parse_frames(answer.output)
+    node_answers = parse_frames(answer.output)
     dead = held.unreached(answer)
-    if dead and (rest := [node for node in held.nodes if node not in said and node not in dead]):
-        said |= parse_frames(held.run(argv, seconds, nodes=rest).output)
-    return answer, said
+    if dead and (rest := [node for node in held.nodes if node not in node_answers and node not in dead]):
+        node_answers |= parse_frames(held.run(argv, seconds, nodes=rest).output)
+    return answer, node_answers
 
 
-def keep_out(install: Path, found: Health, days: float) -> None:
+def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
     """Put the nodes that failed on the installation's list of excluded ones, for so many ``days``.
 
     Submissions heed the list.

@@ -14,9 +14,9 @@ import msgspec
 from llmb_common.base.errors import RequestError
 from llmb_common.base.structs import from_plain
 from llmb_common.executors.base import Executor, Held
-from llmb_common.health.ask import Health, look
+from llmb_common.health.ask import Health, check_nodes
 from llmb_common.health.verdicts import Fabric, with_remarks
-from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, at_work, ranks_of
+from llmb_common.health.workers import GROUP_SECONDS, WHOLE_SECONDS, Workers, ranks_of, start_workers
 from llmb_common.nodes.fabric.blame import next_round
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.grouping import first_groups
@@ -47,7 +47,7 @@ SIZES = {
 """Those of ``--sizes``, for all nodes together: 1 MiB to 4 GiB on GPUs."""
 
 
-def look_under_load(
+def check_nodes_under_load(
     executor: Executor, needs: Needs, nodes: Sequence[str], install: Path, *, wait: int = 60, sizes: bool = False
 ) -> Health:
     """Hold the nodes in a job, look at them, and put those that do not fail to work: the verdicts and the fabric.
@@ -70,7 +70,7 @@ def look_under_load(
         """What the nodes were found to be, with their fabric measured."""
         return with_fabric(held, needs, found, install, known, sizes=sizes)
 
-    return look(executor, needs, nodes, wait=wait, minutes=MINUTES, then=measured)
+    return check_nodes(executor, needs, nodes, wait=wait, minutes=MINUTES, continuation=measured)
 
 
 def with_fabric(
@@ -91,25 +91,27 @@ def with_fabric(
         return found
     expected = load_cluster_config(install).health
     known = {node: topology[node] for node in nodes if node in topology}
-    with at_work(held, needs, nodes) as workers:
-        course = _Course(workers, needs, known, expected)
+    with start_workers(held, needs, nodes) as workers:
+        course = _FabricRun(workers, needs, known, expected)
         course.run(sizes=sizes)
     verdict = judge(course.measurement, known, expected)
-    facts = [_at_work(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes]
-    told: dict[str, list[Remark]] = {node: [] for node in nodes}
+    facts = [
+        _facts_under_load(found.facts[node], course.loads.get(node, ()), workers.logs.get(node, ())) for node in nodes
+    ]
+    remarks_by_node: dict[str, list[Remark]] = {node: [] for node in nodes}
     for node, remark in fabric_remarks(course.measurement, verdict):
-        told.setdefault(node, []).append(remark)
+        remarks_by_node.setdefault(node, []).append(remark)
     for node, remark in remarks(Fleet(needs, tuple(facts), together=len(nodes)), at_work=True):
-        told[node].append(remark)
+        remarks_by_node[node].append(remark)
     account = summarize(replace(needs, nodes=len(nodes)), Nodes(tuple(facts)))
     for finding in unlike_site(account, baselines(install)):
         for node in nodes if finding.severity == "problem" else ():
-            told[node].append(Remark(finding.kind, "warn", finding.text))
+            remarks_by_node[node].append(Remark(finding.kind, "warn", finding.text))
     fabric = Fabric(course.measurement, verdict, tuple(account.lines()))
-    return replace(found, verdicts=with_remarks(found.verdicts, told), fabric=fabric)
+    return replace(found, verdicts=with_remarks(found.verdicts, remarks_by_node), fabric=fabric)
 
 
-class _Course:
+class _FabricRun:
     """The course of one measurement of a fabric, from GPUs by themselves to all nodes together."""
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
@@ -126,56 +128,56 @@ class _Course:
     def run(self, *, sizes: bool) -> None:
         """Measure everything in order, and stop asking again when time runs out; the result is in ``measurement``."""
         begun = time.monotonic()
-        self._note()
+        self._update_measurement()
         if not self._workers.nodes:
             return
-        answers = self._workers.alone()
-        self.loads = {node: said.get("load") or () for node, said in answers.items()}
-        self._note(nodes=tuple(_gpus(answers)))
+        answers = self._workers.measure_gpus()
+        self.loads = {node: answer.get("load") or () for node, answer in answers.items()}
+        self._update_measurement(nodes=tuple(_gpu_measurements(answers)))
         if ranks_of(self._needs) > 1:
-            self._note(within=self._reduce([[node] for node in self._workers.nodes]))
+            self._update_measurement(within=self._all_reduce([[node] for node in self._workers.nodes]))
         groups = first_groups(self._workers.nodes, self._topology)
         while groups:
-            self._note(rounds=(*self.measurement.rounds, self._reduce(groups)))
+            self._update_measurement(rounds=(*self.measurement.rounds, self._all_reduce(groups)))
             if time.monotonic() - begun > _ENOUGH_SECONDS:
                 break
             judged = judge(self.measurement, self._topology, self._expected)
             groups = next_round(self.measurement, judged)
         if time.monotonic() - begun <= _ENOUGH_SECONDS:
-            self._by_rail()
-        together = self._reducing()
+            self._measure_rails()
+        together = self._responding_nodes()
         if len(together) > 1:
-            self._together(together, sizes=sizes)
+            self._measure_all_nodes(together, sizes=sizes)
         while time.monotonic() - begun <= _ENOUGH_SECONDS:
             expected = Expectation(self._expected, self._needs.device)
             groups = next_halves(self.measurement, self._topology, expected)
             if not groups:
                 break
-            self._note(halves=(*self.measurement.halves, self._reduce(groups)))
+            self._update_measurement(halves=(*self.measurement.halves, self._all_reduce(groups)))
 
-    def _by_rail(self) -> None:
+    def _measure_rails(self) -> None:
         """Measure slow groups again, rail by rail, where nodes have more than one; sets ``measurement``."""
         if ranks_of(self._needs) == 1:
             return
         judged = judge(self.measurement, self._topology, self._expected)
         groups = rail_groups(self.measurement, judged)
         if groups:
-            self._note(rails=tuple(self._workers.rails(groups, self._bytes, self._seconds)))
+            self._update_measurement(rails=tuple(self._workers.all_reduce_by_rail(groups, self._bytes, self._seconds)))
 
-    def _together(self, nodes: list[str], *, sizes: bool) -> None:
+    def _measure_all_nodes(self, nodes: list[str], *, sizes: bool) -> None:
         """Measure all nodes together, at one size or at several; the result goes into ``measurement``."""
-        asked = [self._bytes]
+        sizes_to_measure = [self._bytes]
         if sizes:
-            asked += SIZES[self._needs.device]
-        (measured,) = self._workers.reduce([nodes], asked, WHOLE_SECONDS[self._needs.device])
-        self._note(whole=measured[0], sizes=tuple(measured[1:]))
+            sizes_to_measure += SIZES[self._needs.device]
+        (measured,) = self._workers.all_reduce([nodes], sizes_to_measure, WHOLE_SECONDS[self._needs.device])
+        self._update_measurement(whole=measured[0], sizes=tuple(measured[1:]))
 
-    def _reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
+    def _all_reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
         """What an all-reduce in each of the groups at once gave, in the order of the groups."""
-        measured = self._workers.reduce(groups, [self._bytes], self._seconds)
+        measured = self._workers.all_reduce(groups, [self._bytes], self._seconds)
         return tuple(of_size[0] for of_size in measured)
 
-    def _reducing(self) -> list[str]:
+    def _responding_nodes(self) -> list[str]:
         """The nodes that still answer, but for those that may hold up all others: none of their groups gave a time."""
         suspects: set[str] = set()
         cleared: set[str] = set()
@@ -186,16 +188,16 @@ class _Course:
                 suspects.update(group.hung_nodes or group.nodes)
         return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
-    def _note(self, **found: Any) -> None:
+    def _update_measurement(self, **found: Any) -> None:
         """Set fields of ``measurement`` to what was found, and note which nodes are lost by now."""
         missing = dict(self._workers.lost)
         self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
 
 
-def _gpus(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
+def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
     """Yields what each GPU gave by itself, by the ``answers`` of nodes; with an error where it gave nothing."""
-    for node, said in answers.items():
-        for index, result in said.get("alone", {}).items():
+    for node, answer in answers.items():
+        for index, result in answer.get("alone", {}).items():
             value = result.get("value") or {}
             yield NodeMeasurement(
                 host=node,
@@ -221,7 +223,7 @@ def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Itera
             yield node, Remark(finding.kind, "fail" if fails else "warn", finding.said, finding.remedy)
 
 
-def _at_work(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
+def _facts_under_load(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
     """A node's facts, with the looks at its GPUs under load and what NCCL's log says of its network.
 
     Looks that cannot be read are left out.

@@ -14,7 +14,7 @@ from llmb_common.base.errors import SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.words import assigned
 from llmb_common.executors.base import Container, Executor, Held, NodeRequest
-from llmb_common.health.ask import PYTHONS, command, parse_frames
+from llmb_common.health.ask import PYTHONS, node_command, parse_frames
 from llmb_common.nodes.facts import Folder, NodeFacts
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.reading import read_facts
@@ -76,31 +76,33 @@ def ask_one_node(
         wait=_QUEUE_SECONDS,
     )
     try:
-        with _folder_to_write(Path(folders["installation"])) as trial, executor.hold(wanted) as held:
-            return _asked(held, needs, folders, container, trial)
+        with _trial_folder(Path(folders["installation"])) as trial, executor.hold(wanted) as held:
+            return _held_node_report(held, needs, folders, container, trial)
     except SchedulerError as error:
         return NodeReport(error=f"no node answered: {error.message.removeprefix('Slurm gives no nodes: ')}")
 
 
-def _asked(held: Held, needs: Needs, folders: Mapping[str, str], container: Container | None, trial: str) -> NodeReport:
+def _held_node_report(
+    held: Held, needs: Needs, folders: Mapping[str, str], container: Container | None, trial: str
+) -> NodeReport:
     """The report of the held node. ``trial``: a folder in which the node is to write; empty: none."""
     seen = {**folders, "workload": trial} if trial else dict(folders)
     starts = [] if needs.containers else list(needs.pythons)
     spec = {"stage": "look", "folders": seen, "written": ["workload"], "starts": starts}
-    answer = held.run(command(spec, (*PYTHONS, *needs.pythons)), _NODE_SECONDS)
+    answer = held.run(node_command(spec, (*PYTHONS, *needs.pythons)), _NODE_SECONDS)
     now = time.time()
     (node,) = held.nodes
-    said = parse_frames(answer.output).get(node)
-    if not isinstance(said, dict):
+    node_answer = parse_frames(answer.output).get(node)
+    if not isinstance(node_answer, dict):
         why = "no Python there" if "no-python" in answer.output else answer.complaint
         return NodeReport(error=f"no node answered: {why}")
-    ended = said.get("ended")
+    ended = node_answer.get("ended")
     skew = float(ended) - now if isinstance(ended, float | int) else None
-    inside = _look_inside(held, container, trial) if container else ContainerProbe()
-    return NodeReport("", read_facts(node, said), inside, bool(trial), skew)
+    inside = _probe_container(held, container, trial) if container else ContainerProbe()
+    return NodeReport("", read_facts(node, node_answer), inside, bool(trial), skew)
 
 
-def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe:
+def _probe_container(held: Held, container: Container, trial: str) -> ContainerProbe:
     """What ``probe.sh`` says in a container on the held node.
 
     ``trial``: a folder in which it tries to write; empty: none.
@@ -109,9 +111,9 @@ def _look_inside(held: Held, container: Container, trial: str) -> ContainerProbe
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
     answer = held.run(argv, _IMAGE_SECONDS, inside=container)
     seconds = time.monotonic() - begun
-    said = answer.output.splitlines()
-    own = [line for line in said if line.startswith(_SAID_INSIDE)]
-    rest = [line for line in said if not line.startswith(_SAID_INSIDE)]
+    output_lines = answer.output.splitlines()
+    own = [line for line in output_lines if line.startswith(_SAID_INSIDE)]
+    rest = [line for line in output_lines if not line.startswith(_SAID_INSIDE)]
     lines = tuple(line for line in (*rest, *answer.errors.splitlines()) if line.strip())
     return ContainerProbe(parse_values(own), lines, answer.status, seconds)
 
@@ -130,7 +132,7 @@ def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
 
 
 @contextlib.contextmanager
-def _folder_to_write(install: Path) -> Iterator[str]:
+def _trial_folder(install: Path) -> Iterator[str]:
     """Within the block, a new folder where runs go; empty: none can be made. It is removed afterwards.
 
     A node sees it only if that sees the same file system.

@@ -23,7 +23,7 @@ from llmb_common.base.errors import LLMBError, RecordError, SchedulerError
 from llmb_common.base.files import write_json
 from llmb_common.base.hostlist import compress, expand, expand_known
 from llmb_common.executors.base import executor_for
-from llmb_common.health.ask import Health, exclude_unfit, look_at
+from llmb_common.health.ask import Health, check_held_nodes, exclude_unfit
 from llmb_common.health.fabric import with_fabric
 from llmb_common.nodes.needs import needs_of
 from llmb_common.runs.record import RunRecord, load_record
@@ -74,8 +74,8 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
 def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
     """Why the job cannot run without these nodes; empty where it can."""
     plan, run_id = record.plan, record.paths.run_id
-    asked = plan.scheduler.nodelist if plan.scheduler is not None else None
-    named = sorted(set(failed) & set(expand(asked or "")))
+    requested = plan.scheduler.nodelist if plan.scheduler is not None else None
+    named = sorted(set(failed) & set(expand(requested or "")))
     if named:
         return f"it asks for {compress(named)} by name"
     if len(left_out) >= MOST_RESTARTS:
@@ -101,11 +101,11 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
     plan, begun = record.plan, time.monotonic()
     executor, needs = executor_for(plan.cluster_type), needs_of(plan)
     held = executor.own_nodes(job_id, nodes, plan.scheduler)
-    found = look_at(held, needs)
+    found = check_held_nodes(held, needs)
     try:
         found = with_fabric(held, needs, found, Path(plan.install), executor.topology())
     except SchedulerError as error:  # what the look has found is true all the same
-        _say(f"check before training: {error.message}")
+        _print_line(f"check before training: {error.message}")
     return replace(found, seconds=time.monotonic() - begun)
 
 
@@ -121,26 +121,26 @@ def main(words: Sequence[str]) -> int:
         record = load_record(Path(folder))
         found = check(record, job_id, expand(nodes))
     except LLMBError as error:
-        _say(f"check before training: {error.message}")
+        _print_line(f"check before training: {error.message}")
         return 1
     decision = decide(record, found, read_events(record.paths.events).left_out)
     try:
-        write_json(record.paths.folder / f"fabric-{restart}.json", _as_plain(found, decision))
+        write_json(record.paths.folder / f"fabric-{restart}.json", _as_json_values(found, decision))
     except RecordError as error:
-        _say(f"check before training: {error.message}")
+        _print_line(f"check before training: {error.message}")
     for node, why in decision.unfit.items():
-        _say(f"error: check before training: on node {node}: {why}")
+        _print_line(f"error: check before training: on node {node}: {why}")
     try:
         exclude_unfit(Path(record.plan.install), decision.unfit)
     except (LLMBError, OSError) as error:
-        _say(f"check before training: they could not be excluded: {error}")
+        _print_line(f"check before training: they could not be excluded: {error}")
     level = "error: " if decision.status == END else ""
-    _say(f"{level}check before training: {decision.why} ({found.seconds:.0f} s)")
+    _print_line(f"{level}check before training: {decision.why} ({found.seconds:.0f} s)")
     print(compress(decision.unfit))
     return decision.status
 
 
-def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
+def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
     """What was found of the nodes, and what was decided, as JSON values."""
     return {
         "schema": 1,
@@ -152,7 +152,7 @@ def _as_plain(found: Health, decision: Decision) -> dict[str, Any]:
     }
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     """Print a line for the job's log."""
     print(text, file=sys.stderr, flush=True)
 

@@ -47,22 +47,23 @@ class Fabric(msgspec.Struct, frozen=True):
     account: tuple[str, ...] = ()
 
 
-def judge(asked: Sequence[str], said: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
-    """A verdict on each node that was ``asked``, in their order.
+def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
+    """A verdict on each node that was ``hosts``, in their order.
 
-    ``said`` has None for one on which nothing could run, and lacks those that did not answer: both are ``silent``.
+    ``node_answers`` has None for one on which nothing could run, and lacks those that did not answer: both are
+    ``silent``.
     """
-    answers = [said.get(node) for node in asked]
+    answers = [node_answers.get(node) for node in hosts]
     nodes = tuple(facts for facts in answers if facts is not None)
-    found: dict[str, list[Remark]] = {node: [] for node in asked}
-    for node, remark in remarks(_fleet(nodes, needs)):
+    found: dict[str, list[Remark]] = {node: [] for node in hosts}
+    for node, remark in remarks(_as_fleet(nodes, needs)):
         found[node].append(remark)
     for facts in nodes:
         found[facts.host] += kernel_remarks(facts.kernel)
-    return [_verdict(node, said, found[node]) for node in asked]
+    return [_verdict(node, node_answers, found[node]) for node in hosts]
 
 
-def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
+def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
     """The nodes as rules look at them, with the type and the number of GPUs that most have where nobody has said."""
     gpus = chain.from_iterable(node.before.gpus for node in nodes)
     types = Counter(type_of(gpu.product or "") for gpu in gpus)
@@ -81,7 +82,7 @@ def _fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
     """The verdicts, each judged anew with what was found later of its node, each thing once."""
     return [
-        _judged(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
+        _worst_verdict(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
         for item in verdicts
     ]
 
@@ -91,20 +92,22 @@ def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequenc
     kept = []
     for item in verdicts:
         gone = [_shown(remark) for remark in taken.get(item.node, ())]
-        kept.append(_judged(item.node, [remark for remark in item.remarks if remark not in gone]) if gone else item)
+        kept.append(
+            _worst_verdict(item.node, [remark for remark in item.remarks if remark not in gone]) if gone else item
+        )
     return kept
 
 
-def _verdict(node: str, said: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
+def _verdict(node: str, node_answers: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
     """The verdict over a node: ``silent`` where it said nothing, else by what was found."""
-    if node not in said:
+    if node not in node_answers:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
-    if said[node] is None:
+    if node_answers[node] is None:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no Python 3.6 or newer on the node"),))
-    return _judged(node, found)
+    return _worst_verdict(node, found)
 
 
-def _judged(node: str, found: Iterable[Remark]) -> NodeVerdict:
+def _worst_verdict(node: str, found: Iterable[Remark]) -> NodeVerdict:
     """The verdict on a node by the worst of what was found, which is made printable and sorted, the worst first."""
     shown = [_shown(remark) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))

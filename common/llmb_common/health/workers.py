@@ -20,7 +20,7 @@ from llmb_common.base.errors import SchedulerError
 from llmb_common.base.talking import Conversation
 from llmb_common.executors.base import MOST_GROUPS, Container, Held
 from llmb_common.health.answers import readable
-from llmb_common.health.ask import PYTHONS, Frames, command
+from llmb_common.health.ask import PYTHONS, Frames, node_command
 from llmb_common.nodes.fabric.measurement import GroupMeasurement
 from llmb_common.nodes.nccl import used_adapters_of
 from llmb_common.nodes.needs import Needs
@@ -78,19 +78,19 @@ class Workers:
         """The nodes that still answer."""
         return [node for node in self._asked if node not in self.lost]
 
-    def begin(self) -> None:
+    def wait_until_ready(self) -> None:
         """Wait until the program is ready on all nodes, at most five minutes; those on which it is not are ``lost``."""
-        self._answers(0, self.nodes, START_SECONDS, 60.0)
+        self._collect_answers(0, self.nodes, START_SECONDS, 60.0)
 
-    def alone(self) -> dict[str, dict[str, Any]]:
+    def measure_gpus(self) -> dict[str, dict[str, Any]]:
         """What each node's GPUs give by themselves, by node: ``alone`` by GPU, and ``load``. Silent nodes are lost.
 
         Raises:
             SchedulerError: the program has ended on all nodes
         """
-        return self._order({"work": "alone"}, self.nodes, ALONE_SECONDS)
+        return self._send_order({"work": "alone"}, self.nodes, ALONE_SECONDS)
 
-    def reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
+    def all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """All-reduces in disjoint groups at the same time: for each group one measurement a size, in their order.
 
         Groups whose port another program has are measured once more. Silent nodes are lost.
@@ -98,7 +98,7 @@ class Workers:
         Raises:
             SchedulerError: the program has ended on all nodes
         """
-        return self._on_free_ports(groups, lambda some: self._reduced(some, sizes, seconds))
+        return self._on_free_ports(groups, lambda some: self._run_all_reduce(some, sizes, seconds))
 
     def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
         """What ``measure`` gives for the groups; those of which it finds a port taken are measured once more.
@@ -116,17 +116,19 @@ class Workers:
                 measured[at] = of_group
         return measured
 
-    def _reduced(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
+    def _run_all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
         """What an all-reduce in each of the groups at once gave, at each size; adds what NCCL said to ``logs``."""
         members = list(chain.from_iterable(groups))
-        what = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
-        answers = self._order({**what, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds)
+        order = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
+        answers = self._send_order(
+            {**order, "port": self._next_ports(len(groups)), "seconds": seconds}, members, seconds
+        )
         count = ranks_of(self._needs)
-        for node, said in answers.items():
-            self.logs.setdefault(node, []).extend(_logged(said))
-        return [_measured(group, range(count), sizes, answers) for group in groups]
+        for node, answer in answers.items():
+            self.logs.setdefault(node, []).extend(_nccl_lines(answer))
+        return [_group_measurements(group, range(count), sizes, answers) for group in groups]
 
-    def rails(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
+    def all_reduce_by_rail(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
         """All-reduces among GPU i of each node of a group, for all i and all of the disjoint groups at once.
 
         One measurement for each group and rail, in their order. Groups of which another program has a port are measured
@@ -144,7 +146,7 @@ class Workers:
         count = ranks_of(self._needs)
         what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
         port = self._next_ports(len(groups) * count)
-        answers = self._order({**what, "port": port, "seconds": seconds}, members, seconds)
+        answers = self._send_order({**what, "port": port, "seconds": seconds}, members, seconds)
         return [[_of_rail(group, rail, size, answers) for rail in range(count)] for group in groups]
 
     def _next_ports(self, count: int) -> int:
@@ -155,15 +157,15 @@ class Workers:
         self._taken += count
         return first
 
-    def _order(self, what: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
+    def _send_order(self, order: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
         """Give nodes an order; returns by node what those that answer in time say, and the others are ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
         """
         self._number += 1
-        self._conversation.tell(json.dumps({"order": self._number, **what}))
-        answers = self._answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
+        self._conversation.send(json.dumps({"order": self._number, **order}))
+        answers = self._collect_answers(self._number, nodes, seconds, _FLOOR_SECONDS[self._needs.device])
         self.require_step()
         return answers
 
@@ -179,7 +181,9 @@ class Workers:
                 remedy="run it again; the scheduler's log says why",
             )
 
-    def _answers(self, number: int, nodes: Sequence[str], seconds: float, floor: float) -> dict[str, dict[str, Any]]:
+    def _collect_answers(
+        self, number: int, nodes: Sequence[str], seconds: float, floor: float
+    ) -> dict[str, dict[str, Any]]:
         """What each node answers to an order; those that do not in time, or cannot do it, are ``lost``."""
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
@@ -187,20 +191,20 @@ class Workers:
         ended: float | None = None
         while len(answers) < len(nodes) and not self._conversation.over:
             now = time.monotonic() - begun
-            limit = _limit(took, len(nodes), seconds, floor)
+            limit = _order_deadline(took, len(nodes), seconds, floor)
             if ended is not None:
                 limit = ended + _LAST_WORDS[self._needs.device]
             if now >= limit and ended is not None:
                 break
             if now >= limit:
-                self._conversation.tell(json.dumps({"order": number, "end": True}))
+                self._conversation.send(json.dumps({"order": number, "end": True}))
                 ended = now
                 continue
-            for line in self._conversation.hear(limit - now):
-                node, said = self._frames.take(line)
-                said = said if said is not None else {"order": 0, "error": "no Python 3.6 or newer"}
-                if node in nodes and said.get("order") == number:
-                    answers[node] = readable(said)
+            for line in self._conversation.receive(limit - now):
+                node, answer = self._frames.take(line)
+                answer = answer if answer is not None else {"order": 0, "error": "no Python 3.6 or newer"}
+                if node in nodes and answer.get("order") == number:
+                    answers[node] = readable(answer)
                     took.append(time.monotonic() - begun)
         self.heard = self.heard or bool(answers)
         for node in nodes:
@@ -211,7 +215,7 @@ class Workers:
         return answers
 
 
-def _limit(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
+def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
     """Seconds after an order when ranks are ended; ``took``: seconds of the nodes that have answered so far.
 
     It is ``seconds`` until half of the ``nodes`` have answered; then some medians of what they took, at least
@@ -229,16 +233,16 @@ def _why_silent(number: int) -> str:
     return "it stopped answering while the fabric was measured"
 
 
-def _logged(said: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
+def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
     """Yields the lines of NCCL's log that a node's ranks have given, or only its rank ``rank``."""
-    for name, result in said.get("ranks", {}).items():
+    for name, result in answer.get("ranks", {}).items():
         if rank is not None and name != str(rank):
             continue
         value = result.get("value") or {}
         yield from (line for line in value.get("log", ()) if isinstance(line, str))
 
 
-def _measured(
+def _group_measurements(
     group: Sequence[str], indexes: Sequence[int], sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[GroupMeasurement]:
     """What came of a group of nodes, with ranks of these indexes on each: a measurement for each size.
@@ -251,36 +255,36 @@ def _measured(
         ranks = answers.get(node, {}).get("ranks", {})
         results += [ranks.get(str(index)) for index in indexes]
     nothing = GroupMeasurement(nodes=tuple(group), gpus_per_node=count, bytes=0)
-    times = [_times(result, sizes) for result in results]
+    times = [_rank_seconds(result, sizes) for result in results]
     values = [of_rank for of_rank in times if of_rank]
     if len(values) == len(results):
         return [
             replace(nothing, bytes=size, seconds=statistics.median(value[at] for value in values))
             for at, size in enumerate(sizes)
         ]
-    culprits = hung(results)
+    culprits = blocking_ranks(results)
     first = culprits[0] if culprits else next(at for at, of_rank in enumerate(times) if not of_rank)
-    error = f"{group[first // count]} rank {first}: {_problem(results[first])}"[:300]
+    error = f"{group[first // count]} rank {first}: {_rank_problem(results[first])}"[:300]
     return [replace(nothing, bytes=size, error=error, hung_ranks=tuple(culprits)) for size in sizes]
 
 
 def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, Mapping[str, Any]]) -> GroupMeasurement:
     """What came of a group in which only the GPU ``rail`` of each node took part, with the adapters that NCCL used."""
-    (measured,) = _measured(group, [rail], [size], answers)
+    (measured,) = _group_measurements(group, [rail], [size], answers)
     # By node: each numbers its adapters itself.
-    used = [used_adapters_of(_logged(answers.get(node, {}), rail)) for node in group]
+    used = [used_adapters_of(_nccl_lines(answers.get(node, {}), rail)) for node in group]
     adapters = tuple(dict.fromkeys(chain.from_iterable(used)))
     return replace(measured, rail=rail, adapters=adapters)
 
 
-def _times(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
+def _rank_seconds(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
     """The seconds of a rank, for each size; empty where it has none, or not of all."""
     value = (result or {}).get("value") or {}
     seconds: Sequence[float] = value.get("seconds", ())
     return seconds if len(seconds) == len(sizes) else ()
 
 
-def _problem(result: Mapping[str, Any] | None) -> str:
+def _rank_problem(result: Mapping[str, Any] | None) -> str:
     """Why a rank gave no figure, in words, by what its node said of it; None: the node said nothing."""
     if result is None:
         return "its node did not answer"
@@ -293,13 +297,13 @@ def _problem(result: Mapping[str, Any] | None) -> str:
     return "it gave no time"
 
 
-def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
+def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     """Which of a group's ranks, from 0, hold up the others: a collective ends nowhere before all have entered it.
 
     Those of which there is no word, which died, or whose process does nothing; else those that are behind. Empty: all
     wait at the same place, and it cannot be told for whom.
     """
-    gone = [at for at, result in enumerate(results) if result is None or _does_nothing(result)]
+    gone = [at for at, result in enumerate(results) if result is None or _is_stopped_or_dead(result)]
     if gone:
         return gone
     waiting = {at: int(result.get("step", 0)) for at, result in enumerate(results) if result and "hung" in result}
@@ -308,7 +312,7 @@ def hung(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
     return [at for at, step in waiting.items() if step == behind < furthest]
 
 
-def _does_nothing(result: Mapping[str, Any]) -> bool:
+def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
     """Whether a rank is stopped or dead, so that the others waited for it."""
     if "hung" in result:
         return result.get("state") in _NOT_ALONE or "cannot be killed" in result["hung"]
@@ -316,7 +320,7 @@ def _does_nothing(result: Mapping[str, Any]) -> bool:
 
 
 @contextmanager
-def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
+def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
     """Within the block, the program at work on these nodes, in jobs' image and with their variables.
 
     It is ready for orders. Nodes that the scheduler cannot reach are ``lost``.
@@ -333,14 +337,14 @@ def at_work(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]
         "env": dict(needs.env),
     }
     inside = Container(needs.image, needs.mounts) if needs.containers and needs.image else None
-    argv = command(spec, ("python3",) if inside else (*needs.pythons, *PYTHONS))
+    argv = node_command(spec, ("python3",) if inside else (*needs.pythons, *PYTHONS))
     unreached: list[str] = []
     while True:
         left = [node for node in nodes if node not in unreached]
         try:
             with held.talk(argv, inside=inside, nodes=left) as conversation:
                 workers = Workers(conversation, needs, left, held.port)
-                workers.begin()
+                workers.wait_until_ready()
                 # A step that cannot be started on one node is not started on the others.
                 dead = held.unreached(conversation.complaint) if conversation.over and not unreached else []
                 if not dead:

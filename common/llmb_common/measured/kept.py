@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import msgspec
 
 from llmb_common import base, causes, results
-from llmb_common.base.errors import LLMBError, attempt
+from llmb_common.base.errors import LLMBError, result_or_error
 from llmb_common.base.files import sha256_of_tree
 from llmb_common.base.run_states import is_live
 from llmb_common.base.structs import from_json
@@ -74,7 +74,7 @@ class LogSummary(msgspec.Struct, frozen=True, array_like=True):
     """It was measured over the iterations that its document measures."""
 
     @property
-    def speaks(self) -> bool:
+    def is_comparable(self) -> bool:
         """Whether the run says how fast its configuration is: it succeeded, and was measured as documented."""
         return self.documented and self.status.measured and self.steps.time is not None
 
@@ -109,16 +109,16 @@ def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
     None where other code has kept it in another shape. Iterations but the last are read from the log when they are
     asked for.
     """
-    found = _unpacked(packed, _Timing)
+    found = _decode_struct(packed, _Timing)
     return found.of(files) if found else None
 
 
 class KeptFigures:
     """What the logs of the runs in ``folders`` gave, from the index of ``install`` or from the logs themselves.
 
-    ``unchanged`` gives the ``KeptLog`` of an ended run that the index holds and whose log has not changed, once for
-    each run; else None. ``read`` always gives one, and reads the log where it must. ``close`` keeps in the index what
-    was read; with ``install`` None nothing is kept.
+    ``take_unchanged`` gives the ``KeptLog`` of an ended run that the index holds and whose log has not changed, once
+    for each run; else None. ``read`` always gives one, and reads the log where it must. ``close`` keeps in the index
+    what was read; with ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
@@ -129,7 +129,7 @@ class KeptFigures:
         self._known = kept_figures(install, names) if install is not None and names else {}
         self._new: list[LogFigures] = []
 
-    def unchanged(self, row: RunRow) -> KeptLog | None:
+    def take_unchanged(self, row: RunRow) -> KeptLog | None:
         """Return the log of a run that has ended, from the index, if nothing of it has changed since it was read.
 
         None of a live run, of one that is not kept, and where something has changed; the record is not read. Each run
@@ -139,9 +139,9 @@ class KeptFigures:
         if is_live(row.state) or folder not in self._known:
             return None
         own = f"{folder}/{row.experiment_name}/log-{row.experiment_name}.out"
-        return self._if(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code()))
+        return self._take_if_current(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code_hash()))
 
-    def _if(self, folder: str, stamp: str) -> KeptLog | None:
+    def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
         """Return what the index keeps of the run in ``folder`` if it has this ``stamp``, else None.
 
         It is given out once.
@@ -149,7 +149,7 @@ class KeptFigures:
         kept = self._known.pop(folder, None)
         if not stamp or kept is None or kept.stamp != stamp:
             return None
-        summary = _unpacked(kept.figures, LogSummary)
+        summary = _decode_struct(kept.figures, LogSummary)
         return KeptLog(summary, kept.configuration, kept.timing) if summary else None
 
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
@@ -161,8 +161,8 @@ class KeptFigures:
         state = RecordedState(record.state, record.detail)
         folder, log = str(files.folder), str(files.log)
         keep = alone and wanted is None and files.log is not None and not is_live(record.state)
-        stamp = stamp_of(folder, log, state, _code()) if keep else ""
-        if kept := self._if(folder, stamp):
+        stamp = stamp_of(folder, log, state, _code_hash()) if keep else ""
+        if kept := self._take_if_current(folder, stamp):
             return kept
         window = window_of(record.plan)
         read = analyse(files, wanted or window, state, own_steps=wanted is None)
@@ -174,14 +174,14 @@ class KeptFigures:
         summary = LogSummary(read.status, read.window, steps, sense, image_of(record), read.window == window)
         configuration = configuration_of(record)
         # A log that could not be read may be readable for the next who asks.
-        if stamp and stamp == stamp_of(folder, log, state, _code()) and read.status.reason != "unreadable_log":
+        if stamp and stamp == stamp_of(folder, log, state, _code_hash()) and read.status.reason != "unreadable_log":
             last = (read.last._replace(figures=()),) if read.last else ()
             rest = _Timing(replace(read, files=_NO_FILES, iterations=last), len(read.iterations))
             new = LogFigures(
                 folder, stamp, configuration, msgspec.msgpack.encode(summary), msgspec.msgpack.encode(rest)
             )
-            if summary.speaks and steps.time is not None:
-                key, ratio = _memory(read, record)
+            if summary.is_comparable and steps.time is not None:
+                key, ratio = _memory_ratio(read, record)
                 new = new._replace(step_seconds=steps.time.mean, memory_key=key, memory_ratio=ratio)
             self._new.append(new)
             if len(self._new) >= _AT_ONCE:
@@ -208,7 +208,7 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
     """
     kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
     for row in rows:
-        log = kept.unchanged(row) or _read_log(kept, row.folder)
+        log = kept.take_unchanged(row) or _read_log(kept, row.folder)
         if log and log.summary.status.measured and log.summary.steps.time:
             found[row.folder] = log.summary.steps.time.mean
     kept.close()
@@ -217,7 +217,7 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
 
 def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
     """Return the log of the run in ``folder``, read or kept; None where it has none, or no record that can be read."""
-    record = attempt(load_record, folder)
+    record = result_or_error(load_record, folder)
     if isinstance(record, LLMBError):
         return None
     logs = find_runs(folder)
@@ -225,7 +225,7 @@ def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
     return kept.read(own, record, None, alone=len(logs) == 1) if own else None
 
 
-def _memory(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
+def _memory_ratio(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
     """Return the key of how a run's memory was predicted, and the measured peak over the predicted one.
 
     An empty key and None where memory was not predicted, or not measured.
@@ -245,14 +245,14 @@ def past_runs(install: Path | None) -> list[PastRun]:
     if install is None:
         return []
     found = []
-    for item in past_figures(install, _code()):
-        summary = _unpacked(item.figures, LogSummary)
+    for item in past_figures(install, _code_hash()):
+        summary = _decode_struct(item.figures, LogSummary)
         if summary is not None and summary.steps.time:
             found.append(PastRun(item.configuration, item.run_id, summary.steps.time))
     return found
 
 
-def _unpacked(content: bytes, kind: type[T]) -> T | None:
+def _decode_struct(content: bytes, kind: type[T]) -> T | None:
     """The struct that was kept as these bytes; None where other code has kept another shape."""
     try:
         found: T = from_json(content, kind, packed=True)
@@ -290,12 +290,12 @@ def _hash_of(pattern: str, *packages: ModuleType) -> str:
     return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
 
 
-def _code() -> str:
+def _code_hash() -> str:
     """A hash of the code that reads logs and measures runs."""
     return _hash_of("*.py", base, timing, results)
 
 
-def reasons(
+def diagnoses(
     install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
 ) -> dict[str, Diagnosis]:
     """Return why those of ``records`` that have ended badly did, by run id; empty where none has.
@@ -325,7 +325,7 @@ def reasons(
         folder, log = str(record.paths.folder), str(record.paths.log)
         stamp = stamp_of(folder, log, RecordedState(record.state, f"{record.detail}\n{not_finite}"), code)
         kept = known.get(folder)
-        diagnosis = _unpacked(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
+        diagnosis = _decode_struct(kept.content, Diagnosis) if kept and stamp and kept.stamp == stamp else None
         if diagnosis is None:
             diagnosis = diagnose(record, not_finite)
             if stamp:

@@ -13,7 +13,7 @@ from typing import Any
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.notices import notice
-from llmb_common.base.printable import tell
+from llmb_common.base.printable import print_message
 from llmb_common.base.run_states import is_live
 from llmb_common.measured.kept import KeptFigures, KeptLog, LogSummary, past_runs
 from llmb_common.measured.run import Judge, MeasuredRun
@@ -52,12 +52,12 @@ def measure(
         kept = KeptFigures(install, (row.folder for row in rows))
         found: list[RunFiles | MeasuredRun] = []
         for run in listed:
-            log = kept.unchanged(run) if isinstance(run, RunRow) and window is None else None
+            log = kept.take_unchanged(run) if isinstance(run, RunRow) and window is None else None
             if isinstance(run, RunRow) and log is not None:
-                found.append(_made(log, judge, run))
+                found.append(_measured_run(log, judge, run))
             else:
                 folder = run.folder if isinstance(run, RunRow) else run
-                found += find_runs(folder, _remark(folder))
+                found += find_runs(folder, _slow_search_note(folder))
         known = known or {}
         logs = Counter({files: files.folder for files in found if isinstance(files, RunFiles)}.values())
         records = {**_records(folder for folder in logs if folder not in known), **known}
@@ -72,15 +72,15 @@ def measure(
         new = (
             PastRun(run.configuration, run.run_id, run.steps.time)
             for run in read
-            if run.row is not None and run.summary.speaks and run.steps.time is not None
+            if run.row is not None and run.summary.is_comparable and run.steps.time is not None
         )
         judge.past = PastRuns(itertools.chain(past_runs(install), new))
         marks = image_marks([run.summary.image for run in read])
         marked = [replace(run, image=mark) if mark else run for run, mark in zip(read, marks, strict=True)]
-        return beside_repeats(marked)
+        return marked_against_repeats(marked)
 
 
-def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
+def _measured_run(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
     """Return the measured run of a log that was read, or is kept.
 
     ``row`` is its row in the index; None: it is not a run of ours. ``more`` are further fields.
@@ -88,18 +88,18 @@ def _made(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> Measur
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
-def _remark(folder: Path) -> Callable[[], None]:
+def _slow_search_note(folder: Path) -> Callable[[], None]:
     """Return what to call after each folder of a search: once, when it takes long, it tells the user where it is."""
     due = time.monotonic() + SILENT_SECONDS
 
-    def looked() -> None:
+    def folder_searched() -> None:
         """Tell the user once that the search takes long."""
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
-            tell(f"searching {folder} for runs; naming a folder closer to them is faster")
+            print_message(f"searching {folder} for runs; naming a folder closer to them is faster")
 
-    return looked
+    return folder_searched
 
 
 def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
@@ -149,10 +149,12 @@ def _without_copies(
     for folder, record in records.items():
         if folder is not None:
             together.setdefault(record.paths.run_id, []).append(folder)
-    ours, copies = workspace.install_or_none, set[Path | None]()
+    own_install, copies = workspace.install_or_none, set[Path | None]()
     for same in together.values():
         if len(same) > 1:
-            first, *others = sorted(dict.fromkeys(same), key=lambda folder: not (ours and folder.is_relative_to(ours)))
+            first, *others = sorted(
+                dict.fromkeys(same), key=lambda folder: not (own_install and folder.is_relative_to(own_install))
+            )
             copies.update(others)
             for folder in others:
                 notice(f"{folder} is a copy of {first}: the run counts once")
@@ -195,12 +197,12 @@ def _read_one(
         if timing.log_format == "nemo" and window is None:
             timing = analyse(files, STYLES["nemo"].window)
         summary = LogSummary(timing.status, timing.window, steps_of(timing))
-        return _made(KeptLog(summary, "", timing), judge, None, found=files)
+        return _measured_run(KeptLog(summary, "", timing), judge, None, found=files)
     log = kept.read(files, record, window, alone=alone)
-    return _made(log, judge, row_of(record), found=files, known=None if kept.many else record)
+    return _measured_run(log, judge, row_of(record), found=files, known=None if kept.many else record)
 
 
-def beside_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
+def marked_against_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
     """Return ``items`` in order, with each run whose training is unlike that of its repeats among them marked so.
 
     A mark is put into a copy (``unlike``); the others are as they were.

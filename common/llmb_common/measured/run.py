@@ -15,7 +15,7 @@ from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.notices import notice
 from llmb_common.base.printable import percent, signed_percent
 from llmb_common.base.run_states import is_live
-from llmb_common.measured.kept import LogSummary, reasons, timing_of
+from llmb_common.measured.kept import LogSummary, diagnoses, timing_of
 from llmb_common.nodes.summary import NodeFinding, NodeSummary
 from llmb_common.planning.workspace import Workspace
 from llmb_common.recipes.recipe import Recipe
@@ -293,7 +293,7 @@ class MeasuredRun:
         """
         of_baselines = chain.from_iterable(item.runs for item in self.baselines)
         others = [run.run_id for run in of_baselines]
-        return self.past.others(self.configuration, [*judged, *others])
+        return self.past.squares_without(self.configuration, [*judged, *others])
 
     @property
     def reference(self) -> Reference | None:
@@ -422,7 +422,7 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
     if failed:
         statuses = {run.run_id: run.status for run in failed}
         records = [run.record for run in failed if run.record]
-        found = reasons(failed[0].judge.workspace.install_or_none, records, statuses)
+        found = diagnoses(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
         run.__dict__["why"] = found.get(run.run_id)
 

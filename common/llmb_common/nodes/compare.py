@@ -157,7 +157,7 @@ def is_slow_answer(number: float, median: float) -> bool:
 CLOCK_SECONDS = 30
 
 
-def clocks_apart(fleet: Fleet) -> Iterator[Found]:
+def clock_skew(fleet: Fleet) -> Iterator[Found]:
     """Yields each node whose time of day is more than 30 seconds from the median of all."""
     for host, number, median in against_median(fleet, lambda node: node.system.clock):
         if abs(number - median) > CLOCK_SECONDS:
@@ -183,7 +183,7 @@ def _firmware(node: NodeFacts) -> str | None:
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
 
-def _boards(node: NodeFacts) -> str | None:
+def _board_ids(node: NodeFacts) -> str | None:
     """The board ids of the network adapters as one text; None: none are known."""
     return " ".join(sorted({port.board for port in node.ports if port.board})) or None
 
@@ -202,7 +202,7 @@ _SAME: dict[str, Callable[[NodeFacts], object]] = {
     "virtual machine": lambda node: node.system.virtual,
     "VBIOS": _vbios,
     "firmware of adapters": _firmware,
-    "model of adapters": _boards,
+    "model of adapters": _board_ids,
 }
 
 

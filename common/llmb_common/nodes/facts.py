@@ -275,12 +275,12 @@ LOOKS = ("machine", "gpus", "nvlink", "imex", "services", "ports", "kernel", "sy
 """What a look before a job has, in the words of its program, which calls ``before`` ``gpus``."""
 
 
-def field_of(look: str) -> str:
-    """The name of the field of ``NodeFacts`` that the ``look``, one of ``LOOKS``, fills."""
-    return "before" if look == "gpus" else look
+def field_of(probe: str) -> str:
+    """The name of the field of ``NodeFacts`` that the ``probe``, one of ``LOOKS``, fills."""
+    return "before" if probe == "gpus" else probe
 
 
-def plain_look(facts: NodeFacts | None) -> dict[str, Any] | None:
+def facts_as_json(facts: NodeFacts | None) -> dict[str, Any] | None:
     """What a look at a node before a job found, as JSON values by look; None for None: the node did not answer."""
     if facts is None:
         return None

@@ -33,7 +33,7 @@ def find(needs: Needs, found: Nodes) -> tuple[NodeFinding, ...]:
     """
     findings = []
     for rule, severity, items in _of_run(needs, found):
-        findings += [NodeFinding(rule.name, severity, text) for text in _said(rule, items)]
+        findings += [NodeFinding(rule.name, severity, text) for text in _finding_sentences(rule, items)]
     return tuple(sorted(findings, key=lambda finding: finding.severity == "note"))  # stable
 
 
@@ -44,7 +44,7 @@ def find_on_nodes(needs: Needs, found: Nodes) -> Iterator[tuple[str, NodeFinding
     """
     for rule, severity, items in _of_run(needs, found):
         for host, own in _by_host(items, found.nodes).items():
-            for text in _said(rule, own):
+            for text in _finding_sentences(rule, own):
                 yield host, NodeFinding(rule.name, severity, text)
 
 
@@ -75,7 +75,7 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
     fleet = Fleet(needs, found.nodes, needs.nodes, found.unreadable)
     for rule in RULES if needs.device == "cuda" else ANYWHERE:
         if rule.level.evidence:
-            items = list(rule.look(fleet))
+            items = list(rule.find(fleet))
             if items:
                 yield rule, rule.level.evidence, items
 
@@ -83,9 +83,9 @@ def _of_run(needs: Needs, found: Nodes) -> Iterator[tuple[Rule, Severity, list[F
 def _remarks(rule: Rule, level: Weight, fleet: Fleet) -> Iterator[tuple[str, Remark]]:
     """Yields (host, remark) for what one rule finds, with the remedy for a node, or for one in Kubernetes."""
     pods = {node.host for node in fleet.nodes if node.system.pod}
-    for host, items in _by_host(rule.look(fleet), fleet.nodes).items():
+    for host, items in _by_host(rule.find(fleet), fleet.nodes).items():
         remedy = rule.in_pods if rule.in_pods and host in pods else rule.remedy
-        for text in _said(rule, items):
+        for text in _finding_sentences(rule, items):
             yield host, Remark(rule.name, level, text, remedy)
 
 
@@ -99,7 +99,7 @@ def _by_host(items: Iterable[Found], nodes: Sequence[NodeFacts]) -> dict[str, li
     return found
 
 
-def _said(rule: Rule, items: Sequence[Found]) -> list[str]:
+def _finding_sentences(rule: Rule, items: Sequence[Found]) -> list[str]:
     """What a rule found, as printable sentences: one each, or one for all where the rule has a sentence for it."""
     if not rule.sentence:
         return [printable(item.text)[:500] for item in items]

@@ -92,7 +92,7 @@ class GpuRun(msgspec.Struct, frozen=True, dict=True):
         return any(margin is not None and margin <= _HOT for margin in margins)
 
 
-def runs_of(node: NodeFacts) -> Iterator[GpuRun]:
+def gpu_runs_of(node: NodeFacts) -> Iterator[GpuRun]:
     """Yields each GPU of a node, with what was seen of it before, during and after a run."""
     before, end = _by_index(node.before), _by_index(node.after)
     looks = [_by_index(look) for look in node.samples]
@@ -124,8 +124,8 @@ def slow_bus(run: GpuRun) -> str:
     At rest links drop.
     """
     gpu, looks = run.gpu, run.busy
-    words, widest = [], _lanes(gpu.pcie_width_max)
-    if widest and looks and all((_lanes(look.pcie_width) or 99) < widest for look in looks):
+    words, widest = [], _pcie_lanes(gpu.pcie_width_max)
+    if widest and looks and all((_pcie_lanes(look.pcie_width) or 99) < widest for look in looks):
         words.append(f"{looks[-1].pcie_width} of {gpu.pcie_width_max}")
     highest = gpu.pcie_generation_max
     if highest and looks and all((look.pcie_generation or 99) < highest for look in looks):
@@ -188,17 +188,17 @@ def old_memory_errors(run: GpuRun) -> str:
     return f"{old:.0f} uncorrectable errors" if old else ""
 
 
-def _margins(look: GpuState, gpu: GpuState) -> Iterator[float | None]:
+def _margins(sample: GpuState, gpu: GpuState) -> Iterator[float | None]:
     """Yields how many degrees Celsius a look leaves to each of the GPU's limits; None: not known."""
-    yield look.temperature_margin_c
+    yield sample.temperature_margin_c
     for now, limit in (
-        (look.temperature_c, gpu.temperature_limit_c),
-        (look.memory_temperature_c, gpu.memory_temperature_limit_c),
+        (sample.temperature_c, gpu.temperature_limit_c),
+        (sample.memory_temperature_c, gpu.memory_temperature_limit_c),
     ):
         yield limit - now if now is not None and limit is not None else None
 
 
-def _lanes(width: str | None) -> int:
+def _pcie_lanes(width: str | None) -> int:
     """The number of PCIe lanes in ``16x``; 0: not known."""
     digits = (width or "").rstrip("x")
     return int(digits) if digits.isdecimal() else 0

@@ -214,7 +214,7 @@ def missing_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
         elif folder.problem:
             yield f"the folder {what}, {folder.path}, is not writable: {folder.problem}"
         elif what == "/tmp" and _is_nearly_full(folder) and (folder.free or 0) < FULL:
-            yield _free_in(folder)
+            yield _free_space_text(folder)
 
 
 def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
@@ -223,7 +223,7 @@ def full_folders(node: NodeFacts, needs: Needs) -> Iterator[str]:
         is_seen = folder.there or what == "/tmp"
         is_failing = what == "/tmp" and (folder.free or 0) < FULL
         if is_seen and not folder.problem and _is_nearly_full(folder) and not is_failing:
-            yield _free_in(folder)
+            yield _free_space_text(folder)
 
 
 def _is_nearly_full(folder: Folder) -> bool:
@@ -233,7 +233,7 @@ def _is_nearly_full(folder: Folder) -> bool:
     return folder.free < ROOM or folder.free < _ROOM_SHARE * folder.size
 
 
-def _free_in(folder: Folder) -> str:
+def _free_space_text(folder: Folder) -> str:
     """How much is free in a folder, in words."""
     return f"{folder.path} has {size(folder.free or 0)} free"
 
@@ -256,7 +256,7 @@ def _room_for_image(node: NodeFacts, needs: Needs, *, least: int, most: int) -> 
     room = node.software.unpacked
     if not needs.containers or room is None or room.free is None or not least <= room.free < most:
         return ""
-    return f"{_free_in(room)} for an image of {size(needs.image_bytes)}"
+    return f"{_free_space_text(room)} for an image of {size(needs.image_bytes)}"
 
 
 def no_enroot(node: NodeFacts, needs: Needs) -> str:
@@ -290,24 +290,24 @@ LESSER_LOOKS = ("kernel", "services", "software", "imex")
 """Looks that may hang on a node that jobs run on: elsewhere, where a driver or a file system hangs, a job will."""
 
 
-def hung_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+def hung_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yields each look at the node that did not end in time, but for those that may hang where jobs run."""
-    yield from (_hung(look, how) for look, how in node.hung.items() if look not in LESSER_LOOKS)
+    yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe not in LESSER_LOOKS)
 
 
-def hung_lesser_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+def hung_lesser_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yields each look at the node that did not end in time and may hang where jobs run (``LESSER_LOOKS``)."""
-    yield from (_hung(look, how) for look, how in node.hung.items() if look in LESSER_LOOKS)
+    yield from (_hung_sentence(probe, how) for probe, how in node.hung.items() if probe in LESSER_LOOKS)
 
 
-def _hung(look: str, how: str) -> str:
+def _hung_sentence(probe: str, how: str) -> str:
     """That a check hung, in words."""
-    return f"the check of {look} hung ({how})"
+    return f"the check of {probe} hung ({how})"
 
 
-def failed_looks(node: NodeFacts, needs: Needs) -> Iterator[str]:
+def failed_probes(node: NodeFacts, needs: Needs) -> Iterator[str]:
     """Yields each look at the node that failed, with its error."""
-    yield from (f"the check of {look} failed: {error}" for look, error in node.errors.items())
+    yield from (f"the check of {probe} failed: {error}" for probe, error in node.errors.items())
 
 
 def unread_kernel_log(node: NodeFacts, needs: Needs) -> str:

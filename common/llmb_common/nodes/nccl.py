@@ -48,7 +48,7 @@ class NcclLog(msgspec.Struct, frozen=True):
     def direct(self) -> bool | None:
         """Whether adapters read and write GPU memory (GPUDirect RDMA); None where no channel goes over an adapter."""
         channels = [name for name in self.transports if name.startswith("NET/")]
-        if not channels or not {self._plain(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
+        if not channels or not {self._common_name(name) for name in self._channels} & {"IB", "RoCE", "EFA"}:
             return None
         return any(name.endswith("/GDRDMA") for name in channels)
 
@@ -58,7 +58,7 @@ class NcclLog(msgspec.Struct, frozen=True):
 
         Several are joined by ``and``; empty: the log names none.
         """
-        return " and ".join(sorted({self._plain(name) for name in self.networks or self._channels}))
+        return " and ".join(sorted({self._common_name(name) for name in self.networks or self._channels}))
 
     @property
     def sockets(self) -> bool:
@@ -69,14 +69,14 @@ class NcclLog(msgspec.Struct, frozen=True):
         """
         if not self._channels and "P2P/MNNVL" in self.transports:
             return False
-        return "Socket" in {self._plain(name) for name in self._channels or self.networks}
+        return "Socket" in {self._common_name(name) for name in self._channels or self.networks}
 
     @property
     def _channels(self) -> tuple[str, ...]:
         """The networks of the channels to other nodes, as NCCL calls them; empty: there are no such channels."""
         return tuple(name.split("/")[1] for name in self.transports if name.startswith("NET/"))
 
-    def _plain(self, name: str) -> str:
+    def _common_name(self, name: str) -> str:
         """A network by the name that people use: ``IB``, ``RoCE``, ``EFA``, ``Socket``."""
         if name.startswith("IB"):
             return "RoCE" if self.adapters and set(self.adapters.values()) <= {"RoCE", "uRoCE"} else "IB"
@@ -116,8 +116,8 @@ def parse_nccl_log(lines: Iterable[str]) -> NcclLog:
     provider = None
     transports: Counter[str] = Counter()
     clique: int | None = None
-    for whole in lines:
-        line = whole[:_LINE]
+    for raw_line in lines:
+        line = raw_line[:_LINE]
         if "NCCL" not in line:
             continue
         version = version or _VERSION.search(line)
@@ -150,8 +150,8 @@ def used_adapters_of(lines: Iterable[str]) -> tuple[str, ...]:
     """The names of the adapters that channels go through, from lines of NCCL's log; empty where it does not say."""
     names: dict[str, str] = {}
     numbers: dict[str, None] = {}
-    for whole in lines:
-        line = whole[:_LINE]
+    for raw_line in lines:
+        line = raw_line[:_LINE]
         if "NET/IB : Using" in line:
             names |= dict(_NUMBERED.findall(line)[:_MOST_NAMES])
         if (found := _CHANNEL.search(line)) and len(numbers) < _MOST_NAMES:

@@ -82,7 +82,11 @@ def needs_of_site(config: ClusterConfig, install: Path, traits: Traits, partitio
         adapters=config.environment.get("NCCL_IB_HCA", ""),
         architecture=config.arch or "",
         mounts=config.mounts,
-        folders={"installation": str(install), "workload": _there(str(install / "workloads")), "/tmp": "/tmp"},
+        folders={
+            "installation": str(install),
+            "workload": _nearest_existing(str(install / "workloads")),
+            "/tmp": "/tmp",
+        },
         pythons=tuple(filter(None, [engine.python])) if engine else (),
         env=config.environment,
     )
@@ -92,7 +96,7 @@ def needs_of(plan: JobPlan) -> Needs:
     """What the job of a plan needs of each of its nodes; looks for the image's size and the folders that are there."""
     image = Path(plan.image) if plan.image and plan.image.startswith("/") else None
     hca = plan.env.get("NCCL_IB_HCA")
-    folders = {"installation": plan.install, "workload": _there(plan.workload_folder), "/tmp": "/tmp"}
+    folders = {"installation": plan.install, "workload": _nearest_existing(plan.workload_folder), "/tmp": "/tmp"}
     return Needs(
         gpu_type=plan.gpu_type,
         gpus_per_node=plan.gpus_per_node,
@@ -110,7 +114,7 @@ def needs_of(plan: JobPlan) -> Needs:
     )
 
 
-def _there(path: str) -> str:
+def _nearest_existing(path: str) -> str:
     """The folder ``path`` if it is there, else the nearest one above it that is: runs make the rest."""
     return next((str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir()), path)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from llmb_common.base.gpus import GPUS
 from llmb_common.nodes.facts import Adapter, NodeFacts, domains_of, used_adapters
 from llmb_common.nodes.needs import Needs
-from llmb_common.nodes.rule import ACTIVE, FEWEST, Fleet, Found, Look, as_text, usual_value
+from llmb_common.nodes.rule import ACTIVE, FEWEST, Finder, Fleet, Found, as_text, usual_value
 
 DMABUF = (5, 12)
 """The kernel from which adapters reach the memory of GPUs without nvidia_peermem, with the open driver."""
@@ -127,7 +127,7 @@ def _ports(fleet: Fleet) -> Iterator[_Port]:
         for port in node.machine.adapters:
             named.setdefault(port.name, []).append(port)
     for node in fleet.nodes:
-        serving = _serving(node, fleet.needs)
+        serving = _serving_ports(node, fleet.needs)
         active = [port for port in serving if port.state == ACTIVE]
         for port in serving:
             yield _Port(node, port, named[port.name], active)
@@ -155,7 +155,7 @@ def _usual_rate(ports: Sequence[Adapter]) -> float | None:
 def no_roce_address(fleet: Fleet) -> Iterator[Found]:
     """Yields each node with active Ethernet ports that have no RoCE v2 address."""
     for node in fleet.nodes:
-        serving = _serving(node, fleet.needs)
+        serving = _serving_ports(node, fleet.needs)
         ethernet = {port.name for port in serving if port.state == ACTIVE and port.layer == "Ethernet"}
         without = [
             port.name
@@ -168,14 +168,14 @@ def no_roce_address(fleet: Fleet) -> Iterator[Found]:
 
 def missing_ports(fleet: Fleet) -> Iterator[Found]:
     """Yields each node with fewer adapters that serve GPUs than is usual, but for nodes without any."""
-    counts = {node.host: len(_serving(node, fleet.needs)) for node in fleet.nodes}
+    counts = {node.host: len(_serving_ports(node, fleet.needs)) for node in fleet.nodes}
     usual = usual_value(count or None for count in counts.values())
     for host, count in counts.items():
         if usual is not None and 0 < count < usual:
             yield Found(host, f"{count} adapters of the kind that serves GPUs; usual here: {usual}")
 
 
-def _serving(node: NodeFacts, needs: Needs) -> list[Adapter]:
+def _serving_ports(node: NodeFacts, needs: Needs) -> list[Adapter]:
     """The ports of a node that a job uses; empty where no kind has as many as half the GPUs.
 
     They are those that NCCL_IB_HCA names, else those of the commonest kind; a node's adapters for storage may be among
@@ -203,7 +203,7 @@ def _is_named(name: str, word: str, *, exact: bool) -> bool:
     return is_adapter and (not number or wanted_number in ("", number))
 
 
-def _bare(name: str) -> str:
+def _without_port(name: str) -> str:
     """The name of an adapter without its port: ``mlx5_0`` of ``mlx5_0:1``."""
     return name.partition(":")[0]
 
@@ -233,9 +233,9 @@ def unknown_network(fleet: Fleet) -> Iterator[Found]:
     yield Found("", reasons[0] if reasons else "NCCL wrote no log")
 
 
-def apart(fleet: Fleet) -> Iterator[Found]:
+def nodes_not_joined(fleet: Fleet) -> Iterator[Found]:
     """Yields where NVLink should join nodes and does not: by the fabric's ids, and by what NCCL makes of them."""
-    together, nodes = _joined(fleet), len(fleet.nodes)
+    together, nodes = _nvlink_domain_size(fleet), len(fleet.nodes)
     if together < 2 or nodes < 2:
         return
     domains = domains_of(fleet.nodes)
@@ -254,7 +254,7 @@ def apart(fleet: Fleet) -> Iterator[Found]:
             yield Found(node.host, f"NCCL goes over the network from {node.host}")
 
 
-def _joined(fleet: Fleet) -> int:
+def _nvlink_domain_size(fleet: Fleet) -> int:
     """How many nodes of the job NVLink is to join; 1: that of each node is its own."""
     known = GPUS.get(fleet.needs.gpu_type)
     if known is None or known.nvlink_nodes == 1:
@@ -277,33 +277,33 @@ def unused_adapters(fleet: Fleet) -> Iterator[Found]:
             yield Found(node.host, f"{node.host} ({len(used)} of {len(used) + len(idle)})")
 
 
-def used_ports_differ(value: Callable[[Adapter], object]) -> Look:
+def used_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """A rule that ports are as those of the same name on other nodes, for the adapters that NCCL uses on any node.
 
     On any, for where one is down NCCL does not name it. ``value`` says what of a port is compared.
     """
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
+    def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in the adapters that NCCL used."""
         names = chain.from_iterable(map(used_adapters, fleet.nodes))
-        yield from _differing(fleet, value, set(map(_bare, names)))
+        yield from _differing(fleet, value, set(map(_without_port, names)))
 
-    return looked
+    return find
 
 
-def any_ports_differ(value: Callable[[Adapter], object]) -> Look:
+def any_ports_differ(value: Callable[[Adapter], object]) -> Finder:
     """A rule that all ports are as those of the same name on other nodes, where nobody knows which ones NCCL uses.
 
     ``value`` says what of a port is compared.
     """
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
+    def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each difference between nodes in their adapters, where nobody knows which were used."""
         if not any(used_adapters(node) for node in fleet.nodes):
             ports = chain.from_iterable(node.machine.adapters for node in fleet.nodes)
-            yield from _differing(fleet, value, {_bare(port.name) for port in ports})
+            yield from _differing(fleet, value, {_without_port(port.name) for port in ports})
 
-    return looked
+    return find
 
 
 def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]) -> Iterator[Found]:
@@ -314,7 +314,7 @@ def _differing(fleet: Fleet, value: Callable[[Adapter], object], names: set[str]
     named: dict[str, list[tuple[str, object]]] = {}
     for node in fleet.nodes:
         for port in node.machine.adapters:
-            if _bare(port.name) in names:
+            if _without_port(port.name) in names:
                 named.setdefault(port.name, []).append((node.host, value(port)))
     for name, values in named.items():
         usual = usual_value(known for _, known in values)

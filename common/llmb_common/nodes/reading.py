@@ -53,7 +53,7 @@ def _read_node(file: Path) -> NodeFacts | None:
     """What a node recorded in a file; None where that cannot be read."""
     try:
         content = read_plain(file, _MOST_OF_A_NODE)  # a larger one is cut, and no JSON
-        found: NodeFacts = from_plain(json.loads(content, parse_constant=_refuse), NodeFacts)
+        found: NodeFacts = from_plain(json.loads(content, parse_constant=_refuse_constant), NodeFacts)
     except (OSError, ValueError, RecursionError, msgspec.ValidationError):
         return None
     stem = file.with_suffix("")  # not by what the file says: that may lead elsewhere
@@ -65,7 +65,7 @@ def _read_node(file: Path) -> NodeFacts | None:
     )
 
 
-def _refuse(word: str) -> None:
+def _refuse_constant(word: str) -> None:
     """Refuse ``NaN`` and ``Infinity``, which Python's parser would take.
 
     Raises:
@@ -93,14 +93,14 @@ def read_peaks(file: Path, job: str | None, restart: int) -> tuple[Peak, ...]:
     return tuple(sorted(kept, key=lambda peak: peak.rank))
 
 
-def read_facts(host: str, said: Mapping[str, Any]) -> NodeFacts:
+def read_facts(host: str, answer: Mapping[str, Any]) -> NodeFacts:
     """The facts in what a node said to a look before a job; what is not as it should be is an error of that look."""
     fields: dict[str, Any] = {}
     folders: dict[str, Folder] = {}
     hung: dict[str, str] = {}
     errors: dict[str, str] = {}
     seconds: dict[str, float] = {}
-    looks = said.get("looks")
+    looks = answer.get("looks")
     for name, look in looks.items() if isinstance(looks, dict) else ():
         is_folder = name.startswith(_FOLDER_LOOK)
         if not isinstance(look, dict) or not (is_folder or name in LOOKS):
@@ -122,7 +122,7 @@ def read_facts(host: str, said: Mapping[str, Any]) -> NodeFacts:
             folders[name.removeprefix(_FOLDER_LOOK)] = value
         else:
             fields[field_of(name)] = value
-    begun = said.get("begun")
+    begun = answer.get("begun")
     return NodeFacts(
         host,
         begun=float(begun) if isinstance(begun, float | int) else 0.0,

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeVar
 import msgspec
 
 from llmb_common.nodes.facts import NodeFacts
-from llmb_common.nodes.gpu_run import GpuRun, runs_of
+from llmb_common.nodes.gpu_run import GpuRun, gpu_runs_of
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.summary import Severity
 
@@ -43,7 +43,7 @@ class Fleet(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def gpus(self) -> list[GpuRun]:
         """Every GPU of all nodes, over the run."""
-        return list(chain.from_iterable(map(runs_of, self.nodes)))
+        return list(chain.from_iterable(map(gpu_runs_of, self.nodes)))
 
 
 class Found(NamedTuple):
@@ -54,7 +54,7 @@ class Found(NamedTuple):
     usual: str = ""
 
 
-Look = Callable[[Fleet], Iterable[Found]]
+Finder = Callable[[Fleet], Iterable[Found]]
 
 
 class Rule(NamedTuple):
@@ -67,68 +67,68 @@ class Rule(NamedTuple):
 
     name: str
     level: Level
-    look: Look
+    find: Finder
     remedy: str
     sentence: str = ""
     in_pods: str = ""
 
 
-def each_node(look: Callable[[NodeFacts, Needs], str | None]) -> Look:
-    """A rule that asks ``look`` what is wrong with each node by itself; an empty answer or None says nothing."""
+def each_node(problem_of: Callable[[NodeFacts, Needs], str | None]) -> Finder:
+    """A rule that asks ``problem_of`` what is wrong with each node by itself; an empty answer or None says nothing."""
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
-        """Yields what ``look`` says of each node that it says something of."""
+    def find(fleet: Fleet) -> Iterator[Found]:
+        """Yields what ``problem_of`` says of each node that it says something of."""
         for node in fleet.nodes:
-            text = look(node, fleet.needs)
+            text = problem_of(node, fleet.needs)
             if text:
                 yield Found(node.host, text)
 
-    return looked
+    return find
 
 
-def several_of_each_node(look: Callable[[NodeFacts, Needs], Iterable[str]]) -> Look:
-    """A rule that asks ``look`` what is wrong with each node by itself, which may be several things."""
+def several_of_each_node(problems_of: Callable[[NodeFacts, Needs], Iterable[str]]) -> Finder:
+    """A rule that asks ``problems_of`` what is wrong with each node by itself, which may be several things."""
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
-        """Yields everything that ``look`` says of each node."""
+    def find(fleet: Fleet) -> Iterator[Found]:
+        """Yields everything that ``problems_of`` says of each node."""
         for node in fleet.nodes:
-            for text in look(node, fleet.needs):
+            for text in problems_of(node, fleet.needs):
                 yield Found(node.host, text)
 
-    return looked
+    return find
 
 
-def each_gpu_run(look: Callable[[GpuRun], str]) -> Look:
-    """A rule that asks ``look`` of every GPU over a run; an empty answer says nothing."""
+def each_gpu_run(problem_of: Callable[[GpuRun], str]) -> Finder:
+    """A rule that asks ``problem_of`` of every GPU over a run; an empty answer says nothing."""
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
-        """Yields what ``look`` says of each GPU."""
+    def find(fleet: Fleet) -> Iterator[Found]:
+        """Yields what ``problem_of`` says of each GPU."""
         for run in fleet.gpus:
-            text = look(run)
+            text = problem_of(run)
             if text:
                 yield Found(run.host, f"{run.where} ({text})")
 
-    return looked
+    return find
 
 
-def same_on_nodes(value: Callable[[NodeFacts], object]) -> Look:
+def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
     """A rule that all nodes are alike in ``value``; a node whose value is None is not asked."""
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
+    def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each node whose value is not that of most."""
         yield from _unlike_most([(node.host, node.host, value(node)) for node in fleet.nodes])
 
-    return looked
+    return find
 
 
-def same_on_gpus(value: Callable[[GpuRun], object]) -> Look:
+def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
     """A rule that all GPUs of all nodes are alike in ``value``; a GPU whose value is None is not asked."""
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
+    def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each GPU whose value is not that of most."""
         yield from _unlike_most([(run.host, run.where, value(run)) for run in fleet.gpus])
 
-    return looked
+    return find
 
 
 def _unlike_most(values: Sequence[tuple[str, str, object]]) -> Iterator[Found]:
@@ -171,19 +171,19 @@ def far_from_median(
     value: Callable[[NodeFacts], float | None],
     is_far: Callable[[float, float], bool],
     text: str,
-) -> Look:
+) -> Finder:
     """A rule that holds a number of each node against the median of all, of at least ``FEWEST``.
 
     ``is_far`` is asked with the number and the median; ``text`` has braces for the number.
     """
 
-    def looked(fleet: Fleet) -> Iterator[Found]:
+    def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each node whose number is far from the median."""
         for host, number, median in against_median(fleet, value):
             if is_far(number, median):
                 yield Found(host, f"{text.format(number)}; usual here: {median:.4g}")
 
-    return looked
+    return find
 
 
 def against_median(fleet: Fleet, value: Callable[[NodeFacts], float | None]) -> Iterator[tuple[str, float, float]]:

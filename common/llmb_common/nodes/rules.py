@@ -72,9 +72,9 @@ ANYWHERE: tuple[Rule, ...] = (
     Rule("runtime", BOTH_BEFORE, each_node(host.failing_enroot), _ENROOT_FOLDERS, in_pods=_POD_ENROOT),
     Rule("runtime", FAIL, each_node(host.unwritable_roots), _ENROOT_FOLDERS, in_pods=_POD_ENROOT),
     Rule("kernel-log", UNKNOWN, each_node(host.unread_kernel_log), "kernel.dmesg_restrict = 0 lets users read it"),
-    Rule("answer", FAIL, several(host.hung_looks), _DRIVER),
-    Rule("answer", WARN, several(host.hung_lesser_looks), _DRIVER),
-    Rule("answer", UNKNOWN, several(host.failed_looks), "check again; --json has what the node said"),
+    Rule("answer", FAIL, several(host.hung_probes), _DRIVER),
+    Rule("answer", WARN, several(host.hung_lesser_probes), _DRIVER),
+    Rule("answer", UNKNOWN, several(host.failed_probes), "check again; --json has what the node said"),
     # Nodes before a job, against each other
     Rule("memory", FAIL, far_from_median(compare.memory_gib, compare.is_5_percent_less, "{:.0f} GiB of memory"), _ODD),
     Rule("cpus", FAIL, far_from_median(compare.cpus, compare.is_5_percent_less, "{:.0f} CPUs"), _ODD),
@@ -85,7 +85,7 @@ ANYWHERE: tuple[Rule, ...] = (
         far_from_median(compare.hottest_gpu, compare.is_20_more, "an idle GPU at {:.0f} °C"),
         _COOLING,
     ),
-    Rule("clock", FAIL, compare.clocks_apart, "start chronyd"),
+    Rule("clock", FAIL, compare.clock_skew, "start chronyd"),
     Rule(
         "slow-driver",
         WARN,
@@ -218,7 +218,7 @@ ON_GPUS: tuple[Rule, ...] = (
     Rule("ecc", NOTE, each_gpu_run(gpu_run.old_memory_errors), _RESET, "memory errors before the run: {}"),
     Rule("fabric", BOTH, each_gpu_run(gpu_run.outside_fabric), _IMEX, "GPUs outside the NVLink fabric: {}"),
     # What NCCL used
-    Rule("nvlink", PROBLEM, network.apart, _IMEX, "NVLink does not join the nodes as planned: {}"),
+    Rule("nvlink", PROBLEM, network.nodes_not_joined, _IMEX, "NVLink does not join the nodes as planned: {}"),
     Rule("socket", BOTH, network.sockets, _NCCL, "NCCL sends through TCP sockets between nodes: {}"),
     Rule("no-gpudirect", LESS_BEFORE, network.indirect, _NCCL, "no GPUDirect RDMA between adapters and GPUs: {}"),
     Rule("unknown-network", NOTE, network.unknown_network, _WRITTEN, "unknown which network NCCL used: {}"),

@@ -10,7 +10,7 @@ from typing import Any
 
 from llmb_common.nodes.facts import GIB, NodeFacts, Nodes, domains_of, used_adapters
 from llmb_common.nodes.findings import find
-from llmb_common.nodes.gpu_run import GpuRun, held_clock, runs_of
+from llmb_common.nodes.gpu_run import GpuRun, gpu_runs_of, held_clock
 from llmb_common.nodes.needs import Needs
 from llmb_common.nodes.summary import NodeSummary
 
@@ -23,7 +23,7 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
     nodes = found.nodes
     under_load = chain.from_iterable(node.load.gpus for node in nodes)
     power = [gpu.power_w for gpu in under_load if gpu.power_w]
-    runs = list(chain.from_iterable(map(runs_of, nodes)))
+    runs = list(chain.from_iterable(map(gpu_runs_of, nodes)))
     clocks = [run.clock for run in runs if run.clock]
     transports: Counter[str] = Counter()
     for node in nodes:
@@ -31,31 +31,33 @@ def summarize(needs: Needs, found: Nodes) -> NodeSummary:
     return NodeSummary(
         nodes=len(nodes),
         hosts=tuple(node.host for node in nodes),
-        gpus=_usual(_gpus_of(node) for node in nodes),
-        driver=_usual(node.driver for node in nodes),
-        cuda=_usual(node.before.cuda for node in nodes),
-        kernel=_usual(node.machine.kernel for node in nodes),
-        cpu=_usual(node.machine.cpu for node in nodes),
-        nccl=_usual(node.nccl.version if node.nccl else None for node in nodes),
-        network=_usual(node.nccl.network if node.nccl else None for node in nodes),
+        gpus=_values_with_counts(_gpus_of(node) for node in nodes),
+        driver=_values_with_counts(node.driver for node in nodes),
+        cuda=_values_with_counts(node.before.cuda for node in nodes),
+        kernel=_values_with_counts(node.machine.kernel for node in nodes),
+        cpu=_values_with_counts(node.machine.cpu for node in nodes),
+        nccl=_values_with_counts(node.nccl.version if node.nccl else None for node in nodes),
+        network=_values_with_counts(node.nccl.network if node.nccl else None for node in nodes),
         transports=dict(transports),
         channels=", ".join(sorted(transports)),
-        adapters=_usual(_adapters_of(node) for node in nodes),
-        gpudirect=_usual(_yes_no(node.nccl.direct) if node.nccl else None for node in nodes),
-        nvlink=_usual(f"{node.nccl.clique} GPUs" if node.nccl and node.nccl.clique else None for node in nodes),
+        adapters=_values_with_counts(_adapters_of(node) for node in nodes),
+        gpudirect=_values_with_counts(_yes_no(node.nccl.direct) if node.nccl else None for node in nodes),
+        nvlink=_values_with_counts(
+            f"{node.nccl.clique} GPUs" if node.nccl and node.nccl.clique else None for node in nodes
+        ),
         domains=dict(domains_of(nodes)),
-        fabric=_usual(run.gpu.fabric for run in runs),
-        pcie=_usual(_pcie_of(run) for run in runs),
-        power_limit=_usual(_limit_of(run) for run in runs),
-        clocks=_usual(_clocks_of(run) for run in runs),
+        fabric=_values_with_counts(run.gpu.fabric for run in runs),
+        pcie=_values_with_counts(_pcie_of(run) for run in runs),
+        power_limit=_values_with_counts(_limit_of(run) for run in runs),
+        clocks=_values_with_counts(_clocks_of(run) for run in runs),
         clock_mhz=statistics.median(clocks) if clocks else None,
         power_w=sum(power) / len(power) if power else None,
-        **_memory(nodes),
+        **_memory_fields(nodes),
         findings=find(needs, found),
     )
 
 
-def _memory(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
+def _memory_fields(nodes: tuple[NodeFacts, ...]) -> dict[str, Any]:
     """The fields of the summary that say how much memory of the GPUs was in use, in GiB; empty where no rank said."""
     peaks = list(chain.from_iterable(node.peaks for node in nodes))
     if not peaks:
@@ -99,8 +101,8 @@ def _limit_of(run: GpuRun) -> str | None:
 def _clocks_of(run: GpuRun) -> str | None:
     """A GPU's highest clock, and where it is held; None: not known."""
     highest = run.gpu.boost_mhz or run.gpu.max_sm_mhz
-    held = held_clock(run)
-    return (f"up to {highest:g} MHz" + (f" ({held})" if held else "")) if highest else None
+    fixed_clock = held_clock(run)
+    return (f"up to {highest:g} MHz" + (f" ({fixed_clock})" if fixed_clock else "")) if highest else None
 
 
 def _yes_no(value: bool | None) -> str | None:
@@ -110,7 +112,7 @@ def _yes_no(value: bool | None) -> str | None:
     return "yes" if value else "no"
 
 
-def _usual(values: Iterable[str | None]) -> str:
+def _values_with_counts(values: Iterable[str | None]) -> str:
     """The value that all have; where they differ, each with its count: ``a (3) / b (1)``; empty: nobody has one."""
     counts = Counter(value for value in values if value)
     if len(counts) < 2:

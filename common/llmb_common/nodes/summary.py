@@ -81,13 +81,13 @@ class NodeSummary(msgspec.Struct, frozen=True):
         between = [("adapters", self.adapters), ("GPUDirect RDMA", self.gpudirect)]
         lines = [
             ", ".join(part for part in (hosts, self.gpus + power if self.gpus else "", self.cpu) if part),
-            ", ".join([*_known(versions), *network]),
-            *(", ".join(_known(part)) for part in (board, between, joined, [("NVLink domains", domains)])),
+            ", ".join([*_known_parts(versions), *network]),
+            *(", ".join(_known_parts(part)) for part in (board, between, joined, [("NVLink domains", domains)])),
         ]
         return [printable(line) for line in lines if line]
 
 
-def _known(parts: Iterable[tuple[str, str]]) -> list[str]:
+def _known_parts(parts: Iterable[tuple[str, str]]) -> list[str]:
     """The parts with a value, each as ``name value``."""
     return [f"{name} {value}" for name, value in parts if value]
 
@@ -119,7 +119,7 @@ def setup_of(accounts: Sequence[NodeSummary]) -> dict[str, str | float]:
     return kept | ({CLOCK: sum(clocks) / len(clocks)} if clocks else {})
 
 
-def held_against(
+def setup_findings(
     account: NodeSummary, setup: Mapping[str, str | float], what: str, *, same_job: bool
 ) -> list[NodeFinding]:
     """How the run's nodes are unlike those of an accepted run, which ``what`` names; empty: they are alike.

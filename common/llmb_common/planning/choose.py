@@ -107,10 +107,10 @@ class Case(PlanningInput, frozen=True, kw_only=True):
     @property
     def what(self) -> str:
         """The configuration in one phrase, for messages: ``llama3.1 405b fp8 on gb200``."""
-        return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_said(self, self.gpu_type)}"
+        return f"{self.recipe.name} {self.model.size} {self.dtype} on {gpu_type_text(self, self.gpu_type)}"
 
 
-def gpu_said(given: PlanningInput, gpu_type: str) -> str:
+def gpu_type_text(given: PlanningInput, gpu_type: str) -> str:
     """The GPU type as messages have it: with ``(gpu_type in cluster_config.yaml)`` behind it where the site set it.
 
     A user would look for GPU_TYPE in the shell in vain then.
@@ -137,7 +137,7 @@ _ALIASES = {
 """Names of functions that are defined elsewhere, which NVIDIA's launcher does not see when it looks for a base."""
 
 
-def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
+def _matching_rows(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     """(GPU type, model, dtype, rows) that the request means; the rows are at any scale and FP8 scaling.
 
     Raises:
@@ -148,33 +148,35 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
     say = given.request.say
     _refuse_unknown_model(given)
     gpu_type = choose_gpu_type(given)
-    here = row_types(gpu_type)
+    row_gpu_types = row_types(gpu_type)
     size = request.model_size or ("smoke" if gpu_type == CPU else recipe.defaults.model_size)
-    model = recipe.model(size, among=(c.size for c in recipe.configurations if c.gpu in here))
+    model = recipe.model(size, among=(c.size for c in recipe.configurations if c.gpu in row_gpu_types))
     rows = recipe.rows_for(gpu_type, size=model.size)
     if not rows:
-        said = gpu_said(given, gpu_type)
+        gpu_text = gpu_type_text(given, gpu_type)
         if request.gpu_type:
-            said = say("GPU_TYPE", said)
+            gpu_text = say("GPU_TYPE", gpu_text)
         if gpu_type != CPU:
             remedy = f"it has configurations for {', '.join(_gpu_types(recipe, model.size))}"
             near = nearest_type(gpu_type, {one.gpu for one in recipe.configurations if one.size == model.size})
             if near is not None:
-                apart = differences(gpu_type, near)
-                remedy += (f"; {gpu_type} has {apart}" if apart else "") + f"; the nearest is {near}"
-                remedy += f": {plan_command(recipe, model.size, **_asked(given, near))}"
+                gpu_differences = differences(gpu_type, near)
+                remedy += (
+                    f"; {gpu_type} has {gpu_differences}" if gpu_differences else ""
+                ) + f"; the nearest is {near}"
+                remedy += f": {plan_command(recipe, model.size, **_requested_arguments(given, near))}"
         else:
             small = recipe.smoke_of(model.size)
             remedy = train_here(recipe.workload, small) if small else NO_COPY.format(model.size)
-            remedy += f"; for a cluster: {plan_command(recipe, model.size, **_asked(given, None))}"
-        message = f"{recipe.name} {model.size} has no configuration for {said}"
+            remedy += f"; for a cluster: {plan_command(recipe, model.size, **_requested_arguments(given, None))}"
+        message = f"{recipe.name} {model.size} has no configuration for {gpu_text}"
         raise RequestError(message, remedy=remedy, field="GPU_TYPE")
     if request.variant:
         name = recipe.variant(request.variant, among=(row.variant for row in rows)).name
         rows = [row for row in rows if row.variant == name]
         if not rows:
             raise RequestError(
-                f"the variant {name} of {recipe.name} has no {model.size} on {gpu_said(given, gpu_type)}",
+                f"the variant {name} of {recipe.name} has no {model.size} on {gpu_type_text(given, gpu_type)}",
                 remedy=f"choose another {say('MODEL_SIZE')}, {say('GPU_TYPE')} or {say('CONFIG_VARIANT')}",
                 field="CONFIG_VARIANT",
             )
@@ -182,13 +184,13 @@ def _narrowed(given: PlanningInput) -> tuple[str, Model, str, list[Row]]:
         names = dict.fromkeys(row.variant for row in rows)
         rows = [row for row in rows if not recipe.variant(row.variant).by_name]
         if not rows:
-            where = f"{recipe.name} {model.size} on {gpu_said(given, gpu_type)}"
+            where = f"{recipe.name} {model.size} on {gpu_type_text(given, gpu_type)}"
             raise RequestError(
                 f"{where} has only variants that must be named",
                 remedy=f"{say('CONFIG_VARIANT')} is one of {', '.join(names)}",
                 field="CONFIG_VARIANT",
             )
-    dtype = _dtype(given, gpu_type, model, rows)
+    dtype = _requested_dtype(given, gpu_type, model, rows)
     return gpu_type, model, dtype, [row for row in rows if dtype in row.dtypes]
 
 
@@ -206,14 +208,14 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
         recipe.model(request.model_size, among=(c.size for c in recipe.configurations if here is None or c.gpu in here))
     except RequestError as error:
         is_model = in_library(request.model_size) is not None  # and no slip of the pen
-        remedy = remedy_for(request.model_size, [recipe], **_asked(given, gpu_type))
+        remedy = remedy_for(request.model_size, [recipe], **_requested_arguments(given, gpu_type))
         if remedy and (is_model or "did you mean" not in error.message):
             error.message = error.message.partition(" (did you mean")[0]
             error.remedy = remedy
         raise
 
 
-def _asked(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
+def _requested_arguments(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
     """GPU type, dtype and number of GPUs that are asked for, as keyword arguments of ``plan_command``."""
     gpu_type = None if gpu_type == CPU else gpu_type
     return {"gpu_type": gpu_type, "dtype": given.request.dtype, "gpus": given.request.gpus}
@@ -231,11 +233,11 @@ def choose(given: PlanningInput) -> Case:
     recipe = given.recipe
     request = given.request
     say = given.request.say
-    gpu_type, model, dtype, rows = _narrowed(given)
-    rows = _of_scaling(given, gpu_type, model, rows)
-    gpus = _gpus(given, gpu_type, rows)
+    gpu_type, model, dtype, rows = _matching_rows(given)
+    rows = _rows_of_scaling(given, gpu_type, model, rows)
+    gpus = _requested_gpus(given, gpu_type, rows)
     here_documented = any(gpus in row.scales for row in rows)
-    row = None if here_documented else _base(rows)
+    row = None if here_documented else _base_row(rows)
     if row is None:  # the row that documents so many GPUs, else the one whose range is nearest
         row = min(rows, key=lambda row: (gpus not in row.scales, max(row.gpus_min - gpus, gpus - row.gpus_max, 0)))
     if row.layers and model.architecture is not None:
@@ -254,10 +256,10 @@ def choose(given: PlanningInput) -> Case:
         function=recipe.function(row),
     )
     if gpus not in row.scales and not request.force:
-        remedy = f"{_instead(case)}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
+        remedy = f"{_alternatives(case)}{say('FORCE', 'true')} accepts other numbers of GPUs that the layout divides"
         raise RequestError(
             f"{say('JOB_TOTAL_GPUS', gpus)}: no configuration of {case.what} has that number of GPUs",
-            remedy=f"the recipe has {_scales(rows)}; {remedy}",
+            remedy=f"the recipe has {_scales_text(rows)}; {remedy}",
             code="undocumented-scale",
             field="JOB_TOTAL_GPUS",
             complete=_with_so_many(case),
@@ -304,7 +306,7 @@ def choose_gpu_type(given: PlanningInput) -> str:
         if gpu_type in NEAREST:
             nearest, differs = NEAREST[gpu_type]
             size = given.request.model_size or recipe.defaults.model_size
-            command = plan_command(recipe, size, **_asked(given, nearest))
+            command = plan_command(recipe, size, **_requested_arguments(given, nearest))
             remedy = f"the nearest is {nearest} ({gpu_type} is {differs}): {command}"
         # Of two names this short, one that differs in a letter is another GPU: only more or fewer letters are a slip.
         near = did_you_mean(gpu_type, possible, cutoff=0.8)
@@ -336,7 +338,7 @@ def documented_scales(given: PlanningInput) -> list[int]:
         RequestError: the recipe has no such model, GPU type, variant or dtype.
     """
     scaling = given.request.fp8_recipe
-    rows = [row for row in _narrowed(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
+    rows = [row for row in _matching_rows(given)[-1] if scaling is None or row.fp8_recipe in (None, scaling)]
     return _scales_of(rows)
 
 
@@ -361,11 +363,11 @@ def _choice_notices(case: Case, rows: Sequence[Row]) -> list[str]:
         instead = say("DTYPE", case.dtype)
         notices.append(f"{what} has no {recipe.defaults.dtype}: planned with {instead}")
     if case.gpus not in case.row.scales:
-        notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales(rows)})")
-    asked, documented = request.columns.get("seq_len"), case.model.sequence_length
-    if asked not in (None, documented):
+        notices.append(f"no configuration of {case.what} has {case.gpus} GPUs (the recipe has {_scales_text(rows)})")
+    wanted, documented = request.columns.get("seq_len"), case.model.sequence_length
+    if wanted not in (None, documented):
         notices.append(
-            f"{say('SEQ_LENGTH', asked)} is not the documented {documented} tokens: there is no published result to "
+            f"{say('SEQ_LENGTH', wanted)} is not the documented {documented} tokens: there is no published result to "
             "compare with, and it needs a baseline of its own"
         )
     if request.variant is None:
@@ -383,7 +385,7 @@ def _gpu_notices(case: Case) -> list[str]:
         if machine.gpus:
             return ["no recipe knows the type of this machine's GPUs: training runs on the CPU"]
     if local not in (None, CPU, case.gpu_type) and not case.on_cpu:
-        return [f"planned for {gpu_said(case, case.gpu_type)}; this machine has {local}"]
+        return [f"planned for {gpu_type_text(case, case.gpu_type)}; this machine has {local}"]
     return []
 
 
@@ -391,7 +393,7 @@ def _variant_notices(case: Case, rows: Sequence[Row]) -> list[str]:
     """Notices on which of several variants the job is, as two may be documented with the same commands; or none."""
     taken, newest = case.variant, rows[0].variant
     if taken.name != newest:
-        scales = _scales([row for row in rows if row.variant == newest])
+        scales = _scales_text([row for row in rows if row.variant == newest])
         return [
             f"{case.gpus} GPUs run as {taken.name} ({taken.title}): {newest} has {scales}; "
             f"{case.request.say('CONFIG_VARIANT', taken.name)} confirms it"
@@ -418,35 +420,35 @@ def _gpu_types(recipe: Recipe, size: str | None) -> list[str]:
     return [name for name in gpu_types() if known & {*row_types(name)}]
 
 
-def _dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
+def _requested_dtype(given: PlanningInput, gpu_type: str, model: Model, rows: Sequence[Row]) -> str:
     """The dtype that is asked for, or the recipe's default, or the first that there is.
 
     Raises:
         RequestError: the rows have no such dtype
     """
     recipe = given.recipe
-    asked = given.request.dtype
+    requested = given.request.dtype
     say = given.request.say
     available = list(dict.fromkeys(chain.from_iterable(row.dtypes for row in rows)))
-    if asked is None:
+    if requested is None:
         return recipe.defaults.dtype if recipe.defaults.dtype in available else available[0]
-    if asked not in available:
-        if gpu_type == CPU and any(asked in row.dtypes for row in recipe.rows):
+    if requested not in available:
+        if gpu_type == CPU and any(requested in row.dtypes for row in recipe.rows):
             raise RequestError(
-                f"{say('DTYPE', asked)} cannot run on a CPU: it would silently train in bf16",
+                f"{say('DTYPE', requested)} cannot run on a CPU: it would silently train in bf16",
                 remedy=f"leave {say('DTYPE')} out, or use {say('DTYPE', 'bf16')}",
                 field="DTYPE",
             )
         raise RequestError(
-            f"{recipe.name} {model.size} has no {say('DTYPE', asked)} on {gpu_said(given, gpu_type)}"
-            + did_you_mean(asked, available),
+            f"{recipe.name} {model.size} has no {say('DTYPE', requested)} on {gpu_type_text(given, gpu_type)}"
+            + did_you_mean(requested, available),
             remedy=f"it has {', '.join(available)}",
             field="DTYPE",
         )
-    return asked
+    return requested
 
 
-def _instead(case: Case) -> str:
+def _alternatives(case: Case) -> str:
     """What else runs on the number of GPUs asked for, as the beginning of a remedy: each clause ends with ``; ``;
     empty: nothing.
 
@@ -454,21 +456,21 @@ def _instead(case: Case) -> str:
     """
     recipe = case.recipe
     say = case.request.say
-    said = ""
+    clauses = ""
     for row in recipe.rows_for(case.gpu_type, variant=case.request.variant, dtype=case.dtype):
         if row.size.startswith(f"{case.model.size}-") and case.gpus in row.scales:
-            said = f"{say('MODEL_SIZE', row.size)}, {recipe.model(row.size).title}, runs on {case.gpus}; "
+            clauses = f"{say('MODEL_SIZE', row.size)}, {recipe.model(row.size).title}, runs on {case.gpus}; "
             break
     rows = recipe.rows_for(case.gpu_type, size=case.model.size, dtype=case.dtype)
     names = dict.fromkeys(
         row.variant for row in rows if case.gpus in row.scales and recipe.variant(row.variant).by_name
     )
     if names:
-        said += f"on {case.gpus} GPUs there is {say('CONFIG_VARIANT')} {', '.join(names)}; "
-    return said
+        clauses += f"on {case.gpus} GPUs there is {say('CONFIG_VARIANT')} {', '.join(names)}; "
+    return clauses
 
 
-def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
+def _rows_of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Row]) -> list[Row]:
     """Those of ``rows`` that have the FP8 scaling which is asked for, or else the variant's own.
 
     All of them where no row says its own.
@@ -479,24 +481,24 @@ def _of_scaling(given: PlanningInput, gpu_type: str, model: Model, rows: list[Ro
     known = list(dict.fromkeys(row.fp8_recipe for row in rows if row.fp8_recipe is not None))
     if not known:
         return rows
-    asked = given.request.fp8_recipe
-    if asked is not None and asked not in known:
+    requested = given.request.fp8_recipe
+    if requested is not None and requested not in known:
         raise RequestError(
-            f"{given.recipe.name} {model.size} has no {given.request.say('FP8_RECIPE', asked)} on "
-            f"{gpu_said(given, gpu_type)}",
+            f"{given.recipe.name} {model.size} has no {given.request.say('FP8_RECIPE', requested)} on "
+            f"{gpu_type_text(given, gpu_type)}",
             remedy=f"it has {', '.join(known)}",
             field="FP8_RECIPE",
         )
-    if asked is None:
+    if requested is None:
         # At the scale that is asked for, if it has any.
         here = [row for row in rows if given.request.gpus in (None, *row.scales)] or rows
         own = given.recipe.variant(rows[0].variant).fp8_recipe
         known = [row.fp8_recipe for row in here if row.fp8_recipe is not None]
-        asked = own if own in known else known[0]
-    return [row for row in rows if row.fp8_recipe == asked]
+        requested = own if own in known else known[0]
+    return [row for row in rows if row.fp8_recipe == requested]
 
 
-def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
+def _requested_gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     """The number of GPUs that is asked for; on this machine without a request, all GPUs, or two ranks on CPUs.
 
     Raises:
@@ -507,7 +509,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         if request.gpus > MOST_GPUS:
             raise RequestError(
                 f"{request.say('JOB_TOTAL_GPUS', request.gpus)}: a plan has at most {MOST_GPUS} GPUs",
-                remedy=f"the recipe has {_scales(rows)}",
+                remedy=f"the recipe has {_scales_text(rows)}",
                 field="JOB_TOTAL_GPUS",
             )
         return request.gpus
@@ -517,7 +519,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
         instead = f" ({name}={value} is: did you mean {meant}?)" if name else ""
         missing = f"{request.say('JOB_TOTAL_GPUS')} is not set{instead}"
         least = min(chain.from_iterable(row.scales for row in rows))
-        remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales(rows)}"
+        remedy = f"for example {request.say('JOB_TOTAL_GPUS', least)}; the recipe has {_scales_text(rows)}"
         lacking = {"JOB_TOTAL_GPUS": str(least)}
         raise RequestError(missing, remedy=remedy, field="JOB_TOTAL_GPUS", complete=lacking)
     if machine.gpus and gpu_type != CPU:
@@ -526,7 +528,7 @@ def _gpus(given: PlanningInput, gpu_type: str, rows: Sequence[Row]) -> int:
     return max(row.gpus_min for row in rows)
 
 
-def _scales(rows: Sequence[Row]) -> str:
+def _scales_text(rows: Sequence[Row]) -> str:
     """The documented numbers of GPUs of all ``rows`` in increasing order, as a text: ``8, 16, 32``."""
     return ", ".join(map(str, _scales_of(rows)))
 
@@ -536,7 +538,7 @@ def _scales_of(rows: Iterable[Row]) -> list[int]:
     return sorted(set(chain.from_iterable(row.scales for row in rows)))
 
 
-def _base(rows: Sequence[Row]) -> Row | None:
+def _base_row(rows: Sequence[Row]) -> Row | None:
     """The row whose function a job on an undocumented number of GPUs starts from.
 
     It is the one for most GPUs, or, for some models, for fewest. None where a row is not of a function at one scale.

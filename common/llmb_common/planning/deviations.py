@@ -33,13 +33,13 @@ def as_notices(found: tuple[Deviation, ...]) -> Iterator[str]:
         yield f"{one.here} (NVIDIA's runner: {one.nvidia}), because {one.why}"
 
 
-def _plain(case: Case, plan: JobPlan) -> bool:
+def _uses_plain_optimizer(case: Case, plan: JobPlan) -> bool:
     """Whether the job saves or resumes, and for that goes without a precision-aware optimizer or an early gather."""
     aware = plan.dtype == "bf16" or bool(case.function and case.function.settings.get("precision_aware"))
     return case.saves and (aware or _gathers_early(case, plan))
 
 
-def _interleaved(plan: JobPlan) -> bool:
+def _is_interleaved(plan: JobPlan) -> bool:
     """Whether the job has data parallelism and an interleaved pipeline."""
     return plan.dp > 1 and plan.pp > 1 and (plan.vp or 1) > 1
 
@@ -55,10 +55,10 @@ def _gathers_early(case: Case, plan: JobPlan) -> bool:
     if case.entry is not None and case.entry.gpus == plan.gpus:
         return False
     stable = plan.dtype != "nvfp4" and plan.fp8_recipe != "mx" and settings.get("optimizer") != "dist_muon"
-    return stable and _interleaved(plan)
+    return stable and _is_interleaved(plan)
 
 
-def _captured_whole(case: Case, plan: JobPlan) -> bool:
+def _captures_iterations(case: Case, plan: JobPlan) -> bool:
     """Whether CUDA graphs of the job capture whole iterations."""
     if not plan.cuda_graph:
         return False
@@ -67,18 +67,18 @@ def _captured_whole(case: Case, plan: JobPlan) -> bool:
     return case.function.captures_iterations
 
 
-def _graph(case: Case, plan: JobPlan) -> bool:
+def _gathers_in_graph(case: Case, plan: JobPlan) -> bool:
     """Whether the runner would gather parameters early inside a captured iteration, in a job that does not save."""
-    return _captured_whole(case, plan) and _gathers_early(case, plan) and not case.saves
+    return _captures_iterations(case, plan) and _gathers_early(case, plan) and not case.saves
 
 
-def _not_interleaved(case: Case, plan: JobPlan) -> bool:
+def _gathers_late(case: Case, plan: JobPlan) -> bool:
     """Whether the job's function gathers parameters early, but its layout is not interleaved and it does not save."""
     own = case.function is not None and bool(case.function.settings.get("early_gather"))
-    return own and not _interleaved(plan) and not case.saves
+    return own and not _is_interleaved(plan) and not case.saves
 
 
-def _changed_queues(case: Case, plan: JobPlan) -> bool:
+def _changes_queues(case: Case, plan: JobPlan) -> bool:
     """Whether TP or CP are not the function's, so that NVIDIA's runner sets CUDA_DEVICE_MAX_CONNECTIONS anew.
 
     ``overrides.py:248-263`` of Megatron-Bridge.
@@ -87,37 +87,37 @@ def _changed_queues(case: Case, plan: JobPlan) -> bool:
     return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)
 
 
-def _rubin(case: Case, plan: JobPlan) -> bool:
+def _changes_queues_on_rubin(case: Case, plan: JobPlan) -> bool:
     """Whether the job on R100 takes another number of device queues than NVIDIA's runner."""
     overlaps = bool(case.function and case.function.settings.get("overlap_moe_expert_parallel_comm"))
     single = (plan.tp > 1 or plan.cp > 1) and not overlaps
-    return plan.gpu_type == "r100" and _changed_queues(case, plan) and single
+    return plan.gpu_type == "r100" and _changes_queues(case, plan) and single
 
 
-def _sharded(case: Case, plan: JobPlan) -> bool:
+def _shards_with_one_queue(case: Case, plan: JobPlan) -> bool:
     """Whether FSDP is on in a job whose function sets CUDA_DEVICE_MAX_CONNECTIONS to 1."""
     if case.function is None or not plan.fsdp:
         return False
     return case.function.env.get(QUEUES) == "1"
 
 
-def _recomputes(case: Case, plan: JobPlan) -> bool:
+def _recomputes_otherwise(case: Case, plan: JobPlan) -> bool:
     """Whether the job recomputes another number of layers than its function."""
     return plan.function is not None and plan.recompute_layers != plan.function.columns.recompute_layers
 
 
-def _queue_pairs(case: Case, plan: JobPlan) -> bool:
+def _sets_queue_pairs(case: Case, plan: JobPlan) -> bool:
     """Whether LLMB itself, not site or user, sets NCCL_IB_QPS_PER_CONNECTION for the job of a function."""
     pairs = plan.env.get("NCCL_IB_QPS_PER_CONNECTION")
     return plan.function is not None and pairs is not None and pairs.source == "recipe"
 
 
-def _segment(case: Case, plan: JobPlan) -> bool:
+def _asks_for_segment(case: Case, plan: JobPlan) -> bool:
     """Whether the job on R100 asks for nodes of one NVLink domain."""
     return plan.gpu_type == "r100" and getattr(plan.scheduler, "segment", None) is not None
 
 
-def _profiled(case: Case, plan: JobPlan) -> bool:
+def _profiles_function(case: Case, plan: JobPlan) -> bool:
     """Whether nsys profiles a job of a function."""
     return plan.function is not None and plan.profile is not None and plan.profile.tool == "nsys"
 
@@ -137,7 +137,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             why="an iteration that is captured would wait for a gather outside itself (Megatron-Bridge pull request "
             "5788)",
         ),
-        _graph,
+        _gathers_in_graph,
     ),
     (
         Deviation(
@@ -147,7 +147,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here="parameters are gathered after the optimizer's step",
             why="core takes the first of several chunks for it, and there are none",
         ),
-        _not_interleaved,
+        _gathers_late,
     ),
     (
         Deviation(
@@ -158,7 +158,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             why="FusedAdam does not load what the precision-aware optimizer saves (Megatron-LM pull request 4222), and "
             "core refuses the early gather with distributed checkpoints; measure without checkpoints",
         ),
-        _plain,
+        _uses_plain_optimizer,
     ),
     (
         Deviation(
@@ -168,7 +168,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here=f"{QUEUES} is 32",
             why="Megatron-Bridge refuses FSDP with one queue",
         ),
-        _sharded,
+        _shards_with_one_queue,
     ),
     (
         Deviation(
@@ -178,7 +178,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here=f"{QUEUES} is 32",
             why="32 is right since Blackwell; the runner's list of GPUs lacks R100",
         ),
-        _rubin,
+        _changes_queues_on_rubin,
     ),
     (
         Deviation(
@@ -188,7 +188,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here="one segment of nodes is asked for",
             why="the runner asks for nodes of four GPUs only, and NVLink joins the nodes of an R100, too",
         ),
-        _segment,
+        _asks_for_segment,
     ),
     (
         Deviation(
@@ -198,7 +198,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here="the number of recomputed layers replaces all that the function recomputes",
             why="the column says all that is recomputed, so that 0 is none",
         ),
-        _recomputes,
+        _recomputes_otherwise,
     ),
     (
         Deviation(
@@ -218,7 +218,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             here="NCCL_IB_QPS_PER_CONNECTION is 4",
             why="NVIDIA's recipes of DGX Cloud Benchmarking have it for these models",
         ),
-        _queue_pairs,
+        _sets_queue_pairs,
     ),
     (
         Deviation(
@@ -229,7 +229,7 @@ TABLE: tuple[tuple[Deviation, Callable[[Case, JobPlan], bool]], ...] = (
             "PROFILE_RANKS say otherwise",
             why="DGX Cloud Benchmarking documents these: steps at full speed, after the measured ones",
         ),
-        _profiled,
+        _profiles_function,
     ),
     (
         Deviation(

@@ -251,23 +251,23 @@ _FURTHEST = 256
 
 
 def with_nearest(
-    error: RequestError, layout: Layout, asked: Iterable[str], check: Callable[[Layout], None]
+    error: RequestError, layout: Layout, requested: Iterable[str], check: Callable[[Layout], None]
 ) -> RequestError:
     """The same ``error``, to whose remedy the nearest valid values are added: ``(nearest: TP 4 or 8)``.
 
-    They are those of each column of ``asked``, or of the number of GPUs where none is. ``check`` raises for a layout
-    that is not valid. Without a valid value near the remedy stays as it is.
+    They are those of each column of ``requested``, or of the number of GPUs where none is. ``check`` raises for a
+    layout that is not valid. Without a valid value near the remedy stays as it is.
     """
-    names = [name for name in asked if name not in ("fsdp", "cuda_graph")] or ["gpus"]
-    valid = {name: " or ".join(map(str, _valid(layout, name, check))) for name in names}
+    names = [name for name in requested if name not in ("fsdp", "cuda_graph")] or ["gpus"]
+    valid = {name: " or ".join(map(str, _nearest_valid(layout, name, check))) for name in names}
     called = {name: "JOB_TOTAL_GPUS" if name == "gpus" else variable_of(name) for name in names}
-    said = [f"{called[name]} {found}" for name, found in valid.items() if found]
-    if said:
-        error.remedy += f" (nearest: {', '.join(said)})"
+    suggestions = [f"{called[name]} {found}" for name, found in valid.items() if found]
+    if suggestions:
+        error.remedy += f" (nearest: {', '.join(suggestions)})"
     return error
 
 
-def _valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
+def _nearest_valid(layout: Layout, name: str, check: Callable[[Layout], None]) -> Iterator[int]:
     """Yields the nearest valid value below the layout's own for the column ``name``, then the nearest above.
 
     Either is left out where no value within reach is valid.

@@ -26,7 +26,7 @@ from llmb_common.base.engines import (
 from llmb_common.base.errors import ConfigError, RecipeError, RequestError
 from llmb_common.planning.choose import Case, PlanningInput, choose
 from llmb_common.planning.divisibility import captures_iterations
-from llmb_common.planning.own_releases import named, own_catalogues, own_releases, with_release
+from llmb_common.planning.own_releases import matching_release, own_catalogues, own_releases, with_release
 from llmb_common.planning.site.cluster import FILE_NAME, SiteRelease
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.recipes.rows import PublishedResult
@@ -44,7 +44,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
     """
     recipe, request = given.recipe, given.request
     if request.engine and not re.fullmatch(RELEASE, request.engine):
-        raise _no_engine(
+        raise _engine_error(
             f"{request.say('LLMB_ENGINE', request.engine)} is not a release of Megatron-Bridge",
             f"write {', '.join(recipe.engines)}, or a newer one, as 0.7 or 0.7.0",
         )
@@ -58,7 +58,7 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
                 remedy="name it under its own release, or write one in the image: python -m llmb_train.catalogue FILE",
             )
         if request.engine is not None and not is_of(written, request.engine):
-            raise _no_engine(
+            raise _engine_error(
                 f"{request.say('LLMB_ENGINE', request.engine)}: {site.catalogue}, the catalogue of "
                 f'releases."{name}" in {FILE_NAME}, is of Megatron-Bridge {written}',
                 f"set {request.say('LLMB_ENGINE', written)}, or enter the other release under its own number",
@@ -67,29 +67,30 @@ def choose_functions(given: PlanningInput) -> PlanningInput:
     _refuse_later_image(given)
     if not recipe.releases:
         return given
-    asked = request.engine if request.engine and request.engine.count(".") == 2 else None
+    requested = request.engine if request.engine and request.engine.count(".") == 2 else None
     image = (request.image or recipe.image) if given.containers else None
-    held = bridge_release(image)
+    in_image = bridge_release(image)
     checked = request.checks_engine
-    if checked and held is not None and asked not in (None, held):
-        raise _no_engine(
-            f"{request.say('LLMB_ENGINE', asked)}: {image} has Megatron-Bridge {held}",
-            f"set {request.say('RUN_CONF_IMAGE')} to an image that has {asked}, or leave "
+    if checked and in_image is not None and requested not in (None, in_image):
+        raise _engine_error(
+            f"{request.say('LLMB_ENGINE', requested)}: {image} has Megatron-Bridge {in_image}",
+            f"set {request.say('RUN_CONF_IMAGE')} to an image that has {requested}, or leave "
             f"{request.say('LLMB_ENGINE')} out",
         )
-    release = asked or _nearest(recipe, held, patched_release(image))
-    if release is not None and release not in recipe.releases and (checked or asked):
-        raise _no_engine(
-            f"{recipe.name} has no functions of Megatron-Bridge {release}" + ("" if asked else f", which {image} has"),
+    release = requested or _nearest_release(recipe, in_image, patched_release(image))
+    if release is not None and release not in recipe.releases and (checked or requested):
+        raise _engine_error(
+            f"{recipe.name} has no functions of Megatron-Bridge {release}"
+            + ("" if requested else f", which {image} has"),
             f"there are those of {' and '.join(recipe.releases)}; "
             f"{recipe.image} has {bridge_release(recipe.image) or 'one of them'}"
-            + (f"; {_adopting(image)} makes those of {release} known" if is_newer(release) else ""),
-            field="LLMB_ENGINE" if asked else "RUN_CONF_IMAGE",
+            + (f"; {_adopt_command(image)} makes those of {release} known" if is_newer(release) else ""),
+            field="LLMB_ENGINE" if requested else "RUN_CONF_IMAGE",
         )
     return msgspec.structs.replace(given, recipe=recipe.of_release(release))
 
 
-def _held_by(image: str | None) -> str | None:
+def _release_in_image(image: str | None) -> str | None:
     """The release of Megatron-Bridge in an image of NVIDIA's, ``0.6.2``; None: it is not known.
 
     ``0.6`` for a patch of the image that is not known.
@@ -97,17 +98,17 @@ def _held_by(image: str | None) -> str | None:
     return bridge_release(image) or patched_release(image)
 
 
-def _nearest(recipe: Recipe, held: str | None, patched: str | None) -> str | None:
+def _nearest_release(recipe: Recipe, in_image: str | None, patched: str | None) -> str | None:
     """The release with functions that is nearest to an image's own.
 
     That one itself, or the last before it of the same minor release; for an image that is a patch of unknown content,
-    the newest of the minor release ``patched``. ``held`` where there is none; None for an image of unknown content.
+    the newest of the minor release ``patched``. ``in_image`` where there is none; None for an image of unknown content.
     """
-    alike = sorted((name for name in recipe.releases if minor(name) == minor(held or patched or "")), key=order)
-    if held is None:
+    alike = sorted((name for name in recipe.releases if minor(name) == minor(in_image or patched or "")), key=order)
+    if in_image is None:
         return alike[-1] if alike else None
-    before = [name for name in alike if order(name) <= order(held)]
-    return before[-1] if before else held
+    before = [name for name in alike if order(name) <= order(in_image)]
+    return before[-1] if before else in_image
 
 
 def _refuse_later_image(given: PlanningInput) -> None:
@@ -121,21 +122,21 @@ def _refuse_later_image(given: PlanningInput) -> None:
         return
     if bridge_release(request.image) is not None or not is_later_container(request.image):
         return
-    raise _no_engine(
+    raise _engine_error(
         f"{request.image} is newer than the containers that LLMB knows, {KNOWN_CONTAINERS}: which Megatron-Bridge it "
         "has is not known",
-        f"{_adopting(request.image)} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
+        f"{_adopt_command(request.image)} makes it known; or set {request.say('LLMB_ENGINE')} to its release, or "
         f"{request.say('LLMB_ENGINE_CHECK', 'off')}",
         field="RUN_CONF_IMAGE",
     )
 
 
-def _no_engine(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
+def _engine_error(message: str, remedy: str, field: str = "LLMB_ENGINE") -> RequestError:
     """A RequestError (code ``no-such-engine``) for the caller to raise; ``field`` is the variable at fault."""
     return RequestError(message, remedy=remedy, code="no-such-engine", field=field)
 
 
-def _adopting(image: str | None) -> str:
+def _adopt_command(image: str | None) -> str:
     """The command line that makes an image's functions known: ``llmb-install adopt IMAGE``, so for None."""
     return f"llmb-install adopt {quote(image or 'IMAGE')}"
 
@@ -147,20 +148,20 @@ def _own_release(given: PlanningInput) -> tuple[str, SiteRelease] | None:
     recipe's.
     """
     recipe = given.recipe
-    asked = given.request.engine
+    requested = given.request.engine
     image = given.request.image
     own = own_releases(recipe, given.cluster)
-    if asked is None:
+    if requested is None:
         return next(
             ((name, one) for name, one in own.items() if image is not None and _is_image(given, one, image)), None
         )
-    name = named(own, asked)
-    if name is not None and name == minor(asked) and own[name].catalogue is None:
-        return asked, own[name]  # two numbers are any release of them, and this is the one that is meant
+    name = matching_release(own, requested)
+    if name is not None and name == minor(requested) and own[name].catalogue is None:
+        return requested, own[name]  # two numbers are any release of them, and this is the one that is meant
     if name is not None:
         return name, own[name]
-    later = asked.count(".") == 2 and recipe.releases and order(asked) > max(map(order, recipe.releases))
-    return (asked, SiteRelease()) if is_newer(asked) or later else None
+    later = requested.count(".") == 2 and recipe.releases and order(requested) > max(map(order, recipe.releases))
+    return (requested, SiteRelease()) if is_newer(requested) or later else None
 
 
 def _is_image(given: PlanningInput, own: SiteRelease, image: str) -> bool:
@@ -190,11 +191,11 @@ def choose_in_release(given: PlanningInput) -> Case:
                 case = choose(msgspec.structs.replace(given, recipe=recipe))
             except (RequestError, RecipeError):
                 continue
-            raise _elsewhere(chosen, case, release) from None
+            raise _not_in_image_error(chosen, case, release) from None
         raise
 
 
-def _elsewhere(chosen: PlanningInput, case: Case, release: str) -> RequestError:
+def _not_in_image_error(chosen: PlanningInput, case: Case, release: str) -> RequestError:
     """An error (code ``not-in-image``) for the caller to raise: the image lacks a function that ``release`` has."""
     say = chosen.request.say
     assert chosen.recipe.catalogue is not None  # or there were no releases
@@ -224,23 +225,23 @@ def choose_engine(case: Case) -> str:
     if engine not in recipe.engines:
         say = request.say("LLMB_ENGINE")
         only = f"leave {say} out: it runs on {recipe.engine}, in {recipe.image}"
-        raise _no_engine(
-            f"{request.say('LLMB_ENGINE', engine)}: {_why_not(case, engine)}",
+        raise _engine_error(
+            f"{request.say('LLMB_ENGINE', engine)}: {_unsupported_reason(case, engine)}",
             only if len(recipe.engines) == 1 else f"{say} is one of {', '.join(recipe.engines)}",
         )
     if case.containers and not (request.image or recipe.engines[engine]):
-        asked = request.engine or engine
-        raise _no_engine(
-            f"{request.say('LLMB_ENGINE', asked)}: LLMB knows no image with this release",
-            f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{asked}".image in {FILE_NAME}',
+        requested = request.engine or engine
+        raise _engine_error(
+            f"{request.say('LLMB_ENGINE', requested)}: LLMB knows no image with this release",
+            f'set {request.say("RUN_CONF_IMAGE")} to one, or releases."{requested}".image in {FILE_NAME}',
             field="RUN_CONF_IMAGE",
         )
     wanted = request.engine or engine
-    held = _held_by(request.image) if case.containers else None
-    if request.checks_engine and held is not None and not (is_of(held, wanted) or held == minor(wanted)):
-        has = held if minor(held) == engine else minor(held)
+    in_image = _release_in_image(request.image) if case.containers else None
+    if request.checks_engine and in_image is not None and not (is_of(in_image, wanted) or in_image == minor(wanted)):
+        has = in_image if minor(in_image) == engine else minor(in_image)
         instead = f"leave {request.say('RUN_CONF_IMAGE')} out"
-        if has in recipe.engines or is_newer(has) or minor(held) == engine:
+        if has in recipe.engines or is_newer(has) or minor(in_image) == engine:
             instead = f"set {request.say('LLMB_ENGINE', has)}, or {instead}"
         raise RequestError(
             f"{request.say('RUN_CONF_IMAGE', request.image)} has Megatron-Bridge {has}, "
@@ -259,11 +260,13 @@ def engine_notices(recipe: Recipe, case: Case, engine: str, published: Published
     request = case.request
     notices = []
     if is_newer(engine):
-        notices.append(_of_newer(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine))
+        notices.append(
+            _newer_release_notice(case, engine, own=catalogue != recipe.catalogue_file or engine == recipe.engine)
+        )
     elif catalogue not in (None, *(one.catalogue_file for one in (recipe, *recipe.releases.values()))):
         notices.append(f"its functions are those of {catalogue}")
     elif _is_assumed(recipe, case):
-        notices.append(_of_assumed(recipe, case, engine))
+        notices.append(_assumed_notice(recipe, case, engine))
     image = request.image or case.recipe.engines[engine]
     if engine == recipe.engine:
         return notices
@@ -284,23 +287,27 @@ def _is_assumed(recipe: Recipe, case: Case) -> bool:
     request = case.request
     if not case.containers or request.image is None or _own_release(case) is not None:
         return False
-    held = bridge_release(request.image)
+    known_release = bridge_release(request.image)
     if case.function is None:
-        return request.engine is None and _held_by(request.image) is None
-    told = (request.engine or "").count(".") == 2
-    return bool(recipe.releases) and not told and (held is None or held not in recipe.releases)
+        return request.engine is None and _release_in_image(request.image) is None
+    names_exact_release = (request.engine or "").count(".") == 2
+    return (
+        bool(recipe.releases)
+        and not names_exact_release
+        and (known_release is None or known_release not in recipe.releases)
+    )
 
 
-def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
+def _assumed_notice(recipe: Recipe, case: Case, engine: str) -> str:
     """A notice for an image whose release, or its functions, nobody knows: with which functions the job is planned."""
     request = case.request
-    held = bridge_release(request.image)
+    known = bridge_release(request.image)
     catalogue = case.recipe.catalogue
     planned = f"with the functions of {catalogue.release}" if catalogue else f"for {engine}"
-    if held is not None:
+    if known is not None:
         return (
-            f"{request.image} has Megatron-Bridge {held}, whose functions LLMB does not know: planned {planned}; "
-            f"the job stops at its start if the function differs; {_adopting(request.image)} makes them known"
+            f"{request.image} has Megatron-Bridge {known}, whose functions LLMB does not know: planned {planned}; "
+            f"the job stops at its start if the function differs; {_adopt_command(request.image)} makes them known"
         )
     return (
         f"{request.image} does not say which Megatron-Bridge it has: planned {planned}; the job stops at its start if "
@@ -308,25 +315,25 @@ def _of_assumed(recipe: Recipe, case: Case, engine: str) -> str:
     )
 
 
-def _of_newer(case: Case, engine: str, *, own: bool) -> str:
+def _newer_release_notice(case: Case, engine: str, *, own: bool) -> str:
     """A notice for a release ``engine`` that LLMB does not know: with which functions the job is planned.
 
     ``own``: the functions are those of that release.
     """
-    said = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
+    notice = f"Megatron-Bridge {engine} is newer than the releases LLMB is tested with ({', '.join(ENGINES)})"
     catalogue = case.recipe.catalogue
     if catalogue is None:
-        return f"{said}: the job uses the settings and variables of {ENGINES[-1]}, under their names in the image"
+        return f"{notice}: the job uses the settings and variables of {ENGINES[-1]}, under their names in the image"
     if own:
-        return f"{said}: planned with {catalogue.path}, of {catalogue.release}"
+        return f"{notice}: planned with {catalogue.path}, of {catalogue.release}"
     where = f'releases."{engine}".catalogue in {FILE_NAME} names one of the image (docs/catalogue.md)'
     return (
-        f"{said}: planned with the functions of {catalogue.release}; the job stops at its start if its image has "
+        f"{notice}: planned with the functions of {catalogue.release}; the job stops at its start if its image has "
         f"another one; {where}"
     )
 
 
-def _why_not(case: Case, engine: str) -> str:
+def _unsupported_reason(case: Case, engine: str) -> str:
     """Why the recipe does not run on the release ``engine``, as a clause for an error."""
     recipe = case.recipe
     if engine not in ENGINES:

@@ -115,7 +115,7 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
         return values
     values |= variables(case)
     if case.function is not None:
-        return values | _of_function(case, case.function, layout)
+        return values | _variables_of_function(case, case.function, layout)
     precision = f"{case.dtype}_{fp8_recipe}" if fp8_recipe else case.dtype
     values |= {
         "TORCH_NCCL_HIGH_PRIORITY": "1",  # communication kernels ahead of compute
@@ -124,17 +124,17 @@ def recipe_environment(case: Case, layout: Layout, fp8_recipe: str | None, engin
     if layout.pp > 1 and case.model.large:
         values |= _LARGE_MESSAGES
     if engine == DEFAULT_ENGINE:
-        return values | _of_0_3(case, layout, precision)
+        return values | _variables_of_0_3(case, layout, precision)
     return values | bridge_0_6_environment(case.model.size, case.gpu_type, precision, layout)  # a newer one's, too
 
 
-def _of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
+def _variables_of_0_3(case: Case, layout: Layout, precision: str) -> dict[str, str]:
     """The variables, name to value, as the performance scripts of Megatron-Bridge 0.3.1 and of NeMo 2 set them."""
     size = case.model.size
     row_gpu = gpus.rows_of(case.gpu_type)  # who runs another type's rows runs them as they were run there
     values = {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "1",  # frees activations earlier: less fragmentation
-        **_margins(16),
+        **_sm_margins(16),
         "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(case.gpu_type, layout, otherwise=8),
     }
     norms = _CUDNN_NORMS.get((case.variant.name, size), set())
@@ -157,7 +157,7 @@ def bridge_0_6_environment(size: str, gpu_type: str, precision: str, layout: Lay
     row_gpu = gpus.rows_of(gpu_type)
     values = {
         "TORCH_NCCL_AVOID_RECORD_STREAMS": "0" if layout.cuda_graph else "1",
-        **_margins(20),
+        **_sm_margins(20),
         "CUDA_DEVICE_MAX_CONNECTIONS": _max_connections(gpu_type, layout, otherwise=32),
     }
     if layout.fsdp:  # with one queue Bridge refuses it (training/config.py: _validate_and_apply_megatron_fsdp_configs)
@@ -183,7 +183,7 @@ _LARGE_MESSAGES = {"NCCL_P2P_NET_CHUNKSIZE": "2097152"}
 _CUDNN = {"NVTE_NORM_FWD_USE_CUDNN": "1", "NVTE_NORM_BWD_USE_CUDNN": "1"}
 
 
-def _margins(streaming_multiprocessors: int) -> dict[str, str]:
+def _sm_margins(streaming_multiprocessors: int) -> dict[str, str]:
     """The variables that leave so many SMs free for overlapped communication while normalization kernels run."""
     names = ("NVTE_FWD_LAYERNORM_SM_MARGIN", "NVTE_BWD_LAYERNORM_SM_MARGIN")
     return dict.fromkeys(names, str(streaming_multiprocessors))
@@ -200,7 +200,7 @@ def _max_connections(gpu_type: str, layout: Layout, *, otherwise: int, exchange_
     return "1" if (layout.tp > 1 or layout.cp > 1) and not exchange_overlapped else str(otherwise)
 
 
-def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
+def _variables_of_function(case: Case, function: Function, layout: Layout) -> dict[str, str]:
     """The variables, name to value, that the function wants set before torch is imported.
 
     Other columns than the function's change three of them, as in NVIDIA's launcher (Megatron-Bridge 0.6.0,
@@ -232,12 +232,12 @@ def _of_function(case: Case, function: Function, layout: Layout) -> dict[str, st
         values["CUDA_DEVICE_MAX_CONNECTIONS"] = "32"  # Bridge refuses one, as above
     if layout.pp != own.pp:
         values.pop("NCCL_P2P_NET_CHUNKSIZE", None)
-        if layout.pp > 1 and case.entry is not None and _sends_large(case.entry):
+        if layout.pp > 1 and case.entry is not None and _has_large_messages(case.entry):
             values |= _LARGE_MESSAGES
     return values
 
 
-def _sends_large(entry: FunctionName) -> bool:
+def _has_large_messages(entry: FunctionName) -> bool:
     """Whether NVIDIA's launcher enlarges the messages between pipeline stages of such a model."""
     if entry.task == "pretrain":
         return entry.model in ("llama3_70b", "llama31_405b")

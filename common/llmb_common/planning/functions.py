@@ -49,7 +49,7 @@ def check_combinations(name: str | None, function: Function, layout: Layout) -> 
     Raises:
         RequestError: it would refuse it: says the first thing, and what to do.
     """
-    broken = chain(_refusals(function, layout), _late(name or "", function, layout))
+    broken = chain(_refusals(function, layout), _late_failures(name or "", function, layout))
     refuse_first((f"{name}: {message}", remedy) for message, remedy in broken)
 
 
@@ -101,7 +101,7 @@ def _refusals(function: Function, c: Layout) -> Iterator[tuple[str, str]]:
             yield f"TP*CP = {c.tp}*{c.cp} does not divide its {heads} linear heads", "choose others"
 
 
-def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
+def _late_failures(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]:
     """Yields (what fails, what to do) for what Megatron's validation lets pass and what then fails on every rank.
 
     Mamba: megatron-core 0.16 to 0.19, ``ssm/mamba_mixer.py`` and ``ssm/mamba_context_parallel.py``. Dispatchers: core
@@ -147,9 +147,9 @@ def _late(name: str, function: Function, c: Layout) -> Iterator[tuple[str, str]]
 
 
 def check_settings(
-    name: str | None, function: Function, layout: Layout, asked: Mapping[str, Any], gpu_type: str
+    name: str | None, function: Function, layout: Layout, requested: Mapping[str, Any], gpu_type: str
 ) -> None:
-    """Return where Megatron takes the settings ``asked`` in the function ``name``, on GPUs of ``gpu_type``.
+    """Return where Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
 
     What the function's own settings conflict in is not held against them.
 
@@ -157,16 +157,16 @@ def check_settings(
         RequestError: Megatron would refuse them, or they would do nothing.
     """
     changed = msgspec.structs.replace(
-        function, settings=function.settings | {key.partition(".")[2]: value for key, value in asked.items()}
+        function, settings=function.settings | {key.partition(".")[2]: value for key, value in requested.items()}
     )
     if changed.settings != function.settings:
         check_combinations(name, changed, layout)
         own = _conflicts(function, layout, {}, gpu_type)  # which NVIDIA answers for
-        if found := [conflict for conflict in _conflicts(changed, layout, asked, gpu_type) if conflict not in own]:
+        if found := [conflict for conflict in _conflicts(changed, layout, requested, gpu_type) if conflict not in own]:
             raise RequestError(f"{name}: {found[0]}", remedy="leave that out", code="refused-by-megatron")
 
 
-def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type: str) -> list[str]:
+def _conflicts(function: Function, c: Layout, requested: Mapping[str, Any], gpu_type: str) -> list[str]:
     """Sentences on settings of the function that exclude each other; empty where none do.
 
     Backends of the flexible dispatcher: Bridge's ``training/flex_dispatcher_backend.py`` and core's
@@ -191,10 +191,10 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
     deepep = GPUS[gpu_type].generation == "hopper" or gpu_type in _DEEPEP
     rules = (
         (
-            bool(asked.get("model.recompute_modules")) and not modules,
+            bool(requested.get("model.recompute_modules")) and not modules,
             "model.recompute_modules does nothing without model.recompute_granularity=selective",
         ),
-        ("model.moe_flex_dispatcher_backend" in asked and not flex, f"the {dispatcher} dispatcher has no backends"),
+        ("model.moe_flex_dispatcher_backend" in requested and not flex, f"the {dispatcher} dispatcher has no backends"),
         (not lacks.isdisjoint(modules), f"it has no {', '.join(sorted(lacks & {*modules}))} to recompute"),
         (bool(modules and c.recompute_layers), "modules are recomputed where RECOMPUTE_LAYERS=0"),
         ("moe" in modules and "moe_router" in graphed, "moe is not recomputed around a graph of its router"),
@@ -205,7 +205,10 @@ def _conflicts(function: Function, c: Layout, asked: Mapping[str, Any], gpu_type
         (overlap and function.architecture.mtp_layers > 1, "the overlap takes one head for further tokens at most"),
         (flex and backend == "deepep" and not deepep, f"DeepEP is not for {gpu_type}"),
         (flex and backend == "hybridep" and HYBRID_DOMAIN not in function.env, "it lacks the variables of HybridEP"),
-        (bool(asked.get("comm_overlap.tp_comm_overlap")) and c.tp == 1, "the overlap of TP's exchange needs TP > 1"),
+        (
+            bool(requested.get("comm_overlap.tp_comm_overlap")) and c.tp == 1,
+            "the overlap of TP's exchange needs TP > 1",
+        ),
     )
     return [message for broken, message in rules if broken]
 
@@ -221,14 +224,14 @@ def planned_function(case: Case, sequence_length: int) -> PlannedFunction | None
     catalogue = case.recipe.catalogue
     if function is None or name is None or catalogue is None:
         return None
-    whole = case.model.reduced is None
-    flops = catalogue.flops(name, sequence_length) if whole else Flops()
-    if whole:  # what is written of it
+    is_full_size = case.model.reduced is None
+    flops = catalogue.flops(name, sequence_length) if is_full_size else Flops()
+    if is_full_size:  # what is written of it
         written = (notice for notice in case.recipe.notices if notice.functions in name)
         case.note(*(f"{name}: {notice.says} ({notice.source})" for notice in written))
         if (assumed := catalogue.assumed.get(function.hugging_face or "")) is not None:
             case.note(f"numbers of {function.hugging_face} that were not read from its config.json: {assumed}")
-        if (refused := _refused(case, function)) is not None:
+        if (refused := _refusal_reason(case, function)) is not None:
             release = f"Megatron-Bridge {catalogue.release}"
             case.note(f"{name} is refused by the Megatron of the recipe's image ({release}): {refused}")
     return PlannedFunction(
@@ -267,7 +270,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     Raises:
         RequestError: the first problem
     """
-    asked = case.request.columns
+    given = case.request.columns
     if case.adapters and case.request.load_checkpoint is None:
         # Megatron-Bridge v0.6.0 ends with "PEFT requires a pretrained checkpoint path" (training/config.py:1483).
         raise RequestError(
@@ -276,16 +279,16 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
             f"such as {case.request.say('ENABLE_CHECKPOINT')} saves",
             field="LOAD_CHECKPOINT_PATH",
         )
-    if "seq_len" in asked and function.settings.get("dataset") in (*_IMAGES, *_DIFFUSION):
+    if "seq_len" in given and function.settings.get("dataset") in (*_IMAGES, *_DIFFUSION):
         raise RequestError(
-            f"SEQ_LENGTH={asked['seq_len']}: {case.row.function} trains on images, whose tokens have a length of their "
+            f"SEQ_LENGTH={given['seq_len']}: {case.row.function} trains on images, whose tokens have a length of their "
             "own",
             remedy="leave SEQ_LENGTH out",
             field="SEQ_LENGTH",
         )
     if function.stages and case.model.reduced is None:
         check_stages(case.row.function, function, layout)
-    if asked.get("cuda_graph") and not function.columns.cuda_graph:
+    if given.get("cuda_graph") and not function.columns.cuda_graph:
         raise RequestError(
             f"CUDA_GRAPH=true: {case.row.function} has no CUDA graphs, and there are several kinds of them",
             remedy="unset CUDA_GRAPH",
@@ -295,7 +298,7 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
         refuse_first(of_ranks(layout))
         return  # the training code knows what a reduced copy divides into
     refuse_first(of_numbers(layout, case.shape))
-    refused = _refused(case, function)
+    refused = _refusal_reason(case, function)
     if refused is not None and case.request.image is None and not other_stages(function, layout, refused):
         release = case.recipe.catalogue.release if case.recipe.catalogue else ""
         raise RequestError(
@@ -307,11 +310,11 @@ def _check_function_layout(case: Case, function: Function, layout: Layout) -> No
     check_combinations(case.row.function, function, layout)
     refuse_first(chain(of_precision(layout, case.precision), overlap_problems(case, layout)))
     of_memory = ("recompute_layers", "offload_layers", "pp", "fsdp")
-    if any(name in asked and asked[name] != getattr(function.columns, name) for name in of_memory):
+    if any(name in given and given[name] != getattr(function.columns, name) for name in of_memory):
         refuse_first(of_memory_savers(layout, case.shape))
 
 
-def _refused(case: Case, function: Function) -> str | None:
+def _refusal_reason(case: Case, function: Function) -> str | None:
     """Why Megatron refuses the function; None where it does not.
 
     Numbers of the function's own scale that do not divide do not count: those of the job have been checked.

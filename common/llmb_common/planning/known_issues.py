@@ -54,10 +54,10 @@ MEETS: dict[str, Callable[[Case, JobPlan], bool]] = {"spectrum-x-all-to-all": _e
 """By an issue's ``id``, whether a job may meet it."""
 
 
-def _dispatcher(case: Case, asked: Mapping[str, Any]) -> str:
+def _dispatcher(case: Case, requested: Mapping[str, Any]) -> str:
     """What carries tokens to their experts: ``alltoall``, ``flex``; rows without a function have the first.
 
-    ``asked``: settings of the framework that the user changed, by section and field.
+    ``requested``: settings of the framework that the user changed, by section and field.
     """
     own = case.function.settings.get("moe_token_dispatcher_type", "alltoall") if case.function else "alltoall"
-    return str(asked.get("model.moe_token_dispatcher_type", own))
+    return str(requested.get("model.moe_token_dispatcher_type", own))

@@ -102,7 +102,7 @@ def kind_of(job: MemoryInput, precision: str, *, graphs: bool, adapters: bool, s
     return ", ".join([model, precision, *(word for word, there in words.items() if there)])
 
 
-def known_here(ratios: Sequence[float]) -> Accuracy | None:
+def own_accuracy(ratios: Sequence[float]) -> Accuracy | None:
     """How well a site's own runs know the memory of their kind of job. None where they are too few, or contradict.
 
     ``ratios``: of each run its measured peak over the predicted one. The errors are those between which a further run
@@ -122,7 +122,7 @@ def known_here(ratios: Sequence[float]) -> Accuracy | None:
     return Accuracy("validated here", round(low, 1), round(high, 1), len(ratios), math.exp(middle))
 
 
-def known(kind: str) -> Accuracy:
+def published_accuracy(kind: str) -> Accuracy:
     """How exactly the memory of jobs of ``kind`` is predicted, by published peaks; without any ``not validated``."""
     found = MEASURED.get(kind, Accuracy("not validated"))
     if found.knowledge == "validated" or found.low is None:
@@ -149,19 +149,19 @@ def estimate_of(
     if job is None:
         return None
     kind = kind_of(job, plan.precision, graphs=plan.cuda_graph, adapters=case.adapters, settings=bool(plan.megatron))
-    measured = known_here(here(kind)) or known(kind)
+    measured = own_accuracy(here(kind)) or published_accuracy(kind)
     estimate = MemoryEstimate(
         stages=stages_memory(job),
         reserve=RESERVE_GIB,
         limit=gpus.GPUS[plan.gpu_type].memory_gb * _USABLE,
         kind=kind,
         **measured._asdict(),
-        at_least=_at_least(case, plan, job, kind, measured),
+        at_least=_lower_bound(case, plan, job, kind, measured),
     )
     if measured.knowledge == "not validated":
         seen = ran_out(kind, (estimate.peak + estimate.reserve) / estimate.limit)
         estimate = structs.replace(estimate, ran_out=seen)
-    return estimate if estimate.fits else structs.replace(estimate, knob=_knob(case, job, estimate))
+    return estimate if estimate.fits else structs.replace(estimate, knob=_best_change(case, job, estimate))
 
 
 def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
@@ -192,7 +192,7 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
         body=body,
         layout=layout,
         storage=storage,
-        counts=_placed(case, layout) or chunks_of(settings, layout, len(body.layers)),
+        counts=_chunk_layers(case, layout) or chunks_of(settings, layout, len(body.layers)),
         early=1 if settings.get("overlap_moe_expert_parallel_comm") else 0,
         recomputed=frozenset(settings.get("recompute_modules", ())),
         offloaded=frozenset(settings.get("offload_modules", ())),
@@ -201,12 +201,12 @@ def job_of(case: Case, plan: JobPlan) -> MemoryInput | None:
     )
 
 
-def _placed(case: Case, layout: Layout) -> tuple[int, ...] | None:
+def _chunk_layers(case: Case, layout: Layout) -> tuple[int, ...] | None:
     """Layers of each chunk, where Bridge has a layout for PP and VP; else None."""
     return case.function.chunks(layout.pp, layout.vp) if case.function is not None else None
 
 
-def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
+def _lower_bound(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: Accuracy) -> float | None:
     """A validated lower bound of the peak of GPU memory, in GiB; None where nothing validates one.
 
     Interleaved stages hold at least what they hold without interleaving. None, too, for a configuration as NVIDIA
@@ -219,7 +219,7 @@ def _at_least(case: Case, plan: JobPlan, job: MemoryInput, kind: str, measured: 
         peak = max(stage.total for stage in stages_memory(job))
         return peak / (1 + (measured.high or 0) / 100) if measured.knowledge == "validated here" else peak
     plain = structs.replace(job.layout, vp=None)
-    if known(kind.replace(", VP", "")).knowledge == "validated":
+    if published_accuracy(kind.replace(", VP", "")).knowledge == "validated":
         return max(stage.total for stage in stages_memory(structs.replace(job, layout=plain)))
     return None
 
@@ -243,22 +243,22 @@ def check_memory(case: Case, estimate: MemoryEstimate | None) -> list[str]:
     needs = f"{bound:.0f} GiB" if bound == estimate.peak else least
     more = f", and needed up to {percent(estimate.factor - 1, 0)} more" if estimate.factor > 1 else ""
     doubt = "" if certain or here else f" (jobs of this kind, {estimate.kind}, are not validated{more})"
-    said = (
+    verdict = (
         f"{case.what} on {case.gpus} GPUs {'does not' if certain else 'may not'} fit: {where} needs {needs} and "
         f"{estimate.reserve:.0f} in reserve, of {estimate.limit:.0f} GiB{doubt}; "
         f"the largest part: {name.replace('_', ' ')}, {largest:.0f} GiB"
     )
     if mode == "strict" or (mode == "default" and certain):
         raise RequestError(
-            said,
+            verdict,
             remedy=f"{estimate.knob or 'use more GPUs, or larger ones'}; "
             f"{case.request.say('PREFLIGHT', 'warn')} starts it anyway",
             code="does-not-fit",
         )
-    return [f"{said}; {estimate.knob}" if estimate.knob else said]
+    return [f"{verdict}; {estimate.knob}" if estimate.knob else verdict]
 
 
-def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
+def _best_change(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
     """The change that would help most: ``PP 8 instead of 4 saves 13 GiB``; empty where none saves any.
 
     A change is of one column, or of the number of GPUs with its batch. Of those that are enough, it is the one that
@@ -276,11 +276,11 @@ def _knob(case: Case, job: MemoryInput, estimate: MemoryEstimate) -> str:
         if not layout.dp:
             continue
         try:  # only what divides everything
-            asked = structs.replace(case.request, columns={**case.request.columns, **change})
-            check_columns(structs.replace(case, request=asked), layout)
+            changed_request = structs.replace(case.request, columns={**case.request.columns, **change})
+            check_columns(structs.replace(case, request=changed_request), layout)
         except RequestError:
             continue
-        changed = structs.replace(job, layout=layout, counts=_placed(case, layout) or job.counts)
+        changed = structs.replace(job, layout=layout, counts=_chunk_layers(case, layout) or job.counts)
         saved = estimate.peak - max(stage.total for stage in stages_memory(changed))
         enough = (estimate.peak - saved) * estimate.factor + estimate.reserve <= estimate.limit
         rank = (enough, enough and name != "gpus", enough and name != "recompute_layers", saved)

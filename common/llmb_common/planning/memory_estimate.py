@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from llmb_common.planning.divisibility import Layout, pipeline_slots
 from llmb_common.planning.job_plan import StageMemory
-from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, size
+from llmb_common.planning.memory_layers import Body, Layer, Saved, Storage, element_count
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -59,7 +59,7 @@ def stages_of(body: Body, layout: Layout, counts: Sequence[int] | None = None, *
     return [
         Stage(
             tuple(pieces[rank :: layout.pp]),
-            under_way(layout, rank, early),
+            microbatches_under_way(layout, rank, early),
             first=rank == 0,
             last=rank == layout.pp - 1,
         )
@@ -75,13 +75,13 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
     layer (``Et*4|(t*4|)*14tmL``); else by the layers of both the first and the last stage, where there are three stages
     or more and no virtual ones. With only one of these, or another layout, they do not count: None.
     """
-    said = settings.get("pipeline_model_parallel_layout")
-    if isinstance(said, str):
-        whole = re.sub(r"\(([^()]*)\)\*([0-9]+)", lambda found: found[1] * int(found[2]), said)
-        flat = re.sub(r"(.)\*([0-9]+)", lambda found: found[1] * int(found[2]), whole)
+    layout_text = settings.get("pipeline_model_parallel_layout")
+    if isinstance(layout_text, str):
+        expanded = re.sub(r"\(([^()]*)\)\*([0-9]+)", lambda found: found[1] * int(found[2]), layout_text)
+        flat = re.sub(r"(.)\*([0-9]+)", lambda found: found[1] * int(found[2]), expanded)
         return tuple(chunk.count("t") for chunk in flat.split("|"))
-    if said:
-        return tuple(chunk.count("decoder") for chunk in said)
+    if layout_text:
+        return tuple(chunk.count("decoder") for chunk in layout_text)
     first = settings.get("num_layers_in_first_pipeline_stage")
     last = settings.get("num_layers_in_last_pipeline_stage")
     if first is None or last is None or layout.pp < 3 or (layout.vp or 1) > 1:
@@ -90,7 +90,7 @@ def chunks_of(settings: Mapping[str, Any], layout: Layout, layers: int) -> tuple
     return (first, *[(layers - first - last) // between] * between, last)
 
 
-def under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
+def microbatches_under_way(layout: Layout, rank: int, early: int = 0) -> tuple[int, ...]:
     """Of each chunk of a rank, how many micro-batches it holds at the end of its warm-up and one pass further.
 
     ``rank``: the pipeline stage, from 0. megatron-core 0.16 to 0.19, ``pipeline_parallel/schedules.py``: without
@@ -138,9 +138,9 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
     """
     found: list[StageMemory] = []
     for index, stage in enumerate(stages_of(job.body, job.layout, job.counts, early=job.early)):
-        weights, gradients, optimizer, copies = _state(job, stage)
-        activations = _activations(job, stage)
-        logits, moment = _moment(job, stage)
+        weights, gradients, optimizer, copies = _state_bytes(job, stage)
+        activations = _activation_bytes(job, stage)
+        logits, moment = _transient_bytes(job, stage)
         own = StageMemory(
             first=index,
             last=index,
@@ -150,7 +150,7 @@ def stages_memory(job: MemoryInput) -> tuple[StageMemory, ...]:
             optimizer=optimizer / GIB,
             activations=activations / GIB,
             logits=logits / GIB,
-            dummy_gradients=_dummies(job, stage) / GIB,
+            dummy_gradients=_dummy_gradient_bytes(job, stage) / GIB,
             # The optimizer's step comes when activations are gone: its copies may be more than these.
             transient=max(moment, copies - activations - logits) / GIB,
         )
@@ -165,7 +165,7 @@ def _layers(job: MemoryInput, stage: Stage) -> tuple[Layer, ...]:
     return (*stage.layers, *job.body.heads) if stage.last else stage.layers
 
 
-def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
+def _state_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
     """Bytes on a rank of the stage: (weights, gradients, optimizer state, fp32 copies of gradients)."""
     layout = job.layout
     storage = job.storage
@@ -182,44 +182,47 @@ def _state(job: MemoryInput, stage: Stage) -> tuple[float, float, float, float]:
     if layout.fsdp:
         copies = job.instances if layout.dp % job.instances == 0 else 1
         shards, expert_shards = shards // copies, max(expert_shards // copies, 1)
-    held, experts_held = (shards, expert_shards) if layout.fsdp else (1, 1)
+    parameter_shards, experts_held = (shards, expert_shards) if layout.fsdp else (1, 1)
     sharded = (products + others) / shards + routed / expert_shards
     return (
-        (products * storage.weights + others * storage.others) / held + routed * storage.weights / experts_held,
-        storage.gradients * ((products + others) / held + routed / experts_held),
+        (products * storage.weights + others * storage.others) / parameter_shards
+        + routed * storage.weights / experts_held,
+        storage.gradients * ((products + others) / parameter_shards + routed / experts_held),
         storage.optimizer * sharded,
         storage.copies * sharded,
     )
 
 
-def _activations(job: MemoryInput, stage: Stage) -> float:
+def _activation_bytes(job: MemoryInput, stage: Stage) -> float:
     """Bytes on a rank that all micro-batches under way have saved for their backward pass."""
     layout, total = job.layout, 0.0
     for chunk, count in zip(stage.chunks, stage.under_way, strict=True):
         kept = chunk[layout.recompute_layers :]
-        inputs = (len(chunk) - len(kept)) * _hidden(job)
+        inputs = (len(chunk) - len(kept)) * _hidden_bytes(job)
         # At the turn from forward to backward all that is offloaded has gone, and nothing has come back.
-        total += count * (inputs + sum(_saved(job, layer) for layer in kept[layout.offload_layers :]))
+        total += count * (inputs + sum(_saved_bytes(job, layer) for layer in kept[layout.offload_layers :]))
     if stage.last:
-        total += (2 + 4 * job.body.further) * _hidden(job) + sum(_saved(job, layer) for layer in job.body.heads)
+        total += (2 + 4 * job.body.further) * _hidden_bytes(job) + sum(
+            _saved_bytes(job, layer) for layer in job.body.heads
+        )
     return total
 
 
-def _hidden(job: MemoryInput) -> float:
+def _hidden_bytes(job: MemoryInput) -> float:
     """Bytes on a rank of the hidden states of one micro-batch, in bf16."""
     return 2 * job.body.hidden * job.tokens / job.layout.tp
 
 
-def _saved(job: MemoryInput, layer: Layer) -> float:
+def _saved_bytes(job: MemoryInput, layer: Layer) -> float:
     """Bytes on a rank that one micro-batch saves in one layer for its backward pass."""
     gathered = layer.expert_hidden * (job.layout.etp or job.layout.tp)  # by the ranks that share an expert
     copied = (*layer.expert, Saved(inputs=gathered, modules=("moe",), offload=("expert_fc1", "fused_group_mlp")))
-    own = sum(_bytes(job, saved) for saved in layer.saved)
-    copies = layer.copies * sum(_bytes(job, saved) for saved in copied)
+    own = sum(_kept_bytes(job, saved) for saved in layer.saved)
+    copies = layer.copies * sum(_kept_bytes(job, saved) for saved in copied)
     return job.tokens / job.layout.tp * (own + copies)
 
 
-def _bytes(job: MemoryInput, saved: Saved) -> float:
+def _kept_bytes(job: MemoryInput, saved: Saved) -> float:
     """Bytes of the elements saved of one token, 0 where they are recomputed or offloaded.
 
     Attention keeps its output a second time where the product after it has it in FP8, and with CP, where ranks exchange
@@ -234,38 +237,38 @@ def _bytes(job: MemoryInput, saved: Saved) -> float:
     return 2 * saved.plain + inputs * saved.inputs + 4 * saved.single + output * saved.output
 
 
-def _moment(job: MemoryInput, stage: Stage) -> tuple[float, float]:
+def _transient_bytes(job: MemoryInput, stage: Stage) -> tuple[float, float]:
     """Bytes on a rank that live at the peak only: (logits, all else); no logits but on the last stage.
 
     The peak is at the backward pass of the last layer, or of what comes after it.
     """
     layout, body = job.layout, job.body
-    whole = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
-    in_layer = max((_layer_moment(job, layer) for layer in set(_layers(job, stage))), default=0.0)
-    in_layer += (layout.pp > 1) * _hidden(job) + _gathered(job, stage)
+    gathered_hidden = 2 * body.hidden * job.tokens  # hidden states that TP's ranks have gathered
+    in_layer = max((_layer_transient_bytes(job, layer) for layer in set(_layers(job, stage))), default=0.0)
+    in_layer += (layout.pp > 1) * _hidden_bytes(job) + _gathered_bytes(job, stage)
     if not stage.last:
         return 0.0, in_layer
     logits = job.storage.logits * (1 + body.further) * job.tokens * body.vocabulary / layout.tp
-    buffer = whole if layout.tp > 1 else 0.0  # megatron-core keeps it
-    at_end = whole + buffer + (_hidden(job) if layout.tp > 1 else 0.0) + _gathered(job, stage)
+    buffer = gathered_hidden if layout.tp > 1 else 0.0  # megatron-core keeps it
+    at_end = gathered_hidden + buffer + (_hidden_bytes(job) if layout.tp > 1 else 0.0) + _gathered_bytes(job, stage)
     return logits, max(at_end, in_layer + buffer - logits)
 
 
-def _layer_moment(job: MemoryInput, layer: Layer) -> float:
+def _layer_transient_bytes(job: MemoryInput, layer: Layer) -> float:
     """Bytes on a rank of the gradients inside one layer at the moment when they are most.
 
     That is at the first product of its MLP, or at the tokens before and after each exchange with the experts.
     """
     layout, tokens = job.layout, job.tokens / job.layout.tp
-    whole = 2 * job.body.hidden * job.tokens
+    gathered_hidden = 2 * job.body.hidden * job.tokens
     moments = [2 * layer.wide * tokens, 2 * layer.copies * (layer.expert_wide + 4 * layer.expert_hidden) * tokens]
     if layout.tp > 1:
-        moments += [whole + layer.wide * tokens, 2 * whole - layer.wide * tokens]
-    again = _saved(job, layer) if layout.recompute_layers else 0.0
-    return max(moments) + _hidden(job) + again
+        moments += [gathered_hidden + layer.wide * tokens, 2 * gathered_hidden - layer.wide * tokens]
+    again = _saved_bytes(job, layer) if layout.recompute_layers else 0.0
+    return max(moments) + _hidden_bytes(job) + again
 
 
-def _gathered(job: MemoryInput, stage: Stage) -> float:
+def _gathered_bytes(job: MemoryInput, stage: Stage) -> float:
     """Bytes of the layers that FSDP holds whole at the peak, with their gradients; 0 without FSDP."""
     if not job.layout.fsdp:
         return 0.0
@@ -275,7 +278,7 @@ def _gathered(job: MemoryInput, stage: Stage) -> float:
     return _GATHERED_UNITS * unit * (storage.weights + storage.gradients)
 
 
-def _dummies(job: MemoryInput, stage: Stage) -> float:
+def _dummy_gradient_bytes(job: MemoryInput, stage: Stage) -> float:
     """Bytes of the placeholders that Transformer Engine keeps for gradients which are accumulated elsewhere: one for
     each shape, since 2.3 (``get_dummy_wgrad``); of experts since 2.10. The output layer has one, too
     (megatron-core, ``tensor_parallel/layers.py``)."""
@@ -283,6 +286,6 @@ def _dummies(job: MemoryInput, stage: Stage) -> float:
     if layout.fsdp:
         return 0.0
     layers = set(_layers(job, stage))
-    dense = size(frozenset().union(*(layer.shapes for layer in layers))) / layout.tp
-    experts = size(frozenset().union(*(layer.expert_shapes for layer in layers))) / (layout.etp or layout.tp)
+    dense = element_count(frozenset().union(*(layer.shapes for layer in layers))) / layout.tp
+    experts = element_count(frozenset().union(*(layer.expert_shapes for layer in layers))) / (layout.etp or layout.tp)
     return 2 * (dense + experts + stage.last * body.vocabulary * body.hidden / layout.tp)

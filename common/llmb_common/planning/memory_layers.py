@@ -96,7 +96,7 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
             Saved(inputs=a.hidden, modules=("mlp", "layernorm")),
             Saved(plain=s.first(ffn), inputs=ffn, modules=("mlp",)),
         )
-        return Layer(kind, (*saved, *mlp), shapes | _shapes(s, a.hidden, ffn), s.first(ffn))
+        return Layer(kind, (*saved, *mlp), shapes | _mlp_shapes(s, a.hidden, ffn), s.first(ffn))
     if kind.mlp != "experts" or a.moe is None:
         return Layer(kind, saved, shapes)
     ffn = a.moe.ffn
@@ -115,11 +115,11 @@ def _layer(a: AnyShape, s: Layers, kind: LayerKind) -> Layer:
     return Layer(
         weights=kind,
         saved=(*saved, *beside_experts),
-        shapes=shapes | (_shapes(s, a.hidden, shared) if shared else frozenset()),
+        shapes=shapes | (_mlp_shapes(s, a.hidden, shared) if shared else frozenset()),
         wide=s.first(shared),
         copies=a.moe.top_k,
         expert=expert,
-        expert_shapes=_shapes(s, hidden, ffn),
+        expert_shapes=_mlp_shapes(s, hidden, ffn),
         expert_wide=s.first(ffn),
         expert_hidden=hidden,
     )
@@ -133,7 +133,7 @@ def _attention(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     queries, keys = s.head_dim * a.heads, s.head_dim * a.query_groups
     shapes = frozenset({(queries + 2 * keys, a.hidden), (a.hidden, queries)})
     core = Saved(plain=queries + 2 * keys, single=a.heads, offload=("core_attn",))
-    return (*_around(a.hidden, queries), core), shapes
+    return (*_saved_around_mixer(a.hidden, queries), core), shapes
 
 
 def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
@@ -147,7 +147,7 @@ def _latent(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     whole = Saved(2 * query + a.heads * value, 0, a.heads, modules=("mla_up_proj",), offload=("core_attn",))
     down = {(q, a.hidden), (query, q)} if q else {(query, a.hidden)}
     shapes = frozenset(down | {(kv + position, a.hidden), (up, kv), (a.hidden, a.heads * value)})
-    return (*_around(a.hidden, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
+    return (*_saved_around_mixer(a.hidden, a.heads * value), Saved(q + kv + position, q + kv), whole), shapes
 
 
 def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
@@ -157,7 +157,7 @@ def _mamba(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     """
     first, inner = s.scans["mamba"]
     shapes = frozenset({(first, a.hidden), (a.hidden, inner)})
-    return (*_around(a.hidden, 0), Saved(plain=first + inner, inputs=inner)), shapes
+    return (*_saved_around_mixer(a.hidden, 0), Saved(plain=first + inner, inputs=inner)), shapes
 
 
 def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
@@ -169,10 +169,13 @@ def _delta(a: AnyShape, s: Layers) -> tuple[tuple[Saved, ...], Shapes]:
     first, values = s.scans["delta"]
     keys = s.delta[0] * s.delta[1]
     shapes = frozenset({(first, a.hidden), (a.hidden, values)})
-    return (*_around(a.hidden, 0), Saved(plain=first + 2 * (2 * keys + values) + values, inputs=values)), shapes
+    return (
+        *_saved_around_mixer(a.hidden, 0),
+        Saved(plain=first + 2 * (2 * keys + values) + values, inputs=values),
+    ), shapes
 
 
-def _around(hidden: int, output: int) -> tuple[Saved, ...]:
+def _saved_around_mixer(hidden: int, output: int) -> tuple[Saved, ...]:
     """What is saved of a token before and after a mixer: the norm's input and output, and the mixer's output."""
     return (
         Saved(plain=hidden),
@@ -184,12 +187,12 @@ def _around(hidden: int, output: int) -> tuple[Saved, ...]:
 _MIXERS = {"attention": _attention, "latent": _latent, "mamba": _mamba, "delta": _delta}
 
 
-def _shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
+def _mlp_shapes(s: Layers, hidden: int, ffn: int) -> Shapes:
     """The shapes of the two matrices of an MLP of width ``ffn``."""
     return frozenset({(s.first(ffn), hidden), (hidden, ffn)})
 
 
-def size(shapes: Iterable[tuple[int, int]]) -> int:
+def element_count(shapes: Iterable[tuple[int, int]]) -> int:
     """The number of elements of all matrices of these shapes together."""
     return sum(rows * columns for rows, columns in shapes)
 

@@ -89,10 +89,10 @@ def job_seconds(plan: JobPlan) -> Span | None:
 
 def gpu_hours(plan: JobPlan) -> Span | None:
     """GPU-hours of the whole job, of all GPUs of its nodes; None where the step time is not known, and on CPUs."""
-    whole = job_seconds(plan)
-    if whole is None or plan.device != "cuda":
+    duration = job_seconds(plan)
+    if duration is None or plan.device != "cuda":
         return None
-    return whole.times(plan.nodes * plan.gpus_per_node / 3600)
+    return duration.times(plan.nodes * plan.gpus_per_node / 3600)
 
 
 def most_gpu_hours(plan: JobPlan) -> float | None:

@@ -33,7 +33,7 @@ def time_lines(plan: JobPlan) -> list[str]:
     lines = []
     likely, step = likely_seconds(plan), step_seconds(plan)
     if by_own_runs(plan) and likely is not None and step is not None:
-        seconds, low, high = alike(likely, *step)
+        seconds, low, high = same_decimals(likely, *step)
         runs = counted(known.own_runs or 1, "run")
         # How runs scatter is known of GPUs; CPUs have other work beside.
         further = f"; 9 of 10 more runs should take {low} to {high}" if plan.device == "cuda" else ""
@@ -42,10 +42,10 @@ def time_lines(plan: JobPlan) -> list[str]:
         lines += _published_lines(published)
     elif not lines:
         lines.append(f"{_NO_ESTIMATE}, and nothing was published for this model")
-    whole = job_seconds(plan)
-    if whole is not None:
+    duration = job_seconds(plan)
+    if duration is not None:
         steps = counted(plan.trained_steps, "step")
-        lines.append(f"{steps} and the start take about {_minutes(whole)}{_limit(plan, whole)}")
+        lines.append(f"{steps} and the start take about {_minutes_text(duration)}{_limit_text(plan, duration)}")
     if plan.check_fabric:
         about = counted(math.ceil(CHECK_SECONDS / 60), "minute")
         most = counted(math.ceil(most_check_seconds(plan) / 60), "minute")
@@ -55,7 +55,7 @@ def time_lines(plan: JobPlan) -> list[str]:
 
 def _published_lines(published: PublishedTime) -> list[str]:
     """Lines on the published step time nearest to the plan, worded by how alike its job was."""
-    seconds = f"{alike(published.step_seconds)[0]} s a step"
+    seconds = f"{same_decimals(published.step_seconds)[0]} s a step"
     gpus = f"{published.gpus} {published.gpu_type.upper()}"
     if published.likeness == "exact":
         without = ", without " + ", ".join(item.name for item in published.differs) if published.differs else ""
@@ -67,17 +67,17 @@ def _published_lines(published: PublishedTime) -> list[str]:
     return [_NO_ESTIMATE, f"nearest published result: {seconds} on {gpus} ({published.software}): {differs}"]
 
 
-def _minutes(span: Span) -> str:
+def _minutes_text(span: Span) -> str:
     """A range of seconds in whole minutes: ``9 to 11 minutes``."""
     low, high = [max(1, round(seconds / 60)) for seconds in span]
     return counted(high, "minute") if low == high else f"{low:,} to {counted(high, 'minute')}"
 
 
-def _limit(plan: JobPlan, whole: Span) -> str:
+def _limit_text(plan: JobPlan, duration: Span) -> str:
     """The time limit as the end of a line, ``, time limit 00:30:00``; empty where LLMB does not set it."""
     if plan.scheduler is None or plan.scheduler.own_limit:
         return ""
-    doubt = ", which may be too short" if whole.high > limit_seconds(plan.time_limit) else ""
+    doubt = ", which may be too short" if duration.high > limit_seconds(plan.time_limit) else ""
     return f", time limit {plan.time_limit}{doubt}"
 
 
@@ -85,9 +85,9 @@ def cost_line(plan: JobPlan) -> str:
     """The GPU-hours of the job by the time that is known, else at most; empty where neither can be said."""
     hours, most = gpu_hours(plan), most_gpu_hours(plan)
     if hours is not None:
-        return f"{ranged(hours)} GPU-hours"
+        return f"{range_text(hours)} GPU-hours"
     if most is not None:
-        return f"at most {alike(most)[0]} GPU-hours (time limit {plan.time_limit})"
+        return f"at most {same_decimals(most)[0]} GPU-hours (time limit {plan.time_limit})"
     return ""
 
 
@@ -95,22 +95,22 @@ _APART = 0.01
 """Share by which a measured peak differs from the predicted one where both are shown."""
 
 
-def answer(plan: JobPlan) -> str:
+def answer_line(plan: JobPlan) -> str:
     """Whether the job fits, how long a step and the job take and what that costs: one line, without its grounds."""
-    memory, whole, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
+    memory, duration, cost = plan.preflight.memory, job_seconds(plan), cost_line(plan)
     parts = []
     if memory is not None:
         reserve = f" and {memory.reserve:.0f} in reserve" if "not" in memory.verdict else ""
         parts.append(f"{memory.verdict}: {memory.likely:.1f}{reserve} of {memory.limit:.0f} GiB ({memory.knowledge})")
-    parts.append(_step_known(plan))
-    if whole is not None:
-        parts.append(f"about {_minutes(whole)}")
+    parts.append(_step_text(plan))
+    if duration is not None:
+        parts.append(f"about {_minutes_text(duration)}")
     if cost:
         parts.append(cost)
     return "; ".join(parts)
 
 
-def _step_known(plan: JobPlan) -> str:
+def _step_text(plan: JobPlan) -> str:
     """The likely time of a step and where it is known from: ``5.74 s a step (published, another container)``.
 
     ``no estimate of the time`` where it is not known.
@@ -124,15 +124,15 @@ def _step_known(plan: JobPlan) -> str:
         source = known_from(plan)
         if plan.image is not None and not same_release(container_release(plan.image), published.container):
             source += ", another container"
-    return f"{alike(likely)[0]} s a step ({source})"
+    return f"{same_decimals(likely)[0]} s a step ({source})"
 
 
 def memory_line(memory: MemoryEstimate) -> str:
     """The GPU memory that the fullest rank needs, predicted and as measured, and how well that is known."""
-    return f"{_peaks(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
+    return f"{_peaks_text(memory)} on the fullest rank, of {memory.limit:.0f} ({memory_known(memory)})"
 
 
-def _peaks(memory: MemoryEstimate) -> str:
+def _peaks_text(memory: MemoryEstimate) -> str:
     """The predicted peak of GPU memory with its reserve in GiB, and what was measured where that differs."""
     measured = "" if _as_predicted(memory) else f" predicted, {memory.likely:.1f} where measured,"
     return f"{memory.peak:.1f} GiB{measured} and {memory.reserve:.0f} in reserve"
@@ -151,7 +151,7 @@ def memory_known(memory: MemoryEstimate) -> str:
     return f"{known}; a job of this kind ran out of memory with no more predicted: {memory.ran_out}"
 
 
-def in_short(plan: JobPlan) -> list[str]:
+def short_lines(plan: JobPlan) -> list[str]:
     """Up to three lines on the plan: ``memory: ...``, ``time: ...``, ``cost: ...``; each where something is known."""
     memory, lines = plan.preflight.memory, []
     if memory is not None:
@@ -165,12 +165,12 @@ def in_short(plan: JobPlan) -> list[str]:
     return lines
 
 
-def ranged(span: Span) -> str:
+def range_text(span: Span) -> str:
     """A range with as many digits as tell its ends apart: ``9.9 to 11.0``; one number where both are the same."""
-    return " to ".join(dict.fromkeys(alike(*span)))
+    return " to ".join(dict.fromkeys(same_decimals(*span)))
 
 
-def alike(*values: float) -> list[str]:
+def same_decimals(*values: float) -> list[str]:
     """The numbers as texts, with as many decimals as give the largest three digits: ``0.57``, ``1,234``.
 
     The largest is above 0.

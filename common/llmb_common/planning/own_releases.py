@@ -24,12 +24,13 @@ def own_releases(recipe: Recipe, cluster: ClusterConfig) -> dict[str, SiteReleas
     }
 
 
-def named(releases: Iterable[str], asked: str) -> str | None:
-    """The first of ``releases`` that ``asked`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x; None: none."""
+def matching_release(releases: Iterable[str], requested: str) -> str | None:
+    """The first of ``releases`` that ``requested`` means: ``0.7.0`` for 0.7.0 or 0.7, ``0.7`` for any 0.7.x; None:
+    none."""
     known = list(releases)
-    if asked in known:
-        return asked
-    return next((name for name in known if asked == minor(name) or name == minor(asked)), None)
+    if requested in known:
+        return requested
+    return next((name for name in known if requested == minor(name) or name == minor(requested)), None)
 
 
 def with_release(recipe: Recipe, name: str, own: SiteRelease) -> Recipe:

@@ -92,7 +92,7 @@ def experiment_name(
             name += f"_{_SHORT.get(column, column)}{0 if value is None else int(value)}"
     if request.moe_routing == "balanced":
         name += "_balanced"  # another benchmark than the published one: never under one name
-    name += _set(settings)
+    name += _settings_suffix(settings)
     if request.profile:
         name += variant.profiling.suffix
     if request.nccl_trace:
@@ -105,16 +105,16 @@ def experiment_name(
     return name
 
 
-def _set(settings: Mapping[str, object]) -> str:
+def _settings_suffix(settings: Mapping[str, object]) -> str:
     """The part of an experiment's name that settings of the framework make:
     ``_model.moe_token_dispatcher_type-flex``.
 
     It is cut, and gets a digest, where it is long or has characters that names must not have. Empty without settings.
     """
     words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in settings.items()}
-    said = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
-    kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", said)[:_LONGEST]
-    return kept if kept == said else f"{kept}-{hashlib.sha256(said.encode()).hexdigest()[:6]}"
+    suffix = "".join(f"_{name}-{word}" for name, word in sorted(words.items()))
+    kept = re.sub(r"[^A-Za-z0-9_.+-]+", "-", suffix)[:_LONGEST]
+    return kept if kept == suffix else f"{kept}-{hashlib.sha256(suffix.encode()).hexdigest()[:6]}"
 
 
 _TRIED = 8
@@ -140,7 +140,7 @@ def make_plan(
         RecipeError: the recipe's name for experiments is none for a folder, or its catalogue cannot be read.
     """
     if request.install is None:
-        raise no_install("LLMB_INSTALL is not set")
+        raise no_install_error("LLMB_INSTALL is not set")
     install = request.install
     try:
         case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=request, machine=machine))
@@ -157,7 +157,7 @@ def make_plan(
         check_columns(case, layout)
     except RequestError as error:
         raise with_nearest(error, layout, request.columns, lambda c: check_columns(case, c)) from None
-    nodes, gpus_per_node = _nodes(case)
+    nodes, gpus_per_node = _node_counts(case)
     fp8_recipe = fp8_recipe_for(case)
     steps, exit_after = steps_for(case)
     profile = profile_plan(case, steps, engine)
@@ -199,7 +199,7 @@ def make_plan(
         time_limit=limit.value if limit else case.row.time_limit or case.variant.time_limit,
         image=image,
         mounts=(*cluster.mounts, *request.mounts),
-        experiment_name=experiment_name(case, _documented(case), layout, fp8_recipe, settings),
+        experiment_name=experiment_name(case, _documented_layout(case), layout, fp8_recipe, settings),
         env=job_environment(variables, cluster, request.tuning),
         scheduler=scheduler,
         engine=engine,
@@ -260,16 +260,16 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
 
     Those that do not fit are named only where none does, or where they are asked for. Empty: it takes none.
     """
-    asked, found = request.gpus or 0, dict[int, str]()
+    requested, found = request.gpus or 0, dict[int, str]()
     forced = msgspec.structs.replace(request, force=True, preflight="warn")
     case = choose_in_release(PlanningInput(recipe=recipe, cluster=cluster, request=forced, machine=machine))
-    layout = _of_row(case, **{"gbs": 0, **request.columns})
+    layout = _row_layout(case, **{"gbs": 0, **request.columns})
     unit = math.lcm(case.gpus_per_node, layout.tp * layout.pp * layout.cp)
-    documented, below = documented_scales(case), asked // unit
+    documented, below = documented_scales(case), requested // unit
     reach = _TRIED + len(documented)  # so many multiples on either side are enough
     multiples = range(max(below - reach, 1) * unit, min(below + reach, 2 * below + 1) * unit + unit, unit)
     others = [gpus for gpus in multiples if gpus not in documented]
-    for gpus in sorted(others, key=lambda gpus: abs(gpus - asked))[:_TRIED]:
+    for gpus in sorted(others, key=lambda gpus: abs(gpus - requested))[:_TRIED]:
         try:
             memory = make_plan(recipe, cluster, msgspec.structs.replace(forced, gpus=gpus), machine).preflight.memory
         except RequestError:
@@ -278,12 +278,12 @@ def _forced_scales(recipe: Recipe, cluster: ClusterConfig, request: Request, mac
         if len(found) == _NEAREST:
             break
     fitting = [gpus for gpus, verdict in found.items() if verdict in ("", "fits")]
-    chosen = [gpus for gpus in found if gpus == asked or gpus in (fitting or found)]
+    chosen = [gpus for gpus in found if gpus == requested or gpus in (fitting or found)]
     named = [f"{gpus} ({found[gpus]})" if found[gpus] else str(gpus) for gpus in chosen]
     return f", such as {', '.join(named)}" if named else ""
 
 
-def no_install(problem: str) -> RequestError:
+def no_install_error(problem: str) -> RequestError:
     """The error (code ``no-install``), for the caller to raise, that a command does not know its installation.
 
     ``problem`` is its message. The remedy names the installation in the clone, if it has one.
@@ -311,28 +311,28 @@ def _layout(case: Case) -> Layout:
     if columns.get("pp") == 1 and "vp" not in columns and (row.vp or 1) > 1:
         columns["vp"] = None
         case.note(f"PP=1 has no stages to interleave: planned with VP=NA, where the configuration has VP={row.vp}")
-    layout = _of_row(case, **columns)
+    layout = _row_layout(case, **columns)
     # With EP, Megatron-Bridge's models take 1 where core takes TP (0.6.2: models/transformer_config.py).
     whole = case.function is not None and layout.etp is None and (layout.ep or 1) > 1
     return msgspec.structs.replace(layout, etp=1) if whole else layout
 
 
-def _documented(case: Case) -> Layout:
+def _documented_layout(case: Case) -> Layout:
     """The layout of the row as documented; GBS 0 where its formula has none for so many GPUs."""
     try:
-        return _of_row(case, gbs=case.row.global_batch_size(case.gpus))
+        return _row_layout(case, gbs=case.row.global_batch_size(case.gpus))
     except RequestError:
-        return _of_row(case, gbs=0)
+        return _row_layout(case, gbs=0)
 
 
-def _of_row(case: Case, **changes: int | bool | None) -> Layout:
+def _row_layout(case: Case, **changes: int | bool | None) -> Layout:
     """The columns of the case's row with some changed, at its number of GPUs."""
     columns: dict[str, Any] = {name: getattr(case.row, name) for name in Columns.__struct_fields__}
     columns["seq_len"] = case.model.sequence_length
     return Layout(gpus=case.gpus, **(columns | changes))
 
 
-def _nodes(case: Case) -> tuple[int, int]:
+def _node_counts(case: Case) -> tuple[int, int]:
     """The number of nodes, and the number of GPUs used on each.
 
     One node with all the GPUs where the job runs on this machine, and where they are no more than a node has.
@@ -361,8 +361,10 @@ def _image(case: Case, engine: str, install: Path) -> str | None:
     request, cluster = case.request, case.cluster
     if not case.containers:
         if request.image:
-            said = request.say("RUN_CONF_IMAGE")
-            raise RequestError(f"{said}: this site runs without containers", remedy=f"leave {said} out")
+            variable_text = request.say("RUN_CONF_IMAGE")
+            raise RequestError(
+                f"{variable_text}: this site runs without containers", remedy=f"leave {variable_text} out"
+            )
         return None
     if request.image:
         return request.image

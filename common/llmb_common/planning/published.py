@@ -46,7 +46,7 @@ def published_results(plan: JobPlan, recipe: Recipe) -> list[PublishedResult]:
             continue
         if differences(plan, recipe, result) == []:
             found.append(result)
-    return sorted(found, key=lambda result: _software_apart(plan, recipe, result))
+    return sorted(found, key=lambda result: _software_distance(plan, recipe, result))
 
 
 def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
@@ -54,10 +54,10 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
     of_model = [result for result in recipe.results if result.size == plan.model_size]
     if not of_model:
         return None
-    nearest_kind = min(_kind_apart(plan, recipe, result) for result in of_model)
+    nearest_kind = min(_kind_distance(plan, recipe, result) for result in of_model)
     compared: list[tuple[PublishedResult, list[Difference]]] = []
     for result in of_model:
-        if _kind_apart(plan, recipe, result) != nearest_kind:
+        if _kind_distance(plan, recipe, result) != nearest_kind:
             continue
         differs = differences(plan, recipe, result)
         if differs is not None:
@@ -67,14 +67,14 @@ def published_time(plan: JobPlan, recipe: Recipe) -> PublishedTime | None:
     result, differs = min(
         compared,
         key=lambda item: (
-            len(_of_the_steps(item[1])),
+            len(_step_differences(item[1])),
             abs(math.log(item[0].gpus / plan.gpus)),
             item[0].gpus,
-            _software_apart(plan, recipe, item[0]),
+            _software_distance(plan, recipe, item[0]),
         ),
     )
     likeness: Literal["exact", "weak scaling", "nearest"] = "exact"
-    if _of_the_steps(differs):
+    if _step_differences(differs):
         likeness = "nearest"
     elif any(item.name == _GPUS for item in differs):
         likeness = "weak scaling"
@@ -100,19 +100,19 @@ def differences(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> list[
     if row is None:
         return None
     compared = [
-        *_of_kind(plan, recipe, result),
-        *_of_columns(plan, result, row),
-        *_of_length(plan, recipe, row),
-        *_of_work(plan, result, row),
-        *_of_settings(plan),
+        *_compare_kind(plan, recipe, result),
+        *_compare_columns(plan, result, row),
+        *_compare_length(plan, recipe, row),
+        *_compare_work(plan, result, row),
+        *_compare_settings(plan),
     ]
     found = [
         Difference(name, as_written(published), as_written(planned))
         for name, published, planned in compared
         if published != planned
     ]
-    if not _of_the_steps(found):
-        found += _of_function(plan, recipe, result, row)
+    if not _step_differences(found):
+        found += _function_difference(plan, recipe, result, row)
     return found
 
 
@@ -120,16 +120,16 @@ _Compared = Iterator[tuple[str, object, object]]
 """Name, the published value, the plan's."""
 
 
-def _of_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
+def _compare_kind(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> _Compared:
     """Yields size, GPU type, dtype and variant, as published and as planned."""
     yield "size", result.size, plan.model_size
     yield "GPU type", result.gpu, plan.gpu_type
     planned = plan.fp8_recipe if plan.dtype == "fp8" else None
-    yield "dtype", precision(result.dtype, _scaling(recipe, result)), precision(plan.dtype, planned)
+    yield "dtype", precision(result.dtype, _fp8_scaling(recipe, result)), precision(plan.dtype, planned)
     yield "variant", result.variant, plan.variant
 
 
-def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
+def _compare_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     """Yields the layout columns, as published and as planned.
 
     Where the plan is of this row at this scale, its columns are the row's but for those overridden.
@@ -140,7 +140,7 @@ def _of_columns(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
             yield name.upper(), getattr(row, name), getattr(plan, name)
 
 
-def _of_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
+def _compare_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
     """Yields the length of a sequence, as published and as planned.
 
     A plan that does not override it has that of its row, which is the one of other rows of its size where these say
@@ -152,7 +152,7 @@ def _of_length(plan: JobPlan, recipe: Recipe, row: Row) -> _Compared:
     yield "sequence length", documented, plan.seq_len
 
 
-def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
+def _compare_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     """Yields the scale and the work of each GPU, as published and as planned."""
     published = row.global_batch_size(result.gpus)
     if result.gpus == plan.gpus:
@@ -166,7 +166,7 @@ def _of_work(plan: JobPlan, result: PublishedResult, row: Row) -> _Compared:
     yield "wgrad deferral", row.wgrad_deferral if row.pp > 1 else None, plan.wgrad_deferral
 
 
-def _of_settings(plan: JobPlan) -> _Compared:
+def _compare_settings(plan: JobPlan) -> _Compared:
     """Yields what no published job has, with its value there and as planned.
 
     Saving takes time and switches overlaps off, and so does loading.
@@ -180,7 +180,7 @@ def _of_settings(plan: JobPlan) -> _Compared:
     yield "NCCL trace", False, plan.nccl_trace
 
 
-def _of_function(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
+def _function_difference(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Row) -> list[Difference]:
     """The difference of functions: another one, or one of another release with other columns; empty where there is
     none.
 
@@ -195,36 +195,36 @@ def _of_function(plan: JobPlan, recipe: Recipe, result: PublishedResult, row: Ro
     return [Difference("function", f"{row.function}{release}", f"{plan.function.name} of {plan.function.release}")]
 
 
-def _of_the_steps(differs: list[Difference]) -> list[Difference]:
+def _step_differences(differs: list[Difference]) -> list[Difference]:
     """The differences that change what a step does, without scale and what happens beside training."""
     return [item for item in differs if item.name != _GPUS and item.name not in _BESIDE_TRAINING]
 
 
 def _same_kind(plan: JobPlan, result: PublishedResult) -> bool:
     """Whether size, GPU type, dtype and variant are the same: what costs nothing to compare."""
-    asked = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
-    return (result.variant, result.size, result.gpu, result.dtype) == asked
+    planned = (plan.variant, plan.model_size, plan.gpu_type, plan.dtype)
+    return (result.variant, result.size, result.gpu, result.dtype) == planned
 
 
-def _kind_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
+def _kind_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, ...]:
     """A sort key: in which of GPU type, dtype, scaling and variant plan and result differ, what counts most first."""
     scaling = plan.fp8_recipe if plan.dtype == "fp8" else None
     return (
         result.gpu != plan.gpu_type,
         result.dtype != plan.dtype,
-        _scaling(recipe, result) != scaling,
+        _fp8_scaling(recipe, result) != scaling,
         result.variant != plan.variant,
     )
 
 
-def _scaling(recipe: Recipe, result: PublishedResult) -> str | None:
+def _fp8_scaling(recipe: Recipe, result: PublishedResult) -> str | None:
     """The FP8 scaling that a published result was measured with; None for other dtypes."""
     if result.dtype != "fp8":
         return None
     return result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
 
 
-def _software_apart(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
+def _software_distance(plan: JobPlan, recipe: Recipe, result: PublishedResult) -> tuple[bool, list[int]]:
     """A sort key: results of the plan's own container come first, then those of the newest."""
     container = recipe.document(result).container
     newest_first = [-number for number in release_order(container or "00.00")]

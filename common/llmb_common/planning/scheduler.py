@@ -83,8 +83,8 @@ class SchedulerPart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     @property
     def variables(self) -> dict[str, str]:
         """The variables of a request, name to value, that ask for the same account and queue."""
-        said = {self.account_variable: self.account, self.queue_variable: self.queue}
-        return {name: value for name, value in said.items() if name and value}
+        variables = {self.account_variable: self.account, self.queue_variable: self.queue}
+        return {name: value for name, value in variables.items() if name and value}
 
     def on_nodes(self, nodes: str) -> SchedulerPart:
         """The same part of a plan, asking for these nodes, a host list.

@@ -77,20 +77,20 @@ def planned_settings(case: Case, engine: str, layout: Layout) -> dict[str, Any]:
     Raises:
         RequestError: the release has no such field, it takes no such value, or the plan decides it
     """
-    said = case.request.say("MEGATRON_SETTINGS")
-    found, asked = {}, case.request.megatron
-    if asked and not fields_of_release(engine):
-        case.note(f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(asked)}")
-    for name, text in asked.items():
-        _refuse_planned(name, said)
-        kinds = _kinds(name, engine, said, strict=case.request.checks_engine)
-        found[name] = value_of(text, kinds, f"{said}: {name}")
-    _refuse_contradictions(found, layout, said)
+    origin = case.request.say("MEGATRON_SETTINGS")
+    found, requested = {}, case.request.megatron
+    if requested and not fields_of_release(engine):
+        case.note(f"the settings of Megatron-Bridge {engine} are not known: the ranks check {', '.join(requested)}")
+    for name, text in requested.items():
+        _refuse_planned(name, origin)
+        kinds = _kinds_of_setting(name, engine, origin, strict=case.request.checks_engine)
+        found[name] = value_of(text, kinds, f"{origin}: {name}")
+    _refuse_contradictions(found, layout, origin)
     if case.function is None or case.on_cpu or case.model.reduced is not None:
         return found
     own = own_settings(case.function, layout)
-    anyway = [name for name, value in found.items() if name in own and _same(value, own[name])]
-    case.note(*(f"{name}={asked[name]} is already the setting of {case.row.function}" for name in anyway))
+    anyway = [name for name, value in found.items() if name in own and _mean_the_same(value, own[name])]
+    case.note(*(f"{name}={requested[name]} is already the setting of {case.row.function}" for name in anyway))
     found = {name: value for name, value in found.items() if name not in anyway}
     check_settings(case.row.function, case.function, layout, found, case.gpu_type)
     return found
@@ -114,7 +114,7 @@ def own_settings(function: Function, layout: Columns[int]) -> dict[str, Any]:
     return known
 
 
-def _same(one: Any, other: Any) -> bool:
+def _mean_the_same(one: Any, other: Any) -> bool:
     """Whether two values of a setting mean the same, whatever the order of a list and however nothing is written."""
     if isinstance(one, list):
         one = sorted(one, key=str)
@@ -133,42 +133,42 @@ def fields_of_release(engine: str) -> Mapping[str, Mapping[str, str]]:
     return sections
 
 
-def _refuse_planned(name: str, said: str) -> None:
-    """Refuse the framework setting ``name`` where a plan sets it itself; return where it does not. ``said`` begins
+def _refuse_planned(name: str, origin: str) -> None:
+    """Refuse the framework setting ``name`` where a plan sets it itself; return where it does not. ``origin`` begins
     the message: what the user wrote.
 
     Raises:
         RequestError: the plan sets it; the remedy says what to set instead, or to leave it out.
     """
     if column := COLUMNS_OF.get(name):
-        raise RequestError(f"{said}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
+        raise RequestError(f"{origin}: LLMB sets {name}", remedy=f"use --set {column}=VALUE ({column.upper()})")
     for pattern, instead in _PLANNED.items():
         if re.fullmatch(pattern, name):
-            raise RequestError(f"{said}: LLMB sets {name}", remedy=f"{instead}, or leave it out")
+            raise RequestError(f"{origin}: LLMB sets {name}", remedy=f"{instead}, or leave it out")
 
 
-def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, said: str) -> None:
+def _refuse_contradictions(found: Mapping[str, Any], layout: Layout, origin: str) -> None:
     """Return where the settings ``found`` go with the layout's recomputation and CUDA graphs.
 
-    ``said`` begins the message.
+    ``origin`` begins the message.
 
     Raises:
         RequestError: one does not
     """
     if found.get("model.recompute_granularity") == "full":
         remedy = "use --set recompute_layers=VALUE (RECOMPUTE_LAYERS)"
-        raise RequestError(f"{said}: model.recompute_granularity=full is planned", remedy=remedy)
+        raise RequestError(f"{origin}: model.recompute_granularity=full is planned", remedy=remedy)
     implementation = found.get("model.cuda_graph_impl", "any")
     if implementation != "any" and (implementation not in (None, "none")) != layout.cuda_graph:
         own = str(layout.cuda_graph).lower()
         other = str(not layout.cuda_graph).lower()
         raise RequestError(
-            f"{said}: model.cuda_graph_impl={implementation} does not go with CUDA_GRAPH={own}",
+            f"{origin}: model.cuda_graph_impl={implementation} does not go with CUDA_GRAPH={own}",
             remedy=f"use --set cuda_graph={other} (CUDA_GRAPH), or leave it out",
         )
 
 
-def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
+def _kinds_of_setting(name: str, engine: str, origin: str, *, strict: bool) -> list[str]:
     """The types and words that the setting ``name`` takes in a release; empty where they are not known.
 
     Raises:
@@ -186,34 +186,34 @@ def _kinds(name: str, engine: str, said: str, *, strict: bool) -> list[str]:
     here = [f"{other}.{field}" for other, fields in sections.items() if field in fields]
     near = f" (did you mean {here[0]!r}?)" if here else did_you_mean(name, known, cutoff=0.7)
     raise RequestError(
-        f"{said}: Megatron-Bridge {engine} has no setting {name}{near}",
+        f"{origin}: Megatron-Bridge {engine} has no setting {name}{near}",
         remedy=f"sections: {', '.join(sections)}; LLMB_ENGINE_CHECK=off leaves the check to the ranks",
         code="unknown-setting",
     )
 
 
-def value_of(text: str, kinds: list[str], said: str) -> Any:
+def value_of(text: str, kinds: list[str], origin: str) -> Any:
     """The value that ``text`` stands for among ``kinds``, or, where these are empty, as what it looks like.
 
-    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; ``said`` begins the message.
+    ``kinds`` are types (``int``, ``bool``, ``list``) and words in double quotes; ``origin`` begins the message.
 
     Raises:
         RequestError: it is none of them
     """
-    for value in _readings(text):
-        if not kinds or _is_of(value, kinds):
+    for value in _possible_values(text):
+        if not kinds or _is_of_kind(value, kinds):
             return float(value) if type(value) is int and kinds and "int" not in kinds else value
     words = [kind.strip('"') for kind in kinds if kind.startswith('"')]
     what = {"bool": "true or false", "int": "a whole number", "float": "a number", "list": "[...]", "dict": "{...}"}
     takes = [*words, *(what.get(kind, kind) for kind in kinds if not kind.startswith('"'))]
     raise RequestError(
-        f"{said}={text} is not a valid value{did_you_mean(text, words)}",
+        f"{origin}={text} is not a valid value{did_you_mean(text, words)}",
         remedy=f"one of {', '.join(takes)}" if len(takes) > 1 else takes[0],
         code="megatron",
     )
 
 
-def _readings(text: str) -> Iterator[Any]:
+def _possible_values(text: str) -> Iterator[Any]:
     """Yields the values that ``text`` may stand for, the narrowest type first and the text itself last."""
     if text.lower() in _WORDS:
         yield _WORDS[text.lower()]
@@ -223,14 +223,14 @@ def _readings(text: str) -> Iterator[Any]:
         if math.isfinite(number := float(text)):
             yield number
     if text[:1] + text[-1:] == "[]":
-        yield [next(_readings(part.strip().strip("\"'"))) for part in text[1:-1].split(",") if part.strip()]
+        yield [next(_possible_values(part.strip().strip("\"'"))) for part in text[1:-1].split(",") if part.strip()]
     if text[:1] == "{":
         with contextlib.suppress(ValueError):
             yield json.loads(text)
     yield text
 
 
-def _is_of(value: Any, kinds: list[str]) -> bool:
+def _is_of_kind(value: Any, kinds: list[str]) -> bool:
     """Whether ``value`` is of one of the types, or one of the words, that a setting takes."""
     if isinstance(value, str):
         a_dtype = "dtype" in kinds and re.fullmatch(r"(torch\.)?(bfloat|float|u?int)[0-9a-z_]+", value)

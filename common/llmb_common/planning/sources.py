@@ -59,7 +59,7 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
     if limit is not None:
         limit_from = (limit.variable, limit.variable or None, FILE_NAME)
     image = plan.image.rpartition("/")[2] if plan.image is not None else None
-    told = plan.scheduler or SchedulerPart()
+    scheduler = plan.scheduler or SchedulerPart()
     image_from = ("RUN_CONF_IMAGE", request.image) if request.image else ("LLMB_ENGINE", request.engine)
     gpus = "GPUs" if plan.device == "cuda" else "ranks"
     known = [
@@ -74,8 +74,20 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
         ("steps", plan.max_steps, "MAX_STEPS", request.max_steps, variant),
         ("time limit", plan.time_limit, *limit_from),
         ("image", image, *image_from, recipe.name),
-        ("account", told.account, variable := told.account_variable, request.scheduler.get(variable), FILE_NAME),
-        (told.queue_word, told.queue, variable := told.queue_variable, request.scheduler.get(variable), FILE_NAME),
+        (
+            "account",
+            scheduler.account,
+            variable := scheduler.account_variable,
+            request.scheduler.get(variable),
+            FILE_NAME,
+        ),
+        (
+            scheduler.queue_word,
+            scheduler.queue,
+            variable := scheduler.queue_variable,
+            request.scheduler.get(variable),
+            FILE_NAME,
+        ),
     ]
     return [
         Source(name, str(value), request.say(variable) if asked is not None else otherwise)
@@ -87,12 +99,17 @@ def sources(plan: JobPlan, recipe: Recipe, cluster: ClusterConfig, request: Requ
 def _columns(plan: JobPlan) -> Iterator[tuple[str, object, bool]]:
     """Yields (name, value, whether the user chose it) for each column of the plan that says something."""
     for name in Columns.__struct_fields__:
-        value, asked = getattr(plan, name), name in plan.overridden
-        if asked or value is True or value not in (None, 0, 1) or (value == 1 and name in ("tp", "pp", "cp", "mbs")):
-            yield name.upper(), _written(value), asked
+        value, is_overridden = getattr(plan, name), name in plan.overridden
+        if (
+            is_overridden
+            or value is True
+            or value not in (None, 0, 1)
+            or (value == 1 and name in ("tp", "pp", "cp", "mbs"))
+        ):
+            yield name.upper(), _as_written(value), is_overridden
 
 
-def _written(value: int | None) -> object:
+def _as_written(value: int | None) -> object:
     """The value of a column as a user writes it: ``NA`` for none, ``yes`` and ``no``."""
     if isinstance(value, bool):
         return "yes" if value else "no"

@@ -23,36 +23,36 @@ def fp8_recipe_for(case: Case) -> str | None:
     Raises:
         RequestError: the GPU does not support it, or no configuration of the recipe uses it.
     """
-    asked = case.request.fp8_recipe
+    requested = case.request.fp8_recipe
     published = case.variant.fp8_recipe
     of_row = case.row.fp8_recipe
     say = case.request.say
-    said = say("FP8_RECIPE", asked)
+    setting = say("FP8_RECIPE", requested)
     if case.dtype != "fp8":
-        if asked:
-            case.note(f"{said} has no effect with {say('DTYPE', case.dtype)}")
+        if requested:
+            case.note(f"{setting} has no effect with {say('DTYPE', case.dtype)}")
         return None
     if of_row is not None:  # the row was chosen by it
-        if asked is None and of_row != published:
+        if requested is None and of_row != published:
             case.note(
                 f"{case.what} has no {published} on this number of GPUs: planned with {say('FP8_RECIPE', of_row)}"
             )
         return of_row
     remedy = "unset FP8_RECIPE, or set it to cs or ds"
-    if asked == "sc":
-        raise RequestError(f"{said}: no configuration of {case.recipe.name} uses it", remedy=remedy)
-    if asked == "mx" and generation_of(case.gpu_type) == "hopper":
+    if requested == "sc":
+        raise RequestError(f"{setting}: no configuration of {case.recipe.name} uses it", remedy=remedy)
+    if requested == "mx" and generation_of(case.gpu_type) == "hopper":
         newer = [name for name, gpu in GPUS.items() if gpu.generation != "hopper"]
         raise RequestError(
-            f"{said} does not exist on {case.gpu_type}: MXFP8 needs {', '.join(newer)}",
+            f"{setting} does not exist on {case.gpu_type}: MXFP8 needs {', '.join(newer)}",
             remedy=remedy,
         )
-    if asked not in (None, published):
+    if requested not in (None, published):
         case.note(
-            f"{said}: the FP8 results of {case.variant.name} were measured with {published}, and this job is not "
+            f"{setting}: the FP8 results of {case.variant.name} were measured with {published}, and this job is not "
             "compared with them"
         )
-    return asked or published
+    return requested or published
 
 
 def steps_for(case: Case) -> tuple[int, int | None]:
@@ -116,7 +116,7 @@ def profile_plan(case: Case, steps: int, engine: str) -> ProfilePlan | None:
         # With the job's values in it; what only a rank knows is left to it.
         file=re.sub(r"\$\{(\w+)\}", lambda found: known.get(found[1], found[0]), defaults.file),
         gpu_metrics=request.gpu_metrics,
-        trace=_trace(case, engine, tool),
+        trace=_nsys_trace(case, engine, tool),
     )
 
 
@@ -128,31 +128,31 @@ _SOFTWARE_TRACE = "nvtx,cuda-sw"
 ``cuda`` for its hardware trace where the GPU has one, and jobs hung after it (Megatron-Bridge pull request 2839)."""
 
 
-def _trace(case: Case, engine: str, tool: str) -> str:
+def _nsys_trace(case: Case, engine: str, tool: str) -> str:
     """What nsys traces, as its option ``--trace`` takes it; notes what is odd about a value that is asked for.
 
     Raises:
         RequestError: the value asked for is not valid
     """
     own = _TRACE if engine == DEFAULT_ENGINE else _SOFTWARE_TRACE
-    asked = case.request.profile_trace
-    said = case.request.say("PROFILE_TRACE", case.request.profile_trace)
-    if asked is None:
+    requested = case.request.profile_trace
+    setting = case.request.say("PROFILE_TRACE", case.request.profile_trace)
+    if requested is None:
         return own
-    if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", asked):
+    if not re.fullmatch(r"[a-z0-9-]+(,[a-z0-9-]+)*", requested):
         raise RequestError(
-            f"{said} is not a valid value for nsys --trace",
+            f"{setting} is not a valid value for nsys --trace",
             remedy=f"words with commas between them, such as {own}; nsys profile --help lists them",
             field="PROFILE_TRACE",
         )
     if tool != "nsys":
-        case.note(f"{said} has no effect: nsys does not profile this job")
-    elif own == _SOFTWARE_TRACE and not {"cuda", "cuda-hw"}.isdisjoint(asked.split(",")):
+        case.note(f"{setting} has no effect: nsys does not profile this job")
+    elif own == _SOFTWARE_TRACE and not {"cuda", "cuda-hw"}.isdisjoint(requested.split(",")):
         case.note(
-            f"{said}: nsys 2025.6 and later traces CUDA in hardware where the GPU can, and jobs hung after such "
+            f"{setting}: nsys 2025.6 and later traces CUDA in hardware where the GPU can, and jobs hung after such "
             "profiles (Megatron-Bridge pull request 2839); cuda-sw is its trace in software"
         )
-    return asked
+    return requested
 
 
 def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
@@ -164,8 +164,8 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
     Raises:
         RequestError: no list of ranks, or none that the job has
     """
-    asked, gpus = case.request.profile_ranks, case.gpus
-    text = asked or case.variant.profiling.ranks
+    requested, gpus = case.request.profile_ranks, case.gpus
+    text = requested or case.variant.profiling.ranks
     if text == "all":
         return None
     ranks: set[int] = set()
@@ -181,7 +181,7 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
             beyond.append(str(last) if least == last else f"{least}-{last}")
     if not ranks:
         raise RequestError(f"PROFILE_RANKS={text}: the job has only ranks 0 to {gpus - 1}", remedy="choose among them")
-    if asked and beyond:
+    if requested and beyond:
         case.note(f"PROFILE_RANKS={text}: the job has ranks 0 to {gpus - 1}; ignored: {', '.join(beyond)}")
     return tuple(sorted(ranks))
 
@@ -214,7 +214,7 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
     if not case.on_cpu:
         return
     saves_or_loads = case.request.checkpoint or case.request.load_checkpoint
-    for asked, problem, remedy in (
+    for is_requested, problem, remedy in (
         (layout.cuda_graph, "CUDA_GRAPH=true cannot run on a CPU", "unset CUDA_GRAPH"),
         (layout.offload_layers, "OFFLOAD_LAYERS cannot run on a CPU", "unset OFFLOAD_LAYERS"),
         (case.request.gpu_metrics, "ENABLE_GPU_METRICS: there is no GPU", "unset ENABLE_GPU_METRICS"),
@@ -224,7 +224,7 @@ def refuse_on_cpu(case: Case, layout: Layout) -> None:
             "set FSDP=false, or leave checkpoints out",
         ),
     ):
-        if asked:
+        if is_requested:
             raise RequestError(problem, remedy=remedy)
 
 
@@ -237,13 +237,13 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
     Raises:
         RequestError: there are no experts, or what was asked for cannot be combined.
     """
-    asked, chosen = case.request.moe_routing, "cuda_graph" in case.request.columns
+    requested, chosen = case.request.moe_routing, "cuda_graph" in case.request.columns
     if case.function is not None or case.shape.moe is None:
-        if asked:
+        if requested:
             why = "routes its tokens itself" if case.function is not None else "has no experts"
             raise RequestError(f"MOE_ROUTING: {case.row.function or case.model.size} {why}", remedy="unset MOE_ROUTING")
         return None, layout
-    if asked == "balanced" and layout.cuda_graph:
+    if requested == "balanced" and layout.cuda_graph:
         if chosen:
             raise RequestError(
                 "CUDA_GRAPH=true and MOE_ROUTING=balanced cannot be combined: graphs need a fixed number of tokens",
@@ -251,7 +251,7 @@ def routing_for(case: Case, layout: Layout) -> tuple[str | None, Layout]:
             )
         layout = msgspec.structs.replace(layout, cuda_graph=False)
         case.note("CUDA graphs are off: MOE_ROUTING=balanced does not fix the number of tokens per expert")
-    return asked or "drop", layout
+    return requested or "drop", layout
 
 
 def checkpoint_plan(case: Case, parameters: int | None, steps: int) -> CheckpointPlan:
@@ -300,7 +300,7 @@ def ineffective(case: Case) -> list[str]:
     traits, settings = machine.traits, cluster.scheduler(machine.cluster_type)
     if traits.containers and request.mounts and not settings.containers:
         notices.append("RUN_CONF_MOUNTS has no effect: this site runs without containers")
-    asked = {
+    requested = {
         **request.scheduler,
         "CHECK_FABRIC": request.check_fabric,
         "CPU_PER_TASK_PINNING": request.cpu_pinning,
@@ -309,6 +309,6 @@ def ineffective(case: Case) -> list[str]:
         "RUN_CONF_MOUNTS": request.mounts,
         "TIME_LIMIT": request.time_limit,
     }
-    if names := [name for name in traits.unheeded if asked.get(name)]:
+    if names := [name for name in traits.unheeded if requested.get(name)]:
         notices.append(f"{', '.join(map(request.say, names))}: no effect on the {traits.name} executor")
     return notices

@@ -38,10 +38,10 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
     """
     if case.on_cpu or c.tp == 1:
         return False
-    asked = case.request.megatron
-    if _SWITCH in asked:
-        return asked[_SWITCH].lower() != "false"
-    if asked.get("model.tp_comm_overlap", "").lower() == "true":
+    requested = case.request.megatron
+    if _SWITCH in requested:
+        return requested[_SWITCH].lower() != "false"
+    if requested.get("model.tp_comm_overlap", "").lower() == "true":
         return True
     if case.function is not None:
         return bool(case.function.settings.get("tp_comm_overlap"))

@@ -6,7 +6,7 @@ import math
 
 from llmb_common.base.errors import RequestError
 from llmb_common.base.printable import counted
-from llmb_common.base.words import clock, limit_seconds
+from llmb_common.base.words import clock_text, limit_seconds
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.outlook import likely_seconds, start_seconds, step_seconds
 from llmb_common.planning.request.variables import FieldNames
@@ -44,13 +44,13 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     slow = ""
     ended = "it will be ended before its last step"
     if saving is not None:
-        facts += f", of which saving the checkpoint may take {_words(saving)}"
+        facts += f", of which saving the checkpoint may take {_minutes_text(saving)}"
         slow = "; set checkpoint_gb_per_second in cluster_config.yaml if this site writes faster"
         ended = "the job will save and stop before the last"
         if saving >= limit:
             raise RequestError(
                 f"{facts}: nothing would be trained",
-                remedy=f"set a {say('TIME_LIMIT')} above {_words(saving)}{slow}",
+                remedy=f"set a {say('TIME_LIMIT')} above {_minutes_text(saving)}{slow}",
                 field="TIME_LIMIT",
             )
     left = limit - (saving or 0)
@@ -60,16 +60,16 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     likely = likely_seconds(plan)
     if step is not None and likely is not None and start + steps * likely > left:
         needed = start + steps * step.high + (saving or 0)
-        enough = say("TIME_LIMIT", clock(math.ceil(needed / 60) * 60))
+        enough = say("TIME_LIMIT", clock_text(math.ceil(needed / 60) * 60))
         return [
-            f"{facts}: too short, {ended}; {enough} is enough (remaining: {_words(left)}; needed: {_words(start)} to "
+            f"{facts}: too short, {ended}; {enough} is enough (remaining: {_minutes_text(left)}; needed: {_minutes_text(start)} to "
             f"start and {steps} steps of {likely:.3g} s){slow}"
         ]
     if step is None and saving is not None and left < saving:
-        return [f"{facts}: that leaves {_words(left)} to train{slow}"]
+        return [f"{facts}: that leaves {_minutes_text(left)} to train{slow}"]
     return []
 
 
-def _words(seconds: int) -> str:
+def _minutes_text(seconds: int) -> str:
     """Seconds as whole minutes, rounded up: ``7 minutes``."""
     return counted(math.ceil(seconds / 60), "minute")

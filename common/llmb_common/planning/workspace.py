@@ -79,9 +79,9 @@ class Workspace:
             RequestError: code ``no-install``: none is named
         """
         if self.install_or_none is None:
-            from llmb_common.planning.plan import no_install
+            from llmb_common.planning.plan import no_install_error
 
-            raise no_install(f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}")
+            raise no_install_error(f"LLMB_INSTALL is not set, and this folder has no {FILE_NAME}")
         return self.install_or_none
 
     def require_install(self) -> Path:
@@ -112,7 +112,7 @@ class Workspace:
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
         """All recipes that can be read, by name, read once. One that cannot is reported in a notice."""
-        entries = map(self._entry, self._folders(self.cluster.repo))
+        entries = map(self._catalog_entry, self._folders(self.cluster.repo))
         return tuple(entry for entry in entries if entry is not None)
 
     def workload_names(self) -> list[str]:
@@ -158,7 +158,7 @@ class Workspace:
         """
         wanted = name.lower()
         folder = self._folder_of.get(wanted)  # to read all recipes takes longer than most commands
-        likely = self._entry(folder) if folder is not None else None
+        likely = self._catalog_entry(folder) if folder is not None else None
         if likely is not None and wanted in (likely.recipe.workload, likely.recipe.name):
             return likely
         for entry in self.catalog:
@@ -173,7 +173,7 @@ class Workspace:
             code="unknown-workload",
         )
 
-    def _entry(self, folder: Path) -> CatalogEntry | None:
+    def _catalog_entry(self, folder: Path) -> CatalogEntry | None:
         """The recipe in a folder, read once; None, after a notice, where it cannot be read."""
         from llmb_common.recipes.loading import load_recipe
 

@@ -102,8 +102,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def captures_iterations(self) -> bool:
         """Whether its CUDA graphs, if it has any, capture whole iterations, and not single modules."""
-        said = [self.settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")]
-        return "full_iteration" in str(said)
+        settings = [self.settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")]
+        return "full_iteration" in str(settings)
 
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
         """The layers of each chunk at ``pp`` stages of ``vp`` chunks; None where no layout of NVIDIA's is for these."""
@@ -132,14 +132,17 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
         if length < self.least:
             return Flops()
 
-        def at(known: float | None, growth: tuple[float, float] | None) -> float | None:
+        def scaled_to_length(known: float | None, growth: tuple[float, float] | None) -> float | None:
             """``known`` FLOPs, counted at the function's own length, at ``length``; None where either is not known."""
             if known is None or growth is None:
                 return None
             b, c = growth
             return known + b * (length - function.sequence_length) + c * (1 / length - 1 / function.sequence_length)
 
-        return Flops(at(function.flops_per_token, self.bridge), at(function.own_flops_per_token, self.own))
+        return Flops(
+            scaled_to_length(function.flops_per_token, self.bridge),
+            scaled_to_length(function.own_flops_per_token, self.own),
+        )
 
 
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,7 +164,7 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
     functions: dict[str, msgspec.Raw]
 
 
-def _read(path: Path) -> _CatalogueFile:
+def _read_catalogue(path: Path) -> _CatalogueFile:
     """The content of a catalogue's file.
 
     Raises:
@@ -179,7 +182,7 @@ class Catalogue:
     """The functions of one release of Megatron-Bridge, read from the file ``path`` when made; ``index`` lists what
     each function's name says, in the file's order.
 
-    A function's line is decoded when it is asked for: ``function`` fails then where it is damaged. ``is_whole``
+    A function's line is decoded when it is asked for: ``function`` fails then where it is damaged. ``is_intact``
     compares all functions with the SHA-256 in the file; ``configurations`` and ``rows`` give them as parts of a recipe.
     ``base``: the variant that plain pretraining runs.
 
@@ -188,7 +191,7 @@ class Catalogue:
     """
 
     def __init__(self, path: Path, base: Variant) -> None:
-        found = _read(path)
+        found = _read_catalogue(path)
         self.path, self._base = path, base
         self.release = found.release
         self.sha256 = found.sha256
@@ -198,11 +201,13 @@ class Catalogue:
         self.index = found.index
         self._by_length = found.by_length
         self._functions = (
-            found.functions if found.base is None else _read(path.with_name(found.base)).functions | found.functions
+            found.functions
+            if found.base is None
+            else _read_catalogue(path.with_name(found.base)).functions | found.functions
         )
         self._decoded: dict[str, Function] = {}
 
-    def is_whole(self) -> bool:
+    def is_intact(self) -> bool:
         """Whether the functions are those that the SHA-256 in the file was taken of; False where one is missing."""
         try:
             lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
@@ -318,7 +323,7 @@ class Catalogue:
         function = self.function(entry.name)
         values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
         return Row(
-            **values | {"gbs": _formula(function.columns.gbs, entry.gpus)},
+            **values | {"gbs": _gbs_formula(function.columns.gbs, entry.gpus)},
             variant=variant,
             gpu=entry.gpu,
             size=entry.model,
@@ -332,7 +337,7 @@ class Catalogue:
         )
 
 
-def _formula(gbs: int, gpus: int) -> str:
+def _gbs_formula(gbs: int, gpus: int) -> str:
     """The global batch size as a formula of GPUs: each GPU keeps its number of samples at another scale."""
     common = math.gcd(gbs, gpus)
     samples, of_gpus = gbs // common, gpus // common

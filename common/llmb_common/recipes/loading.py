@@ -114,8 +114,8 @@ def _problems(recipe: Recipe) -> Problems:
     """Yields what is wrong in a recipe and cannot be said by types, each with its remedy; nothing for a right one."""
     sizes = [model.size for model in recipe.listed_models]
     variants = [variant.name for variant in recipe.listed_variants]
-    yield from _repeated("model size", sizes)
-    yield from _repeated("variant", variants)
+    yield from _duplicate_names("model size", sizes)
+    yield from _duplicate_names("variant", variants)
     # A catalogue is not read here: every command loads every recipe.
     if recipe.catalogue_file is None and recipe.defaults.model_size not in sizes:
         default = recipe.defaults.model_size
@@ -149,14 +149,14 @@ def _problems(recipe: Recipe) -> Problems:
         for kind, (name, names) in known.items():
             if name not in names:
                 near = did_you_mean(name, names)
-                yield f"{_which(item)}: unknown {kind} {name!r}{near}", f"one of {', '.join(names)}"
+                yield f"{_row_title(item)}: unknown {kind} {name!r}{near}", f"one of {', '.join(names)}"
     yield from _problems_of_rows(recipe)
     for result in recipe.listed_results:
         yield from _problems_of_result(recipe, result)
-    yield from _repeated("result", [_identity(recipe, result) for result in recipe.listed_results])
+    yield from _duplicate_names("result", [_result_identity(recipe, result) for result in recipe.listed_results])
 
 
-def _identity(recipe: Recipe, result: PublishedResult) -> str:
+def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
     """One line that only one published result of a recipe may have: what was measured, and in which document."""
     document = recipe.document(result)
     dtype = precision(result.dtype, result.fp8_recipe)
@@ -164,12 +164,12 @@ def _identity(recipe: Recipe, result: PublishedResult) -> str:
     return f"{what} of {document.title} {document.container}"
 
 
-def _which(item: Row | PublishedResult) -> str:
+def _row_title(item: Row | PublishedResult) -> str:
     """A row or a result, named for messages by its size, GPU type and source."""
     return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
 
 
-def _repeated(kind: str, names: list[str]) -> Problems:
+def _duplicate_names(kind: str, names: list[str]) -> Problems:
     """Yields a problem for each name that stands twice; ``kind`` is what the names are of."""
     for name, count in Counter(names).items():
         if count > 1:
@@ -181,21 +181,21 @@ def _problems_of_rows(recipe: Recipe) -> Problems:
     seen: dict[tuple[str, str, str, str, int], Row] = {}
     for row in recipe.listed_rows:
         if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
-            yield f"{_which(row)}: gpus_max is not a doubling of gpus_min", "correct the range"
+            yield f"{_row_title(row)}: gpus_max is not a doubling of gpus_min", "correct the range"
         if row.function is None and recipe.model(row.size).architecture is None:
-            yield f"{_which(row)} names no function, and its model has no architecture", "give one of them"
+            yield f"{_row_title(row)} names no function, and its model has no architecture", "give one of them"
         if row.function is not None and recipe.catalogue_file is None:
-            yield f"{_which(row)} names a function", "name the catalogue that has it"
+            yield f"{_row_title(row)} names a function", "name the catalogue that has it"
         for dtype, gpus in product(row.dtypes, row.scales):  # one request must mean one row
             other = seen.setdefault((row.variant, row.gpu, row.size, dtype, gpus), row)
             if other is not row:
-                problem = f"{_which(row)}: {dtype} on {gpus} GPUs is also in the row of {other.source}"
+                problem = f"{_row_title(row)}: {dtype} on {gpus} GPUs is also in the row of {other.source}"
                 yield problem, "correct the dtypes or the range of one of the two"
 
 
 def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
     """Yields what is wrong with one published result: corrections, its document, container and row."""
-    where = _which(result)
+    where = _row_title(result)
     if bool(result.corrected) != bool(result.why):
         yield f"{where}: 'corrected' and 'why' go together", "give both, or neither"
     name = result.source.partition(":")[0]

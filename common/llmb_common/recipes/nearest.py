@@ -46,9 +46,9 @@ class Model(msgspec.Struct, frozen=True):
         return found[0] if found else ""
 
     @property
-    def sees(self) -> bool:
+    def takes_images(self) -> bool:
         """Whether the model takes images, by a word in its name."""
-        return bool({"vl", "omni", "vision", "audio", "45v"} & {*_words(self.name)})
+        return bool({"vl", "omni", "vision", "audio", "45v"} & {*_name_words(self.name)})
 
 
 class Nearest(msgspec.Struct, frozen=True):
@@ -58,7 +58,7 @@ class Nearest(msgspec.Struct, frozen=True):
     model: Model
 
     @property
-    def said(self) -> str:
+    def title(self) -> str:
         """The model with its size and kind, for messages: ``llama3_70b (71B parameters, dense)``."""
         kind = "mixture of experts" if self.model.experts else "dense"
         return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
@@ -66,14 +66,14 @@ class Nearest(msgspec.Struct, frozen=True):
 
 def model_named(name: str) -> Model:
     """The model that ``name`` describes, completed by what ``library.json`` says of it."""
-    words = _words(name)
-    known = _library()["models"].get(in_library(name) or "", {})
+    words = _name_words(name)
+    known = _read_library()["models"].get(in_library(name) or "", {})
     parameters, experts = None, bool(known.get("experts"))
     for word in words:
         if found := re.fullmatch(rf"([0-9]+)x{_NUMBER}b", word):
-            parameters, experts = int(found[1]) * _number(found[2]) * 1e9, True
+            parameters, experts = int(found[1]) * _number_in_name(found[2]) * 1e9, True
         elif found := re.fullmatch(rf"{_NUMBER}([mbt])", word):
-            parameters = _number(found[1]) * _UNITS[found[2]]
+            parameters = _number_in_name(found[1]) * _UNITS[found[2]]
         elif re.fullmatch(rf"a{_NUMBER}b", word):
             experts = True
     if "billions" in known:
@@ -86,8 +86,8 @@ def in_library(name: str) -> str | None:
 
     None where the library lacks it, or a performance recipe exists as well.
     """
-    plain = _plain(name)
-    return next((known for known in _library()["models"] if _plain(known) == plain), None)
+    plain = _without_punctuation(name)
+    return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
 
 
 def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -> Nearest | None:
@@ -97,23 +97,23 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     parameters to a factor of about 1.4, images or not, the family, the number. Where the name has no number: the
     largest of its family.
     """
-    asked = model_named(name)
+    wanted_model = model_named(name)
     found: list[Nearest] = []
     for recipe in recipes:
-        found += [Nearest(recipe, model) for model in _models(recipe, gpu_type)]
-    if asked.parameters is None:
-        family = [item for item in found if asked.family and item.model.family == asked.family]
+        found += [Nearest(recipe, model) for model in _known_models(recipe, gpu_type)]
+    if wanted_model.parameters is None:
+        family = [item for item in found if wanted_model.family and item.model.family == wanted_model.family]
         return max(family, key=lambda item: item.model.parameters or 0, default=None)
-    wanted = asked.parameters
+    wanted = wanted_model.parameters
 
-    def apart(item: Nearest) -> tuple[object, ...]:
+    def distance(item: Nearest) -> tuple[object, ...]:
         """The sort key of a candidate: how far it is from the model that was asked for."""
         model = item.model
         ratio = abs(math.log2((model.parameters or 1) / wanted))
-        alike = (round(2 * ratio), model.sees != asked.sees, model.family != asked.family)
-        return (model.experts != asked.experts, *alike, ratio, item.recipe.catalogue is None)
+        alike = (round(2 * ratio), model.takes_images != wanted_model.takes_images, model.family != wanted_model.family)
+        return (model.experts != wanted_model.experts, *alike, ratio, item.recipe.catalogue is None)
 
-    return min(found, key=apart, default=None)
+    return min(found, key=distance, default=None)
 
 
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
@@ -123,12 +123,16 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
     """
     near = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes)
     library = in_library(name)
-    said = []
+    sentences = []
     if library is not None:
-        said.append(f"Megatron-Bridge {_library()['release']} trains it ({library}) without a performance recipe")
+        sentences.append(
+            f"Megatron-Bridge {_read_library()['release']} trains it ({library}) without a performance recipe"
+        )
     if near is not None:
-        said.append(f"the nearest that has one is {near.said}: {plan_command(near.recipe, near.model.name, **job)}")
-    return "; ".join(said)
+        sentences.append(
+            f"the nearest that has one is {near.title}: {plan_command(near.recipe, near.model.name, **job)}"
+        )
+    return "; ".join(sentences)
 
 
 def train_here(workload: str, size: str = "smoke") -> str:
@@ -148,7 +152,7 @@ def plan_command(
 
     GPU type, dtype and number of GPUs are those given if the recipe has them, else the nearest that it has.
     """
-    known = [one for one in _accepted(recipe) if one.size == size]
+    known = [one for one in _runnable_configurations(recipe) if one.size == size]
     known = known or [one for one in recipe.configurations if one.size == size]  # the plan says what is wrong with them
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
     here = _whose_rows(recipe, gpu_type)
@@ -172,7 +176,7 @@ def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> 
     The recipe's default if it has such a job, else the first type that has, one with a published result before others.
     ``dtype`` decides before ``gpus``.
     """
-    known = [one for one in _accepted(recipe) if one.size == size and one.gpu != "any"]
+    known = [one for one in _runnable_configurations(recipe) if one.size == size and one.gpu != "any"]
     return _type_among(known, recipe, dtype, gpus) if known else None
 
 
@@ -192,7 +196,7 @@ def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | Non
     return next((gpu_type for gpu_type in types if gpu_type in published), types[0])
 
 
-def _accepted(recipe: Recipe) -> Iterator[Configuration]:
+def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
     """Yields the configurations that the recipe's image runs, without the scales at which Megatron refuses them."""
     index = recipe.catalogue.index if recipe.catalogue is not None else ()
     base = recipe.listed_variants[0].name
@@ -219,13 +223,13 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
     return (gpu_type,) if has_own else row_types(gpu_type)
 
 
-def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
+def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
     """Yields the models of a recipe, on ``gpu_type`` or on any, whose number of parameters is known.
 
     Small copies and stand-ins are left out.
     """
     here = _whose_rows(recipe, gpu_type)
-    sizes = {one.size for one in _accepted(recipe) if gpu_type is None or one.gpu in here}
+    sizes = {one.size for one in _runnable_configurations(recipe) if gpu_type is None or one.gpu in here}
     for size in recipe.sizes:
         model = recipe.model(size)
         if size not in sizes or model.reduced is not None or model.parameters is None or "smoke" in size:
@@ -240,7 +244,7 @@ def _models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
         yield Model(size, model.parameters, shape.moe is not None)
 
 
-def _words(name: str) -> list[str]:
+def _name_words(name: str) -> list[str]:
     """The words of a model's name in lower case, without those at its end that say how it was trained."""
     words = re.split(r"[-_/ ]+", name.lower())
     while len(words) > 1 and words[-1] in _NO_MODELS:
@@ -248,18 +252,18 @@ def _words(name: str) -> list[str]:
     return words
 
 
-def _plain(name: str) -> str:
+def _without_punctuation(name: str) -> str:
     """A model's name without its punctuation, so that ``qwen2.5-72b`` and ``qwen25_72b`` are equal."""
-    return re.sub(r"[^a-z0-9]", "", "".join(_words(name)))
+    return re.sub(r"[^a-z0-9]", "", "".join(_name_words(name)))
 
 
-def _number(text: str) -> float:
+def _number_in_name(text: str) -> float:
     """The number in a name, where ``p`` may be the decimal point: ``1p2`` is 1.2."""
     return float(text.replace("p", "."))
 
 
 @cache
-def _library() -> dict[str, Any]:
+def _read_library() -> dict[str, Any]:
     """The content of ``library.json``."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
     return found

@@ -211,15 +211,15 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return model
         if self.catalogue is not None and size.lower() in self.catalogue.sizes:
             return self.catalogue.model(size.lower())
-        whole = size.lower().removesuffix("-smoke")
-        if whole != size.lower() and whole in self.sizes:
-            own = self.smoke_of(whole)
+        full_size = size.lower().removesuffix("-smoke")
+        if full_size != size.lower() and full_size in self.sizes:
+            own = self.smoke_of(full_size)
             raise RequestError(
                 f"{self.name} has no model size {size!r}" + (f" (did you mean {own!r}?)" if own else ""),
-                remedy=f"{own} is the small copy of {whole}" if own else NO_COPY.format(whole),
+                remedy=f"{own} is the small copy of {full_size}" if own else NO_COPY.format(full_size),
                 field="MODEL_SIZE",
             )
-        raise self._unknown("model size", size, "MODEL_SIZE", self.sizes, among)
+        raise self._unknown_name_error("model size", size, "MODEL_SIZE", self.sizes, among)
 
     def smoke_of(self, size: str) -> str | None:
         """The size that is a small copy of the model ``size`` for machines without GPUs; None where there is none."""
@@ -274,9 +274,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         for variant in self.variants:
             if variant.name == name.lower():
                 return variant
-        raise self._unknown("variant", name, "CONFIG_VARIANT", [known.name for known in self.variants], among)
+        raise self._unknown_name_error(
+            "variant", name, "CONFIG_VARIANT", [known.name for known in self.variants], among
+        )
 
-    def _unknown(self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]) -> RequestError:
+    def _unknown_name_error(
+        self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]
+    ) -> RequestError:
         """An error, for the caller to raise, for a ``name`` of a ``kind`` that is not among ``known``.
 
         It lists those that are also in ``among``; an empty one: all. ``field`` is the variable that says the name.

@@ -285,14 +285,14 @@ def read_results(path: Path) -> tuple[PublishedResult, ...]:
     together: dict[str | None, list[PublishedRow]] = defaultdict(list)
     for row in rows:
         together[row.function].append(row)
-    return tuple(_result(row, together[row.function]) for row in rows)
+    return tuple(_as_result(row, together[row.function]) for row in rows)
 
 
 _AS_PRINTED = tuple(name for name in PublishedResult.__struct_fields__ if name in PublishedRow.__struct_fields__)
 """Fields of a result that are those of its printed row."""
 
 
-def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
+def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
     """The printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
 
     Raises:
@@ -305,12 +305,12 @@ def _result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
         tokens_per_second=row.tokens_per_second_per_gpu * row.gpus,
         # Of a row that belongs to a function, only its TFLOPS can be odd: another count of FLOPs than Bridge's.
         corrected={"tflops_per_gpu": row.tflops_of_bridge} if row.why and row.tflops_of_bridge is not None else {},
-        notes=tuple(note for note in (row.note, _apart(row, rows)) if note),
+        notes=tuple(note for note in (row.note, _outlier_note(row, rows)) if note),
         source=f"{row.document}:{row.line}",
     )
 
 
-def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
+def _outlier_note(row: PublishedRow, rows: list[PublishedRow]) -> str:
     """A note that a row is far from the two nearest in time, where both are further away than releases differ.
 
     Empty where they agree. Two, so that an outlier makes none of its neighbours look odd.
@@ -320,10 +320,10 @@ def _apart(row: PublishedRow, rows: list[PublishedRow]) -> str:
     position = order.index(release_order(row.container))
     steps_apart = [abs(order.index(release) - position) for release in releases]
     in_time = sorted(zip(steps_apart, rows, strict=True), key=itemgetter(0))
-    others = [other for apart, other in in_time if apart]
+    others = [other for pairs, other in in_time if pairs]
     changes = [row.step_seconds / other.step_seconds - 1 for other in others[:2]]
     if not changes or min(map(abs, changes)) <= FAR_APART:
         return ""
-    apart = zip(changes, others, strict=False)
-    said = " and ".join(f"{signed_percent(change, 0)} against {other.container}" for change, other in apart)
-    return f"its step time is far from the same function's in neighboring releases: {said}"
+    pairs = zip(changes, others, strict=False)
+    comparisons = " and ".join(f"{signed_percent(change, 0)} against {other.container}" for change, other in pairs)
+    return f"its step time is far from the same function's in neighboring releases: {comparisons}"

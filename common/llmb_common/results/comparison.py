@@ -19,7 +19,7 @@ from typing import Any
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.recipes.columns import fields_of
 from llmb_common.results.configuration import software_of
-from llmb_common.results.level import ERROR_RATE, SETTLED, SHOWN, day_means, less, level
+from llmb_common.results.level import ERROR_RATE, SETTLED, SHOWN, day_means, difference_of_bounds, level
 from llmb_common.results.scatter import STATED, Scatter, batches, squares
 from llmb_common.results.steps import StepTime
 from llmb_common.runs.account import account_of
@@ -85,12 +85,12 @@ def compare_times(
     one = level(first, scatter, squares(batches(second)), stated=stated, shown=shown)
     other = level(second, scatter, squares(batches(first)), stated=stated, shown=shown)
     # On the logarithm, so that swapping the sides swaps the bounds.
-    low, apart, high = less(other.bounded, [one.bounded])
+    low, difference, high = difference_of_bounds(other.bounded, [one.bounded])
     if ranks and low <= 0 <= high:
-        by_rank = _by_ranks(day_means(first), day_means(second))
-        if by_rank and by_rank[0] <= apart <= by_rank[1] and not by_rank[0] <= 0 <= by_rank[1]:
+        by_rank = _rank_interval(day_means(first), day_means(second))
+        if by_rank and by_rank[0] <= difference <= by_rank[1] and not by_rank[0] <= 0 <= by_rank[1]:
             low, high = by_rank
-    return Change(math.exp(apart), math.exp(low), math.exp(high))
+    return Change(math.exp(difference), math.exp(low), math.exp(high))
 
 
 _RANK_RATE = ERROR_RATE / 2
@@ -100,7 +100,7 @@ _MOST_RANKED = 40
 """Days of a side beyond which their own scatter outweighs whatever is stated."""
 
 
-def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
+def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
     """Bounds of how much larger the second values are than the first, whatever distribution both have.
 
     Hodges and Lehmann (1963). None where the values are too few to say it at ``_RANK_RATE`` (five on each side are
@@ -108,7 +108,7 @@ def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, f
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
-    apart = sorted(b - a for a, b in itertools.product(first, second))
+    differences = sorted(b - a for a, b in itertools.product(first, second))
     total = math.comb(len(first) + len(second), len(first))
     beyond = 0
     left_out = 0
@@ -117,7 +117,7 @@ def _by_ranks(first: Sequence[float], second: Sequence[float]) -> tuple[float, f
         if beyond > _RANK_RATE * total:
             break
         left_out += 1
-    return (apart[left_out - 1], apart[-left_out]) if left_out else None
+    return (differences[left_out - 1], differences[-left_out]) if left_out else None
 
 
 def _rank_sums(first: int, second: int) -> list[int]:
@@ -144,14 +144,14 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
     known = {
         item.index: item.loss for item in first if item.loss is not None and math.isfinite(item.loss) and item.loss
     }
-    apart = [
+    differences = [
         (abs(item.loss / known[item.index] - 1), item.index)
         for item in itertools.chain.from_iterable(others)
         if item.index in known and item.loss is not None and math.isfinite(item.loss)
     ]
-    if not apart:
+    if not differences:
         return None
-    share, index = max(apart)
+    share, index = max(differences)
     return index, share
 
 
@@ -168,11 +168,11 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
     for name in dict.fromkeys(itertools.chain.from_iterable(every)):
         values = {found.get(name) for found in every}
         if len(values) > 1:
-            rows.append((name, _together(one, name), _together(other, name)))
+            rows.append((name, _side_value(one, name), _side_value(other, name)))
     return rows
 
 
-def _together(side: Sequence[dict[str, str]], name: str) -> str:
+def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
     """The value that the runs of a side have for a fact, ``-`` where it is unknown; several: ``a (2) / b (1)``."""
     counts = Counter(found.get(name, "-") for found in side)
     if len(counts) == 1:
@@ -198,9 +198,9 @@ def facts(record: RunRecord) -> dict[str, str]:
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
-    found["image digest"] = _shown(image_receipt(record.manifest).get("sha256"))
+    found["image digest"] = _value_text(image_receipt(record.manifest).get("sha256"))
     for name in ("llmb", "recipe_sha256", "code_sha256"):
-        found[name] = _shown(record.manifest.get(name))
+        found[name] = _value_text(record.manifest.get(name))
     account = account_of(record)
     found |= {name: getattr(account, name) for name in EVIDENCE}
     found["hosts"] = ", ".join(account.hosts)
@@ -216,21 +216,21 @@ def facts_of_plan(plan: JobPlan) -> dict[str, str]:
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
     environment = kept.pop("env")
-    found = {name: _shown(value) for name, value in _flat(kept)}
+    found = {name: _value_text(value) for name, value in _flatten(kept)}
     found |= {f"env {name}": str(item["value"]) for name, item in sorted(environment.items())}
     return {name: value for name, value in found.items() if value}
 
 
-def _flat(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
+def _flatten(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
     """The leaves of nested dictionaries, each with the dotted path of its keys: ``checkpoint.enabled``."""
     for name, item in value.items():
         if isinstance(item, dict):
-            yield from _flat(item, f"{above}{name}.")
+            yield from _flatten(item, f"{above}{name}.")
         else:
             yield f"{above}{name}", item
 
 
-def _shown(value: object) -> str:
+def _value_text(value: object) -> str:
     """A value as text: JSON unless it is a string already; empty for None."""
     if value is None:
         return ""

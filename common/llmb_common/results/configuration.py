@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
     from llmb_common.runs.record import RunRecord
 
 
-def _caller(plan: JobPlan) -> dict[str, str]:
+def _caller_variables(plan: JobPlan) -> dict[str, str]:
     """The plan's variables that the caller's own environment set, as name to value.
 
     Those of the recipe and the site are left out: they follow from the rest of the plan, and what a change of the
@@ -29,16 +29,16 @@ def _caller(plan: JobPlan) -> dict[str, str]:
     return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
 
 
-def _checkpoints(plan: JobPlan) -> bool:
+def _uses_checkpoints(plan: JobPlan) -> bool:
     """Whether the run writes or reads checkpoints, which changes its speed."""
     return plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
 
 
 _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
     "profile": ("profiled", lambda plan: plan.profile.tool if plan.profile else None),
-    "checkpoint": ("checkpoints", _checkpoints),
+    "checkpoint": ("checkpoints", _uses_checkpoints),
     "measurement": ("measured", lambda plan: (plan.measurement.first, plan.measurement.last)),
-    "env": ("environment", _caller),
+    "env": ("environment", _caller_variables),
     "architecture": ("architecture", lambda plan: None),  # of the workload, its size and its number of layers
 }
 """What of a field counts, and its name in a configuration."""
@@ -63,7 +63,7 @@ def configuration(plan: JobPlan) -> dict[str, Any]:
     return aspects(plan, "work", "division", "speed")
 
 
-def told_apart(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
+def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
     """The names in which the plans differ, each with the value of every plan, in their order; ``-``: a plan has
     none.
 
@@ -98,11 +98,11 @@ def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) 
 
 def _short_names(images: list[str]) -> list[str]:
     """The file name of each image; the whole path where another image has the same name."""
-    often = Counter(Path(image).name for image in set(images))
-    return [image if often[Path(image).name] > 1 else Path(image).name for image in images]
+    name_counts = Counter(Path(image).name for image in set(images))
+    return [image if name_counts[Path(image).name] > 1 else Path(image).name for image in images]
 
 
-def apart(plans: Iterable[JobPlan | None]) -> list[str]:
+def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
     """For each plan, in order, what tells it from the others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
 
     The number of GPUs is not among it, nor a value that is ``-``; each may be shortened. Empty for None, for a plan
@@ -113,24 +113,26 @@ def apart(plans: Iterable[JobPlan | None]) -> list[str]:
     for at, plan in enumerate(listed):
         if plan is not None:
             kinds.setdefault(kind_of_job(plan), {})[at] = plan
-    said = [""] * len(listed)
+    texts = [""] * len(listed)
     for together in kinds.values():
-        differing = {name: values for name, values in told_apart([*together.values()]).items() if name not in _SCALE}
+        differing = {
+            name: values for name, values in differing_settings([*together.values()]).items() if name not in _SCALE
+        }
         for number, at in enumerate(together):
             values = ((name, values[number]) for name, values in differing.items() if values[number] != "-")
-            said[at] = ", ".join(_shortened(f"{name}={value}") for name, value in values)
-    return said
+            texts[at] = ", ".join(_shorten(f"{name}={value}") for name, value in values)
+    return texts
 
 
 def values_of(plan: JobPlan) -> dict[str, str]:
     """The configuration of a plan with its engine and image as tables write it, as name to text: ``tp: 2``; ``-``:
     no value.
     """
-    said: dict[str, str] = {}
+    values: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
-        said |= {part: "-" if item is None else as_written(item) for part, item in parts}
-    return said
+        values |= {part: "-" if item is None else as_written(item) for part, item in parts}
+    return values
 
 
 def kind_of_job(plan: JobPlan) -> str:
@@ -154,14 +156,14 @@ def deviations(plan: JobPlan) -> str:
     """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
-    found += [f"{name}={value}" for name, value in sorted(_caller(plan).items())]
+    found += [f"{name}={value}" for name, value in sorted(_caller_variables(plan).items())]
     found += [f"{name}={as_written(getattr(plan, name))}" for name in _SWITCHES if getattr(plan, name)]
     found += [f"profiled by {plan.profile.tool}"] if plan.profile else []
-    found += ["checkpoints"] if _checkpoints(plan) else []
-    return "".join(f", {_shortened(text)}" for text in found)
+    found += ["checkpoints"] if _uses_checkpoints(plan) else []
+    return "".join(f", {_shorten(text)}" for text in found)
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     """``text``, cut to ``_LONGEST`` characters with three dots."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
@@ -245,24 +247,24 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
     digests: dict[str, set[str]] = {}
     for image, content in set(images):
         digests.setdefault(image, set()).update([content] if content else [])
-    found = {item: item.content or _image(item.image, digests[item.image]) for item in set(images)}
+    found = {item: item.content or _image_identity(item.image, digests[item.image]) for item in set(images)}
     names = {image: software_of_image(image) for image in digests}
     marked = {(names[item.image], mark) for item, mark in found.items() if mark}
-    often = Counter(name for name, _ in marked)
+    name_counts = Counter(name for name, _ in marked)
     marks = []
     for item in images:
         name, mark = names[item.image], found[item]
-        needed = mark and (often[name] > 1 or _unlike(name, mark))
+        needed = mark and (name_counts[name] > 1 or _has_other_file_name(name, mark))
         marks.append(f" ({mark})" if needed else "")
     return marks
 
 
-def _unlike(name: str, image: str) -> bool:
+def _has_other_file_name(name: str, image: str) -> bool:
     """Whether an image, named by its path, has a file name other than the ``name`` of its software."""
     return not image.startswith("sha256:") and Path(image).name != name
 
 
-def _image(image: str, digests: set[str]) -> str:
+def _image_identity(image: str, digests: set[str]) -> str:
     """What stands for an image without a digest of its own: the only digest of that path, else the path.
 
     Empty for a file that is named like a release and nothing else: it is taken for that release.
@@ -282,11 +284,11 @@ def software_of(record: RunRecord) -> str:
     if named := software_of_plan(record.plan):
         return named
     job = record.manifest.get("job")
-    said = job.get("software") if isinstance(job, dict) else None
-    if not isinstance(said, dict):
+    recorded = job.get("software") if isinstance(job, dict) else None
+    if not isinstance(recorded, dict):
         from llmb_common.runs.finding import read_manifest_line
 
-        said = read_manifest_line(record.paths.log) or {}
+        recorded = read_manifest_line(record.paths.log) or {}
     names = {"megatron_bridge": "Megatron-Bridge", "megatron_core": "megatron-core", "torch": "torch"}
-    found = [f"{title} {said[name]}" for name, title in names.items() if said.get(name)]
+    found = [f"{title} {recorded[name]}" for name, title in names.items() if recorded.get(name)]
     return ", ".join(found) or "unknown software"

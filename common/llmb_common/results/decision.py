@@ -98,7 +98,7 @@ class Decision(msgspec.Struct, frozen=True):
         return "fail" if self.steady - self.steady_half > self.limit else "open"
 
 
-def look(count: int) -> int:
+def runs_at_last_look(count: int) -> int:
     """How many of ``count`` runs, the earliest first, the verdict is over: the largest of ``LOOKS``, which go on
     doubling, that is not more; 0 where there are fewer than the first of them.
 
@@ -149,16 +149,16 @@ def decide(
     elif low > limit:
         answer = "fail"
     middle, groups = found.mean - origin, len(batches(runs))
-    there = [*runs, *waiting]
-    waiting_days = max(len(batches(there)) - groups, 0)  # one with the nodes of two days makes them one
+    all_runs = [*runs, *waiting]
+    waiting_days = max(len(batches(all_runs)) - groups, 0)  # one with the nodes of two days makes them one
     more = None
     blurred = False
     elsewhere = False
-    held = False
+    stalls_held = False
     if answer == "open":
-        then = _foreseen(found, runs, scatter, earlier, error_rate, reference_error)
+        then = _projected_level(found, runs, scatter, earlier, error_rate, reference_error)
         below, above = then.mean_half, then.high - found.mean
-        held = not found.repeated and middle - found.mean_half > limit
+        stalls_held = not found.repeated and middle - found.mean_half > limit
 
         def decides(count: int, error: float) -> bool:
             """Whether the interval of ``count`` runs leaves out the limit, against a reference with that relative
@@ -167,7 +167,7 @@ def decide(
             Each run that is not there yet is taken to have a day of its own.
             """
             spread = then.spread
-            new_days = count - len(there) + waiting_days
+            new_days = count - len(all_runs) + waiting_days
             less = len(runs) / (count - new_days)
             here = spread.variance * (spread.day_share + (1 - spread.day_share) * less)
             variance = (here * groups**2 + spread.another * new_days) / (groups + new_days) ** 2
@@ -179,16 +179,16 @@ def decide(
 
         def decides_here(count: int) -> bool:
             """Whether ``count`` runs would decide that repeat those that there are, on the same days."""
-            named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(there)]
+            named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
             every = list(itertools.islice(itertools.cycle(named), count))
             same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
             return same.high - origin <= limit or same.low - origin > limit
 
-        looks = [size for size in LOOKS if size > len(there)]
-        more = next((size - len(there) for size in looks if decides(size, reference_error)), None)
-        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(there)), 0.0)
+        looks = [size for size in LOOKS if size > len(all_runs)]
+        more = next((size - len(all_runs) for size in looks if decides(size, reference_error)), None)
+        blurred = more is None and reference_error > 0 and decides(max(LOOKS[-1], len(all_runs)), 0.0)
         if more is not None and not scatter.one_day:
-            elsewhere = held or not decides_here(len(there) + more)
+            elsewhere = stalls_held or not decides_here(len(all_runs) + more)
     return Decision(
         answer=answer,
         ratio=math.exp(middle),
@@ -205,11 +205,11 @@ def decide(
         scattered=found.spread.scattered,
         days=groups,
         steps=sum(run.steps or run.count for run in runs),
-        held=held,
+        held=stalls_held,
     )
 
 
-def _foreseen(
+def _projected_level(
     found: Level, runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, rate: float, error: float
 ) -> Level:
     """The level of the runs as it will be once the site's record speaks for the configuration, two runs later.

@@ -104,9 +104,9 @@ def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE
         prior: what is known beforehand of how days scatter
         rate: how often a series in which nothing changed may be said to have a change
     """
-    edges = [0, *_edges(days, prior, rate), len(days)]
+    edges = [0, *_change_positions(days, prior, rate), len(days)]
     return tuple(
-        _measured(days[before:after], at - before, before, prior)
+        _level_change(days[before:after], at - before, before, prior)
         for before, at, after in zip(edges, edges[1:], edges[2:], strict=False)
     )
 
@@ -121,37 +121,41 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
     return None
 
 
-def _edges(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
+def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
     """The positions of all changes of level in ``days``, in order, searching both sides of each change again."""
-    at = _find(days, prior, rate)
+    at = _likeliest_change(days, prior, rate)
     if at is None:
         return []
-    return [*_edges(days[:at], prior, rate), at, *(at + edge for edge in _edges(days[at:], prior, rate))]
+    return [
+        *_change_positions(days[:at], prior, rate),
+        at,
+        *(at + edge for edge in _change_positions(days[at:], prior, rate)),
+    ]
 
 
-def _find(days: Sequence[float], prior: Prior, rate: float) -> int | None:
+def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int | None:
     """The index in ``days`` of the likeliest change, sought in the series and in its last parts; None: none has a
     chance of ``rate`` or less to be mere scatter.
     """
     found = []
-    for size, share in _parts(len(days)):
+    for size, share in _searched_lengths(len(days)):
         part = days[len(days) - size :]
         if split := _strongest(part, prior):
-            widening = _widening(part, split.at)
+            widening = _autocorrelation_factor(part, split.at)
             splits = size - 2 * _LEAST + 1
             # Of such a split, or a stronger one anywhere, where nothing changed.
-            t = abs(split.shift) / (_error(split, size, prior) * widening)
+            t = abs(split.shift) / (_shift_error(split, size, prior) * widening)
             chance = 2 * splits * t_tail(t, prior.degrees + size - 2)
-            if _speaks_for_itself(split.at, size):
+            if _needs_no_prior(split.at, size):
                 # Two tests of the same days: this one has half of the other's rate beside it.
-                t = abs(split.shift) / (_error(split, size, _NOTHING_KNOWN) * widening)
+                t = abs(split.shift) / (_shift_error(split, size, _NOTHING_KNOWN) * widening)
                 chance = min(chance, 2 * 2 * splits * t_tail(t, size - 2.0))
             found.append((chance / share, len(days) - size + split.at))
     chance, at = min(found, default=(1.0, 0))
     return at if chance <= rate else None
 
 
-def _parts(count: int) -> list[tuple[int, float]]:
+def _searched_lengths(count: int) -> list[tuple[int, float]]:
     """The lengths of the series and of its last parts that are searched, each with its share of the error rate.
 
     Empty where the days are too few for any.
@@ -182,18 +186,18 @@ def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
     """The split with the largest t among those whose short side agrees with itself; None where there is none."""
     best, largest = None, 0.0
     for split in _splits(values):
-        t = abs(split.shift) / _error(split, len(values), prior)
-        if t > largest and _agrees(values, split):
+        t = abs(split.shift) / _shift_error(split, len(values), prior)
+        if t > largest and _side_agrees(values, split):
             best, largest = split, t
     return best
 
 
-def _error(split: _Split, count: int, prior: Prior) -> float:
+def _shift_error(split: _Split, count: int, prior: Prior) -> float:
     """Standard error of a split's shift in a series of ``count`` days, were these independent of each other."""
-    return math.sqrt(_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
+    return math.sqrt(_day_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
 
 
-def _variance(split: _Split, count: int, prior: Prior) -> float:
+def _day_variance(split: _Split, count: int, prior: Prior) -> float:
     """Variance of a day around the mean of its side: pooled with the prior, and never below what a longer series
     shows.
     """
@@ -202,7 +206,7 @@ def _variance(split: _Split, count: int, prior: Prior) -> float:
     return max(pooled, own if count > 6 else 0.0, 1e-24)
 
 
-def _agrees(values: Sequence[float], split: _Split) -> bool:
+def _side_agrees(values: Sequence[float], split: _Split) -> bool:
     """Whether each day of the shorter side of a split differs from the other side as the change does, by half or
     more.
 
@@ -220,12 +224,12 @@ def _agrees(values: Sequence[float], split: _Split) -> bool:
     return min((value - level) * side for value in short) >= abs(split.shift) / 2
 
 
-def _speaks_for_itself(at: int, count: int) -> bool:
+def _needs_no_prior(at: int, count: int) -> bool:
     """Whether both sides of a split have days enough to show how days scatter, without a prior."""
     return min(at, count - at) >= SETTLED
 
 
-def _widening(values: Sequence[float], at: int) -> float:
+def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
     """The factor by which autocorrelation of the days widens the error of a shift; 1 for short series."""
     count = len(values)
     if count < _SHORTEST:
@@ -239,18 +243,18 @@ def _widening(values: Sequence[float], at: int) -> float:
     return math.sqrt((1 + correlation) / (1 - correlation))
 
 
-def _measured(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
+def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
     """The ``LevelChange`` at position ``at`` of ``values``, which are the days of the two levels around it.
 
     ``offset`` is the position of their first day in the whole series.
     """
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
-    widening = _widening(values, at)
-    reach = t_quantile(ERROR_RATE, prior.degrees + count - 2) * _error(split, count, prior) * widening
-    if reach >= abs(split.shift) and _speaks_for_itself(at, count):
-        reach = t_quantile(ERROR_RATE, count - 2.0) * _error(split, count, _NOTHING_KNOWN) * widening
-    limit = split.squares + _AS_GOOD * _variance(split, count, prior)
+    widening = _autocorrelation_factor(values, at)
+    reach = t_quantile(ERROR_RATE, prior.degrees + count - 2) * _shift_error(split, count, prior) * widening
+    if reach >= abs(split.shift) and _needs_no_prior(at, count):
+        reach = t_quantile(ERROR_RATE, count - 2.0) * _shift_error(split, count, _NOTHING_KNOWN) * widening
+    limit = split.squares + _AS_GOOD * _day_variance(split, count, prior)
     near = [other.at for other in splits.values() if other.squares <= limit and other.shift * split.shift > 0]
     return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))
 
@@ -315,7 +319,7 @@ class History:
     @property
     def days(self) -> int:
         """The number of days on which the configuration was run."""
-        return len(_days(self.moments))
+        return len(_day_starts(self.moments))
 
 
 class Observed(NamedTuple):
@@ -371,13 +375,13 @@ def histories(
     found = []
     for key, items in together.items():
         items.sort(key=lambda item: item.started)
-        moments, seen = zip(*_moments(items), strict=True)
-        shifts = _shifts(moments, seen, rate, scatter_of(items[-1].configuration))
+        moments, seen = zip(*_dated_runs(items), strict=True)
+        shifts = _level_shifts(moments, seen, rate, scatter_of(items[-1].configuration))
         found.append(History(key, items[0].title, moments, shifts))
     return found
 
 
-def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
+def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
     """Yields each run, by date, with what changed since the last run that knew that fact.
 
     A run's own ``changes`` are against the run before; a fact that nodes did not tell then is not among them.
@@ -387,7 +391,7 @@ def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Change
     marks = image_marks([item.image for item in items])
     for item, mark in zip(items, marks, strict=True):
         now = item.facts
-        changes, seen = ((), ()) if before is None else (_changes(before, now), _changes(known, now))
+        changes, seen = ((), ()) if before is None else (_changed_facts(before, now), _changed_facts(known, now))
         software = item.configuration.partition(" ")[2] + mark
         yield DatedRun(item.run_id, item.started, item.day, software, item.time.seconds, item.time.error, changes), seen
         if before is not now:
@@ -395,7 +399,7 @@ def _moments(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Change
         before = now
 
 
-def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
+def _changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
     """The facts that differ between two runs; what nodes tell only where both runs know it."""
     if before is now:
         return ()
@@ -406,7 +410,7 @@ def _changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed
     )
 
 
-def _days(moments: Sequence[DatedRun]) -> list[int]:
+def _day_starts(moments: Sequence[DatedRun]) -> list[int]:
     """The positions in ``moments`` at which a new day begins."""
     days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
@@ -416,9 +420,9 @@ _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
 """What changed with each run."""
 
 
-def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
+def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
     """The changes of level among the runs, in order, each with the facts that changed at the same time and stayed."""
-    starts = _days(moments)
+    starts = _day_starts(moments)
     edges = [*starts, len(moments)]
     days = [moments[begin:end] for begin, end in itertools.pairwise(edges)]
     means = [_mean_log(day) for day in days]
@@ -440,7 +444,7 @@ def _shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scat
             earliest=moments[edges[change.earliest]].started,
             latest=moments[edges[change.latest]].started,
             stands=change is last,
-            changed=_coinciding(seen, edges, change, level),
+            changed=_coinciding_changes(seen, edges, change, level),
         )
         found.append(shift)
     return tuple(found)
@@ -451,7 +455,7 @@ def _mean_log(moments: Sequence[DatedRun]) -> float:
     return fmean(math.log(moment.seconds) for moment in moments)
 
 
-def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
+def _coinciding_changes(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
     """What changed with the first run after the change, else in the days in which it may lie, and stayed so.
 
     ``edges`` are where the days begin, and the end.
@@ -460,13 +464,13 @@ def _coinciding(seen: _Seen, edges: Sequence[int], change: LevelChange, level: r
     for runs in ([edges[change.at]], around):
         found = []
         for at in runs:
-            found += [item for item in seen[at] if _stayed(seen, level, at, item)]
+            found += [item for item in seen[at] if _separates_levels(seen, level, at, item)]
         if found:
             return tuple(found)
     return ()
 
 
-def _stayed(seen: _Seen, level: range, at: int, change: Changed) -> bool:
+def _separates_levels(seen: _Seen, level: range, at: int, change: Changed) -> bool:
     """Whether all runs of ``level`` before ``at`` lack the new value, all later ones the old one.
 
     What changed with the runs before and after too is another in every run, and explains nothing.

@@ -143,7 +143,7 @@ def level(
         statistics.StatisticsError: no runs
     """
     calm = [replace(run, stalls=()) if run.stalls else run for run in runs]
-    steady, mean = _centre(calm), _centre(runs)
+    steady, mean = _mean_of_days(calm), _mean_of_days(runs)
     alone = _spread(calm, scatter, earlier, stated, shown)
     spread = _spread(runs, scatter, earlier, stated, shown)
     stalling = [batch for batch in batches(runs) if any(map(_has_slow_stall, batch))]
@@ -167,18 +167,18 @@ def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squ
     return math.sqrt(_spread(runs, scatter, earlier, STATED, SHOWN).variance)
 
 
-def less(whole: Bounded, parts: Sequence[Bounded]) -> Bounded:
-    """``whole`` minus the sum of ``parts``, each (low, estimate, high), with the bounds of that difference.
+def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
+    """``total`` minus the sum of ``parts``, each (low, estimate, high), with the bounds of that difference.
 
     MOVER: Zou and Donner, 2008.
     """
-    middle = whole[1] - sum(part[1] for part in parts)
-    below = math.hypot(whole[1] - whole[0], *(part[2] - part[1] for part in parts))
-    above = math.hypot(whole[2] - whole[1], *(part[1] - part[0] for part in parts))
+    middle = total[1] - sum(part[1] for part in parts)
+    below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
+    above = math.hypot(total[2] - total[1], *(part[1] - part[0] for part in parts))
     return middle - below, middle, middle + above
 
 
-def _centre(runs: Sequence[StepTime]) -> float:
+def _mean_of_days(runs: Sequence[StepTime]) -> float:
     """Natural logarithm of the mean step time in seconds: the mean of the days' means."""
     return statistics.fmean(day_means(runs))
 

@@ -63,19 +63,19 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
     parts = _two_kinds(runs)
     if parts is not None:
         fast, slow = parts
-        only = _only(slow, fast)
-        if only and _chance(runs, len(slow)) <= _ALARM:
-            return _of(tuple(sorted(only)), slow, fast)
-    found = _slower_with(tuple(runs), _TRIALS)
+        only = _nodes_only_in(slow, fast)
+        if only and _chance_of_shared_node(runs, len(slow)) <= _ALARM:
+            return _slow_node_of(tuple(sorted(only)), slow, fast)
+    found = _slowest_node(tuple(runs), _TRIALS)
     if found is None:
         return None
     node, had = found
     with_it = [run for at, run in enumerate(runs) if at in had]
     without = [run for at, run in enumerate(runs) if at not in had]
-    return _of((node,), with_it, without)
+    return _slow_node_of((node,), with_it, without)
 
 
-def _of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTime]) -> SlowNode:
+def _slow_node_of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTime]) -> SlowNode:
     """The ``SlowNode`` of ``nodes``, with the numbers and mean step times of the slow runs and of the fast ones."""
     return SlowNode(
         nodes,
@@ -102,7 +102,7 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
     return fast, slow
 
 
-def unlike(runs: Sequence[StepTime]) -> str:
+def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
     """One sentence about the fewer runs that are far from the rest, with the nodes that only they had.
 
     Empty where the runs are of one kind.
@@ -116,21 +116,21 @@ def unlike(runs: Sequence[StepTime]) -> str:
     many = fast if few is slow else slow
     share = math.expm1(shift) if few is slow else -math.expm1(-shift)
     text = f"{len(few)} of {len(runs)} runs {'is' if len(few) == 1 else 'are'} {percent(share)} {word} than the rest"
-    only = _only(few, many)
+    only = _nodes_only_in(few, many)
     if not only:
         return text
-    chance = _chance(runs, len(few))
+    chance = _chance_of_shared_node(runs, len(few))
     names = ", ".join(sorted(only)[:4]) + (", ..." if len(only) > 4 else "")
     doubt = "" if chance <= _ALARM else f" (chance alone would do this in {percent(chance, 0)} of cases)"
     return f"{text}; {'it' if len(few) == 1 else 'all of them'} ran on {names}, and no other run did{doubt}"
 
 
-def _only(these: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
-    """The nodes that every run of ``these`` had and no run of ``others``."""
-    return frozenset.intersection(*map(_nodes, these)).difference(*map(_nodes, others))
+def _nodes_only_in(runs: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
+    """The nodes that every run of ``runs`` had and no run of ``others``."""
+    return frozenset.intersection(*map(_nodes, runs)).difference(*map(_nodes, others))
 
 
-def _chance(runs: Sequence[StepTime], few: int) -> float:
+def _chance_of_shared_node(runs: Sequence[StepTime], few: int) -> float:
     """The probability that some node is in exactly ``few`` runs, were these drawn from ``runs`` by chance."""
     sets = [_nodes(run) for run in runs]
     nodes = frozenset().union(*sets)
@@ -144,9 +144,9 @@ def _nodes(run: StepTime) -> frozenset[str]:
     return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
 
 
-def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
+def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
     """One sentence that names the node with which runs are slower than without; empty where chance would do as much."""
-    found = _slower_with(tuple(runs), trials)
+    found = _slowest_node(tuple(runs), trials)
     if found is None:
         return ""
     node, had = found
@@ -158,7 +158,7 @@ def slow_node(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
 
 # A verdict's remarks and the summary ask for the same runs, of which there may be many.
 @functools.lru_cache(maxsize=256)
-def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
+def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
     """The node with which runs are slower than without, and the positions of the runs that had it.
 
     It is the node with the largest Student's t of those that two runs or more had, and two or more had not. None where
@@ -173,25 +173,25 @@ def _slower_with(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collecti
     if len(runs) < _FEWEST or not patterns or trials * _ALARM < 1:
         return None
     middle = statistics.fmean(run.log for run in runs)
-    apart = [run.log - middle for run in runs]
-    squared = math.fsum(value * value for value in apart)
+    deviations = [run.log - middle for run in runs]
+    squared = math.fsum(value * value for value in deviations)
 
-    def t(values: Sequence[float], had: tuple[int, ...]) -> float:
+    def student_t(values: Sequence[float], had: tuple[int, ...]) -> float:
         """Student's t of the difference between the runs at the positions ``had`` and the others."""
         total = math.fsum(values[at] for at in had)
         between = total * total / len(had) + total * total / (len(values) - len(had))
         return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
 
-    def largest(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
+    def largest_t(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
         """The largest t over all nodes, and the positions of the runs that had that node."""
-        return max((t(values, had), had) for had in patterns)
+        return max((student_t(values, had), had) for had in patterns)
 
-    seen, had = largest(apart)
+    seen, had = largest_t(deviations)
     source = random.Random(_SEED)
     beyond = 1
     for _ in range(trials):
-        source.shuffle(apart)
-        beyond += largest(apart)[0] >= seen
+        source.shuffle(deviations)
+        beyond += largest_t(deviations)[0] >= seen
         if beyond > _ALARM * (trials + 1):
             return None
     return patterns[had], had

@@ -16,30 +16,30 @@ _NEWEST = 40
 """Runs of a configuration that count: systems change."""
 
 
-def measured_here(install: Path | None) -> Look:
+def own_runs_lookup(install: Path | None) -> Look:
     """A function that looks what runs on record in ``install`` say of a plan: times of a step, and memory.
 
     Only runs count whose logs ``results`` or ``show`` has read. It finds nothing where ``install`` is None or has no
     index.
     """
 
-    def look(plan: JobPlan) -> OwnRuns:
+    def lookup(plan: JobPlan) -> OwnRuns:
         """What runs on record in ``install`` say of ``plan``; nothing where there is no index of them."""
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
         from llmb_common.results.configuration import memory_key
         from llmb_common.runs.index.database import past_memory
 
-        seconds = _same_seconds(install, plan)
+        seconds = _step_seconds_of_repeats(install, plan)
         return OwnRuns(
-            time=_own_time(seconds) if seconds else None,
+            time=_mean_and_range(seconds) if seconds else None,
             memory=lambda kind: past_memory(install, memory_key(plan, kind)),
         )
 
-    return look
+    return lookup
 
 
-def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
+def _step_seconds_of_repeats(install: Path, plan: JobPlan) -> list[float]:
     """Seconds of a step, one per run, of the newest runs (at most ``_NEWEST``) in ``install`` that have the plan's
     configuration and software; empty: there is none.
 
@@ -58,7 +58,7 @@ def _same_seconds(install: Path, plan: JobPlan) -> list[float]:
     return [item.step_seconds for item in past if item.configuration == same][:_NEWEST]
 
 
-def _own_time(seconds: Sequence[float]) -> OwnTime:
+def _mean_and_range(seconds: Sequence[float]) -> OwnTime:
     """The mean step time of the runs in seconds, and where a further run lies in 9 of 10 cases.
 
     That is so if runs scatter as stated, or as these do. These may all be of one day: that many runs know it well says

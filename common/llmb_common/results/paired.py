@@ -25,7 +25,7 @@ from typing import Literal, TypeAlias
 
 from llmb_common.base.statistics import t_quantile
 from llmb_common.results.decision import doubling
-from llmb_common.results.level import Bounded, less
+from llmb_common.results.level import Bounded, difference_of_bounds
 from llmb_common.results.steps import StepTime
 
 LOOKS = (3, 5, 8, 12)
@@ -127,14 +127,14 @@ def order(block: int, seed: str) -> str:
     return random.Random(f"{seed} {block}").choice(ORDERS)
 
 
-def look(blocks: int, most: int) -> int:
+def blocks_at_last_look(blocks: int, most: int) -> int:
     """How many of the ``blocks`` that have ended the answer is over, where there are to be at most ``most``; 0: too
     few.
     """
-    return max((size for size in looks(most) if size <= blocks), default=0)
+    return max((size for size in look_schedule(most) if size <= blocks), default=0)
 
 
-def looks(most: int) -> list[int]:
+def look_schedule(most: int) -> list[int]:
     """The numbers of blocks after which an answer is given, where there are to be at most ``most``, the last of
     them.
     """
@@ -152,14 +152,14 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
         return None
     first = list(itertools.chain.from_iterable(block.of("A") for block in blocks))
     second = list(itertools.chain.from_iterable(block.of("B") for block in blocks))
-    stalls = _stalls(first, second, rate / _STALLS_RARER)
-    low, centre, high = less(found, [stalls])
+    stalls = _stall_difference(first, second, rate / _STALLS_RARER)
+    low, centre, high = difference_of_bounds(found, [stalls])
     noise, drift = design.scatter(steady, found[1])
     runs = sum(len(block.turns) for block in blocks)
     return Comparison(runs // 2, centre, low, high, noise, drift, 0.0 - stalls[1])
 
 
-def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) -> Bounded:
+def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) -> Bounded:
     """What the first side loses to stalls beyond the second, as (low, difference, high) of logarithms.
 
     Zeros where it is not certain that one does: Student's t of the runs' own shares, wrong less often than ``rate``.
@@ -169,12 +169,12 @@ def _stalls(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) 
     degrees = len(first) + len(second) - 2
     if degrees < 1:
         return 0.0, 0.0, 0.0
-    apart = statistics.fmean(shares) - statistics.fmean(others)
-    left = [*_centred(shares), *_centred(others)]
+    difference = statistics.fmean(shares) - statistics.fmean(others)
+    left = [*_centre(shares), *_centre(others)]
     squared = math.fsum(value**2 for value in left)
     error = math.sqrt(squared / degrees * (1 / len(first) + 1 / len(second)))
     half = t_quantile(rate, degrees) * error
-    return (apart - half, apart, apart + half) if abs(apart) > half else (0.0, 0.0, 0.0)
+    return (difference - half, difference, difference + half) if abs(difference) > half else (0.0, 0.0, 0.0)
 
 
 class _Design:
@@ -190,12 +190,12 @@ class _Design:
         shapes = _TURNS if len(blocks) >= SHAPED else _DRIFT
         for shape in shapes:
             of_blocks = [[shape[turn] for turn in turns] for turns in self._turns]
-            left = self._rest(_joined(of_blocks))
-            length = math.sqrt(_dot(left, left))
+            left = self._residual(_join_centred(of_blocks))
+            length = math.sqrt(_dot_product(left, left))
             self._shared.append([value / length if length > _TINY else 0.0 for value in left])
-        self._sides = _joined(_sides(block.order, block.turns) for block in blocks)
-        self._own = self._rest(self._sides)
-        self._size = math.sqrt(_dot(self._own, self._own))
+        self._sides = _join_centred(_centred_sides(block.order, block.turns) for block in blocks)
+        self._own = self._residual(self._sides)
+        self._size = math.sqrt(_dot_product(self._own, self._own))
 
     def interval(self, values: Iterable[Vector], rate: float) -> Bounded | None:
         """B's value over A's between its bounds, each wrong at ``rate``; None where the draws are too few for that.
@@ -206,22 +206,22 @@ class _Design:
         """
         if self._size < _TINY:
             return None
-        left = self._rest(_joined(values))
-        seen = _dot(self._own, left) / self._size
+        left = self._residual(_join_centred(values))
+        seen = _dot_product(self._own, left) / self._size
         limits = []
         same = 0
         tables = self._tables(left)
         every = len(ORDERS) ** len(self._turns) <= _ALL
-        for draw in itertools.product(*tables) if every else _some(tables, rate):
+        for draw in itertools.product(*tables) if every else _sample_draws(tables, rate):
             score, along, squared, *shared = map(sum, zip(*draw, strict=True))
-            size = math.sqrt(max(squared - _dot(shared, shared), 0.0))
+            size = math.sqrt(max(squared - _dot_product(shared, shared), 0.0))
             if size < _TINY:
                 continue
-            apart = self._size - along / size
-            if apart < _TINY:
+            remaining = self._size - along / size
+            if remaining < _TINY:
                 same += 1
             else:
-                limits.append((seen - score / size) / apart)
+                limits.append((seen - score / size) / remaining)
         same += not every  # beside a sample there is the draw itself
         beyond = math.floor(rate * (len(limits) + same) + _TINY) - same
         if beyond < 0 or not limits:
@@ -231,17 +231,17 @@ class _Design:
 
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
         """Standard deviation of the difference of two runs, and the drift from one run to the next."""
-        left = [value - difference * side for value, side in zip(_joined(values), self._sides, strict=True)]
-        turns = _joined(list(map(float, turns)) for turns in self._turns)
-        drift = _dot(turns, left) / _dot(turns, turns)
-        rest = self._rest(left)
+        left = [value - difference * side for value, side in zip(_join_centred(values), self._sides, strict=True)]
+        turns = _join_centred(list(map(float, turns)) for turns in self._turns)
+        drift = _dot_product(turns, left) / _dot_product(turns, turns)
+        rest = self._residual(left)
         free = len(left) - len(self._turns) - len(self._shared) - 1
-        return math.sqrt(2 * _dot(rest, rest) / max(free, 1)), drift
+        return math.sqrt(2 * _dot_product(rest, rest) / max(free, 1)), drift
 
-    def _rest(self, vector: Vector) -> Vector:
+    def _residual(self, vector: Vector) -> Vector:
         """The vector less its projections on the shared effects."""
         for shared in self._shared:
-            along = _dot(vector, shared)
+            along = _dot_product(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
         return vector
 
@@ -259,36 +259,36 @@ class _Design:
             shared = [effect[start:end] for effect in self._shared]
             rows = []
             for letters in ORDERS:
-                sides = _sides(letters, turns)
-                rows.append([_dot(sides, other) for other in (values, own, sides, *shared)])
+                sides = _centred_sides(letters, turns)
+                rows.append([_dot_product(sides, other) for other in (values, own, sides, *shared)])
             tables.append(rows)
             start = end
         return tables
 
 
-def _some(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
+def _sample_draws(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
     """A sample of the possible draws, one row of each table in each, the same sample for the same tables and rate."""
     source = random.Random("draws")
     count = math.ceil(_BEYOND / rate) - 1
     return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 
-def _sides(letters: str, turns: Sequence[int]) -> Vector:
+def _centred_sides(letters: str, turns: Sequence[int]) -> Vector:
     """1 for each run of side B and 0 for each of side A, at the ``turns`` of a block, less their mean."""
-    return _centred([float(letters[turn] == "B") for turn in turns])
+    return _centre([float(letters[turn] == "B") for turn in turns])
 
 
-def _joined(values: Iterable[Vector]) -> Vector:
+def _join_centred(values: Iterable[Vector]) -> Vector:
     """The values of all blocks as one vector, less the mean of their own block."""
-    return list(itertools.chain.from_iterable(map(_centred, values)))
+    return list(itertools.chain.from_iterable(map(_centre, values)))
 
 
-def _centred(values: Vector) -> Vector:
+def _centre(values: Vector) -> Vector:
     """The values less their mean."""
     mean = math.fsum(values) / len(values)
     return [value - mean for value in values]
 
 
-def _dot(first: Sequence[float], second: Sequence[float]) -> float:
+def _dot_product(first: Sequence[float], second: Sequence[float]) -> float:
     """The scalar product of two vectors."""
     return float(sum(map(mul, first, second)))

@@ -27,7 +27,7 @@ from llmb_common.base.engines import container_release, release_order, same_rele
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.printable import counted, signed_percent
 from llmb_common.base.structs import change_list, read_list
-from llmb_common.nodes.summary import NodeFinding, NodeSummary, held_against, setup_of
+from llmb_common.nodes.summary import NodeFinding, NodeSummary, setup_findings, setup_of
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.published import published_results
 from llmb_common.recipes.columns import Columns
@@ -168,7 +168,7 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def relative_error(self, past: PastRuns) -> float:
         """Standard error of the mean, as a share of it, with what the site's ``past`` says of how runs differ."""
         configuration = f"{self.key} {self.software}"
-        others = past.others(configuration, [run.run_id for run in self.runs])
+        others = past.squares_without(configuration, [run.run_id for run in self.runs])
         return mean_error(self.times, past.scatter(configuration), others)
 
 
@@ -181,9 +181,9 @@ def baselines(install: Path) -> list[Baseline]:
     Raises:
         RecordError: their file cannot be read, or has one without runs or times
     """
-    found = read_list(_file(install), *_LIST)
+    found = read_list(_baselines_path(install), *_LIST)
     _check_baselines(found, install)
-    return sorted(found, key=_order)
+    return sorted(found, key=_sort_key)
 
 
 def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
@@ -192,7 +192,7 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
         timed = all(run.seconds > 0 for run in item.runs)
         if not item.runs or not timed:
             raise RecordError(
-                f"{_file(install)} has a baseline without runs or times", remedy="correct or remove the file"
+                f"{_baselines_path(install)} has a baseline without runs or times", remedy="correct or remove the file"
             )
 
 
@@ -222,10 +222,10 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
         """
         _check_baselines(found, install)
         kept = {(item.key, item.software): item for item in found}
-        return sorted((kept | new).values(), key=_order)
+        return sorted((kept | new).values(), key=_sort_key)
 
-    change_list(_file(install), *_LIST, replaced)
-    return sorted(new.values(), key=_order)
+    change_list(_baselines_path(install), *_LIST, replaced)
+    return sorted(new.values(), key=_sort_key)
 
 
 def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTime, str]]) -> Baseline:
@@ -269,10 +269,10 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
             if all(item.key != key for item in found):
                 raise RequestError(f"no baseline {key}", remedy="llmb-run baseline list shows the keys")
         removed.extend(item for item in found if item.key in keys)
-        return sorted((item for item in found if item.key not in keys), key=_order)
+        return sorted((item for item in found if item.key not in keys), key=_sort_key)
 
-    change_list(_file(install), *_LIST, others)
-    return sorted(removed, key=_order)
+    change_list(_baselines_path(install), *_LIST, others)
+    return sorted(removed, key=_sort_key)
 
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
@@ -297,7 +297,7 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
 
     The baseline of its own configuration comes first, else the newest with the same GPUs; none that the run is part of.
     """
-    if any(_has_run(item, record) for item in _alike(account, known)):
+    if any(_has_run(item, record) for item in _with_same_gpus(account, known)):
         return []
     return unlike_site(account, known, configuration_key(record.plan))
 
@@ -308,13 +308,13 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 
     ``key`` is that of a configuration, whose baseline is preferred.
     """
-    item = max(_alike(account, known), key=lambda item: (item.key == key, item.added), default=None)
+    item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
         return []
-    return held_against(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
+    return setup_findings(account, item.setup, f"this site's baseline {item.key}", same_job=item.key == key)
 
 
-def _alike(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
+def _with_same_gpus(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
     """The baselines whose nodes had the same GPUs as those of ``account``; empty: there is none."""
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
@@ -333,12 +333,12 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
     )
 
 
-def _file(install: Path) -> Path:
+def _baselines_path(install: Path) -> Path:
     """Path of the installation's list of baselines."""
     return install / ".llmb" / "baselines.json"
 
 
-def _order(item: Baseline) -> tuple[str, str]:
+def _sort_key(item: Baseline) -> tuple[str, str]:
     """The sort key of baselines: title, then software."""
     return item.title, item.software
 
@@ -374,13 +374,13 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     those of the plan's GPU type if there are any. For a change of nothing but the container, of which they have no
     pair, it is how far one release is from the next (``release_spread``).
     """
-    wanted = _apart(_of_plan(before), _of_plan(after))
+    wanted = _differing_facts(_plan_facts(before), _plan_facts(after))
     if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
         return None
-    known = [_of_result(result, recipe) for result in recipe.results if result.size == before.model_size]
+    known = [_result_facts(result, recipe) for result in recipe.results if result.size == before.model_size]
     pairs = []
     for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2):
-        if _apart(one, other) == wanted:
+        if _differing_facts(one, other) == wanted:
             pairs.append((one["gpu"], seconds / base - 1))
     own = [ratio for gpu, ratio in pairs if gpu == before.gpu_type]
     if found := own or [ratio for _, ratio in pairs]:
@@ -401,46 +401,51 @@ def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]
     return Worth(low, median, high, spread.pairs, of)
 
 
-def _apart(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
+def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
     """The names in which two mappings differ, each with both values; a missing one is None."""
     names = dict.fromkeys([*one, *other])
     return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
 
 
-def _of_plan(plan: JobPlan) -> Facts:
-    """What a plan would run with, by the names of ``_of_result``."""
+def _plan_facts(plan: JobPlan) -> Facts:
+    """What a plan would run with, by the names of ``_result_facts``."""
     known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
-    known |= _precision(plan.dtype, plan.fp8_recipe)
-    return {**known, **_columns(plan), "gbs": plan.gbs, _CONTAINER: _release(container_release(plan.image))}
+    known |= _precision_facts(plan.dtype, plan.fp8_recipe)
+    return {
+        **known,
+        **_column_facts(plan),
+        "gbs": plan.gbs,
+        _CONTAINER: _release_numbers(container_release(plan.image)),
+    }
 
 
-def _of_result(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
+def _result_facts(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
     """What a published result was measured with, and its seconds for each sample and GPU; None where it has no row."""
     row = find_row(recipe, result)
     if row is None:
         return None
     gbs = row.global_batch_size(result.gpus)
     fp8 = result.fp8_recipe or recipe.variant(result.variant).fp8_recipe
-    known = {"variant": result.variant, "gpu": result.gpu, "gpus": result.gpus, **_precision(result.dtype, fp8)}
-    release = _release(result.container or recipe.document(result).container)
+    known = {"variant": result.variant, "gpu": result.gpu, "gpus": result.gpus, **_precision_facts(result.dtype, fp8)}
+    release = _release_numbers(result.container or recipe.document(result).container)
     # Of a plan these two are None: rows of one model and scale have the same.
     more = {"layers": row.layers, "sequence_length": row.sequence_length}
-    facts = {**known, **_columns(row), **more, "gbs": gbs, _CONTAINER: release}
+    facts = {**known, **_column_facts(row), **more, "gbs": gbs, _CONTAINER: release}
     return facts, result.step_seconds * result.gpus / gbs
 
 
-def _precision(dtype: str, fp8_recipe: str | None) -> Facts:
+def _precision_facts(dtype: str, fp8_recipe: str | None) -> Facts:
     """The precision as two facts; the FP8 recipe is None for other precisions."""
     return {"dtype": dtype, "fp8_recipe": fp8_recipe if dtype == "fp8" else None}
 
 
-def _columns(item: Columns[int] | Columns[str]) -> Facts:
+def _column_facts(item: Columns[int] | Columns[str]) -> Facts:
     """The layout columns of a plan or a row, by name; what is not set has the value that it then means."""
     return {name: getattr(item, name) or 0 for name in Columns.__struct_fields__ if name != "gbs"} | {
         name: getattr(item, name) or 1 for name in ("vp", "ep", "etp")
     }
 
 
-def _release(release: str | None) -> tuple[int, ...] | None:
+def _release_numbers(release: str | None) -> tuple[int, ...] | None:
     """A release as numbers that compare in order; None where there is none."""
     return release_order(release) if release else None

@@ -109,10 +109,10 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
         same = {name: value for name, value in aspects(plan, "work", "speed").items() if name != "gbs"}
         family = json.dumps(same, sort_keys=True), run.software, overridden
         families.setdefault(family, []).append(run)
-    return list(chain.from_iterable(map(_lines, families.values())))
+    return list(chain.from_iterable(map(_lines_of_family, families.values())))
 
 
-def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
+def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
     """Yields the weak and strong lines of runs that differ in scale and batch alone; a run may be on one of each.
 
     Weak: the global batch per GPU is the same. Strong: the global batch is. Runs of one scale only make no line.
@@ -125,21 +125,21 @@ def _lines(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
             together.setdefault(batch, {}).setdefault(run.plan.gpus, []).append(run)
         for scales in together.values():
             if len(scales) > 1:
-                yield _line(kind, [scales[gpus] for gpus in sorted(scales)])
+                yield _scaling_line(kind, [scales[gpus] for gpus in sorted(scales)])
 
 
-def _line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
+def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
     """The line of runs grouped by scale, the smallest first; published points stand beside weak lines only."""
     first, plan = scales[0][0], scales[0][0].plan
-    published = _published(first, plan.gpus) if kind == "weak" else ()
+    published = _published_points(first, plan.gpus) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
-    points = tuple(_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
+    points = tuple(_scale_point(runs, scales[0], by_scale.get(runs[0].plan.gpus)) for runs in scales)
     return ScalingLine(
         f"{kind_of_job(plan)} on {plan.gpu_type}{deviations(plan)}", first.software, kind, points, published
     )
 
 
-def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
+def _scale_point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
     """The point of ``runs``, all of one scale, whose efficiency is against the runs of the smallest scale, ``base``."""
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
@@ -153,7 +153,7 @@ def _point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: Publ
     return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
 
 
-def _published(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
+def _published_points(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
     """What was published for the run's kind of job at every scale, by the document nearest to its software.
 
     ``base`` is the number of GPUs that efficiencies are against. Empty where nothing was published.
@@ -167,8 +167,8 @@ def _published(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
             gbs = row.global_batch_size(result.gpus)
         except RequestError:
             continue
-        there = msgspec.structs.replace(run.plan, gpus=result.gpus, gbs=gbs)
-        if best := published_results(there, run.recipe):
+        plan_at_scale = msgspec.structs.replace(run.plan, gpus=result.gpus, gbs=gbs)
+        if best := published_results(plan_at_scale, run.recipe):
             found[result.gpus] = best[0], gbs
     rates = {
         gpus: tokens_per_second(run.plan.seq_len, gbs, result.step_seconds)

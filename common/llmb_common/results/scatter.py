@@ -1,7 +1,8 @@
 """How runs of one configuration differ from each other: between days, and between runs of a day.
 
 The logarithm of a run's mean step time is *configuration + day + run + error inside the run*. The variances of the
-second and the third are stated (``STATED``) until enough groups of runs are on record to learn them here (``learn``):
+second and the third are stated (``STATED``) until enough groups of runs are on record to learn them here
+(``learn_scatter``):
 then the site speaks, each configuration's own runs added to it.
 
 Variances of groups of few runs scatter widely, and configurations are not all alike. Both are met as in Smyth (2004,
@@ -121,10 +122,10 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
     """The ``Squares`` of the ``batches`` of one configuration, over the logarithm of each run's mean step time."""
-    return _squares([[run.mean_log for run in batch] for batch in groups])
+    return _squares_of_values([[run.mean_log for run in batch] for batch in groups])
 
 
-def _squares(groups: Sequence[Sequence[float]]) -> Squares:
+def _squares_of_values(groups: Sequence[Sequence[float]]) -> Squares:
     """The ``Squares`` of batches of numbers."""
     means = list(map(_mean, groups))
     centre = _mean(means)
@@ -145,7 +146,7 @@ def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / max(len(values), 1)
 
 
-def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
+def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
     """How repeats differ at a site, from its runs, one sequence for each configuration.
 
     Where they are too few, it is ``STATED`` with the number of runs.
@@ -153,9 +154,9 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     groups = [(runs, squares(batches(runs))) for runs in history]
     count = sum(len(runs) for runs, _ in groups)
     near = [found for _, found in groups if found.within_degrees]
-    apart = [found for _, found in groups if found.between_degrees]
+    on_several_days = [found for _, found in groups if found.between_degrees]
     within = [(found.within / found.within_degrees, found.within_degrees) for found in near]
-    between = [(found.between / found.between_degrees, found.between_degrees) for found in apart]
+    between = [(found.between / found.between_degrees, found.between_degrees) for found in on_several_days]
     within_degrees = sum(degrees for _, degrees in within)
     between_degrees = sum(degrees for _, degrees in between)
     know_run = within_degrees >= _ENOUGH
@@ -167,10 +168,10 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     run = STATED.run**2
     run_degrees = STATED.run_degrees
     if know_run:
-        run, run_degrees = _prior(within)
+        run, run_degrees = _variance_prior(within)
     if know_day:
-        total, day_degrees = _prior(between)
-        share = sum(found.between_degrees * found.share for found in apart) / between_degrees
+        total, day_degrees = _variance_prior(between)
+        share = sum(found.between_degrees * found.share for found in on_several_days) / between_degrees
         if know_run:
             day = max(total - run * share, 0.0)
         else:  # one run a day: the two cannot be told apart
@@ -180,7 +181,7 @@ def learn(history: Iterable[Sequence[StepTime]]) -> Scatter:
     return Scatter(math.sqrt(day), day_degrees, math.sqrt(run), run_degrees, learned=True, runs=count)
 
 
-def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
+def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     """The variance, and the degrees of freedom, of the scaled inverse chi-square behind variances of few values.
 
     Where runs are of two kinds (two clusters, a slow node), most small groups meet one of them and hardly scatter, and
@@ -189,22 +190,22 @@ def _prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
     Args:
         variances: (variance, its degrees of freedom) each, at least one
     """
-    logs = [math.log(max(variance, _LEAST_VARIANCE)) - _bias(degrees) for variance, degrees in variances]
+    logs = [math.log(max(variance, _LEAST_VARIANCE)) - _log_variance_bias(degrees) for variance, degrees in variances]
     chance = [trigamma(degrees / 2) for _, degrees in variances]
-    unlike = _unlikeness(logs, chance)
+    unlike = _excess_variance(logs, chance)
     weights = [1 / (noise + unlike) for noise in chance]
-    mean = _weighted(logs, weights)
+    mean = _weighted_mean(logs, weights)
     degrees = 2 * trigamma_inverse(unlike + 1 / sum(weights))
-    usual = math.exp(mean + _bias(degrees))
+    usual = math.exp(mean + _log_variance_bias(degrees))
     kept = sorted(variances)[: max(len(variances) - math.ceil(len(variances) / _SET_ASIDE), 1)]
-    plain = _weighted([variance for variance, _ in kept], [degrees for _, degrees in kept])
+    plain = _weighted_mean([variance for variance, _ in kept], [degrees for _, degrees in kept])
     return (usual, degrees) if usual >= plain else (plain, max(degrees, _STATED_DEGREES))
 
 
-def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
+def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
     """Variance of the configurations' own log variances, beyond chance; drawn towards what is stated."""
     weights = [1 / noise for noise in chance]
-    mean, count = _weighted(logs, weights), len(logs)
+    mean, count = _weighted_mean(logs, weights), len(logs)
     found = 0.0
     if count > 1:
         beyond = sum(weight * (log - mean) ** 2 for weight, log in zip(weights, logs, strict=True)) - (count - 1)
@@ -214,14 +215,14 @@ def _unlikeness(logs: Sequence[float], chance: Sequence[float]) -> float:
     return max(drawn, trigamma(_MOST_DEGREES / 2))
 
 
-def _bias(degrees: float) -> float:
+def _log_variance_bias(degrees: float) -> float:
     """How far the mean of the logarithm of a sample variance with so many degrees of freedom is from that of the
     true one.
     """
     return digamma(degrees / 2) - math.log(degrees / 2)
 
 
-def _weighted(values: Sequence[float], weights: Sequence[float]) -> float:
+def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
     """The weighted mean of the values."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
@@ -264,15 +265,15 @@ class PastRuns:
             return self._of_all
         if configuration not in self._scatter:
             others = [runs for key, runs in self._by_configuration.items() if key != configuration]
-            self._scatter[configuration] = learn(list(runs.values()) for runs in others)
+            self._scatter[configuration] = learn_scatter(list(runs.values()) for runs in others)
         return self._scatter[configuration]
 
     @cached_property
     def _of_all(self) -> Scatter:
         """How repeats differ at this site, learned once from the runs of all configurations."""
-        return learn(list(runs.values()) for runs in self._by_configuration.values())
+        return learn_scatter(list(runs.values()) for runs in self._by_configuration.values())
 
-    def others(self, configuration: str, than: Collection[str]) -> Squares:
+    def squares_without(self, configuration: str, than: Collection[str]) -> Squares:
         """The squares of the configuration's runs on record, without those whose ids are in ``than``."""
         if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})
@@ -286,4 +287,4 @@ class PastRuns:
             logs = [log for run_id, log in batch.items() if run_id not in than]
             if logs:
                 left.append(logs)
-        return _squares(left)
+        return _squares_of_values(left)

@@ -94,7 +94,7 @@ class SequentialDecision:
     needs: Needs | None = None
 
 
-def follow(
+def next_decision(
     ended: Sequence[SuiteAttempt | None],
     repeats: int,
     reruns: int,
@@ -160,7 +160,7 @@ def _day_that_may_decide(
     """When further runs may decide: 0 today, 1 only on further days, one a day; None where ``left`` runs cannot.
 
     Where runs like those that there are would decide sooner on further days, they are not tried today first. Arguments
-    are those of ``follow``.
+    are those of ``next_decision``.
     """
     needs = what_would_decide(judge, times)
     sooner_elsewhere = spread and needs is not None and needs.days > 0
@@ -185,13 +185,13 @@ def may_decide(
     They cannot if there is none though each were as fast as the fastest so far, as slow as the slowest, or like the
     middle one. ``further_days``: each has a day of its own; else all share the day of the last run.
     """
-    ordered = sorted(times, key=_length)
+    ordered = sorted(times, key=_mean_seconds)
     # Fewer runs do not show how much they differ.
     reach = STATED.run if len(times) < _TELLING else 0.0
     numbers = [size - len(times) for size in LOOKS if len(times) < size < len(times) + left]
-    for like in (_scaled(ordered[0], -reach), ordered[len(ordered) // 2], _scaled(ordered[-1], reach)):
+    for like in (_scaled_time(ordered[0], -reach), ordered[len(ordered) // 2], _scaled_time(ordered[-1], reach)):
         for count in [*numbers, left]:
-            if judge([*times, *_further(times, like, count, further_days=further_days)]).answer != OPEN:
+            if judge([*times, *_further_runs(times, like, count, further_days=further_days)]).answer != OPEN:
                 return True
     return False
 
@@ -202,26 +202,26 @@ def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Se
 
     Runs of the same day are preferred to as many on further days.
     """
-    like = sorted(times, key=_length)[len(times) // 2]
+    like = sorted(times, key=_mean_seconds)[len(times) // 2]
     for count in [size - len(times) for size in LOOKS if size > len(times)]:
         for further_days in (False, True):
-            if judge([*times, *_further(times, like, count, further_days=further_days)]).answer != OPEN:
+            if judge([*times, *_further_runs(times, like, count, further_days=further_days)]).answer != OPEN:
                 return Needs(count, count if further_days else 0)
     return None
 
 
-def _length(time: StepTime) -> float:
+def _mean_seconds(time: StepTime) -> float:
     """The mean step time of a run in seconds; the steady one where the mean is unknown."""
     return time.mean or time.seconds
 
 
-def _further(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
+def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
     """``count`` runs as ``like``, on the day of the last one, or each on a day of its own."""
     days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
     return [replace(like, day=day) for day in days]
 
 
-def _scaled(time: StepTime, log: float) -> StepTime:
+def _scaled_time(time: StepTime, log: float) -> StepTime:
     """``time`` longer by a factor, given as its logarithm."""
     factor = math.exp(log)
     return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)

@@ -110,11 +110,11 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     if not window:
         raise ValueError("a window without steps has no step time")
     reference = steady if len(steady) > len(window) else window
-    low, high = _usual(reference)
+    low, high = _usual_range(reference)
     if not low <= statistics.median(window) <= high:
         # The window is another stretch than the rest: its level is what the source measures, and no stall.
         reference = window
-        low, high = _usual(window)
+        low, high = _usual_range(window)
     kept = [seconds for seconds in window if low <= seconds <= high]
     noise = [seconds for seconds in reference if low <= seconds <= high]
     level = math.fsum(noise) / len(noise)
@@ -131,7 +131,7 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
             stalls.append(math.fsum(seconds / level - 1 for seconds in stretch))
     return StepTime(
         seconds=location,
-        error=deviation * math.sqrt(_inflation(len(kept), correlation) / len(kept)),
+        error=deviation * math.sqrt(_variance_inflation(len(kept), correlation) / len(kept)),
         count=len(kept),
         spikes=tuple(at for at, seconds in enumerate(window) if not low <= seconds <= high),
         correlation=correlation,
@@ -141,7 +141,7 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
     )
 
 
-def _usual(values: Sequence[float]) -> tuple[float, float]:
+def _usual_range(values: Sequence[float]) -> tuple[float, float]:
     """The least and the most that an ordinary step takes: what is not far from the median."""
     median = statistics.median(values)
     if len(values) < 3:
@@ -165,11 +165,11 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
     # Kendall: around an estimated mean, raw falls short of the truth by (1 + 4 rho) / n.
     correlation = min(raw + (1 + 4 * raw) / count, _STRONGEST_CORRELATION) if raw > 0 else 0.0
     # The mean of correlated values follows them, so that the squares around it are too small.
-    lost = min(_inflation(count, correlation), count * 0.9)
+    lost = min(_variance_inflation(count, correlation), count * 0.9)
     return math.sqrt(squares / (count - lost)), correlation
 
 
-def _inflation(count: int, correlation: float) -> float:
+def _variance_inflation(count: int, correlation: float) -> float:
     """How many times larger the variance of a mean of ``count`` values is than without autocorrelation."""
     tail = sum((1 - lag / count) * correlation**lag for lag in range(1, count))
     return 1 + 2 * tail
@@ -196,10 +196,10 @@ def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     inside = timing.window.select(timing.iterations)
     skipped = [item for item in timing.iterations if item.skipped]
     found = [
-        _spikes(inside, measured),
-        _long_warm_up(timing, measured) or _warm_up(inside, measured),
-        _drift(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
-        f"the optimizer skipped {counted(len(skipped), 'step')} ({_named(skipped)})" if skipped else "",
+        _outlier_sentence(inside, measured),
+        _long_warm_up_sentence(timing, measured) or _warm_up_sentence(inside, measured),
+        _drift_sentence(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
+        f"the optimizer skipped {counted(len(skipped), 'step')} ({_steps_text(skipped)})" if skipped else "",
         *odd_course(timing.iterations, timing.window),
     ]
     return tuple(text for text in found if text)
@@ -248,7 +248,7 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     fastest = min(item.seconds for item in iterations[: _TO_WARM_UP + 1])
     if fastest <= level and not timing.restarts:
         return []
-    _, high = _usual(settled)
+    _, high = _usual_range(settled)
     found: list[Sequence[Iteration]] = []
     for start in (iterations[0].index, *timing.restarts):
         after = (item for item in iterations if item.index >= start)
@@ -262,7 +262,7 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
     return found
 
 
-def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
+def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
     """A sentence on how long the first steps of the last slow start were slow; empty where no start was.
 
     Of a window that is among them it says what settled steps take, and how to measure those.
@@ -287,7 +287,7 @@ def _long_warm_up(timing: RunTiming, measured: StepTime) -> str:
     )
 
 
-def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
+def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     """A sentence on the measured steps that were set apart as outliers; empty where none was."""
     if not measured.spikes:
         return ""
@@ -298,13 +298,13 @@ def _spikes(inside: Sequence[Iteration], measured: StepTime) -> str:
     if one:
         most = ""
     return (
-        f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_named(odd)};"
+        f"{len(odd)} of {len(inside)} measured steps {'is an outlier' if one else 'are outliers'} ({_steps_text(odd)};"
         f" {most}{largest / measured.seconds:.2g} times the usual): the steady step time leaves"
         f" {'it' if one else 'them'} out, the mean ({signed_percent(measured.mean / measured.seconds - 1)}) does not"
     )
 
 
-def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
+def _warm_up_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     """A sentence where the window starts too early: its first steps fall towards the level of the others. Else
     empty.
     """
@@ -319,7 +319,7 @@ def _warm_up(inside: Sequence[Iteration], measured: StepTime) -> str:
     return ""
 
 
-def _drift(steady: Sequence[Iteration], aside: set[int]) -> str:
+def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
     """A sentence where the last third of the steps takes more or less time than the first, beyond chance. Else
     empty.
 
@@ -365,7 +365,7 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
     )
 
 
-def _named(odd: Sequence[Iteration]) -> str:
+def _steps_text(odd: Sequence[Iteration]) -> str:
     """The iterations by number, the first few of many: ``iterations 36, 37``."""
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
@@ -394,7 +394,7 @@ def step_time(timing: RunTiming) -> StepTime | None:
     return estimate([item.seconds for item in measured], [item.seconds for item in steady])
 
 
-def whole_time(timing: RunTiming) -> StepTime | None:
+def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
     """The step time of a run over all steps from its warm-up to the window's end; None where the window is
     incomplete.
 

@@ -74,7 +74,7 @@ NOTHING = Training()
 """The result for a log without losses."""
 
 
-class _Course(msgspec.Struct, frozen=True):
+class _LossCourse(msgspec.Struct, frozen=True):
     """How a loss went from the first step to the last, in levels (medians) of its stretches."""
 
     start: float
@@ -89,14 +89,14 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
     """What the steps of a log say of whether the run trained; ``faults`` is empty where nothing speaks against it."""
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
-    course = _course(losses)
+    course = _loss_course(losses)
     further = [item.mtp_loss for item in taken if item.mtp_loss is not None]
     faults = (
         *_curve_faults("loss", losses, course, taken),
-        *_curve_faults("MTP loss", further, _course(further), taken),
-        *_still(taken),
-        *_skips(iterations),
-        *_negative(iterations),
+        *_curve_faults("MTP loss", further, _loss_course(further), taken),
+        *_unchanged_model_faults(taken),
+        *_skipped_steps_fault(iterations),
+        *_negative_loss_faults(iterations),
     )
     names = taken[-1].figures if taken else ()
     common = tuple(name for name in names if name.endswith("loss"))
@@ -139,9 +139,12 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
         alike.setdefault((run.steps, run.begins), []).append(run)
-    usual = {kind: _usual(same) for kind, same in alike.items() if len(same) > 2}
+    usual = {kind: _common_to_repeats(same) for kind, same in alike.items() if len(same) > 2}
     kinds = ((run.steps, run.begins) for run in runs)
-    return [_unlike(run, usual[kind]) if kind in usual else () for run, kind in zip(runs, kinds, strict=True)]
+    return [
+        _unlike_repeats_sentence(run, usual[kind]) if kind in usual else ()
+        for run, kind in zip(runs, kinds, strict=True)
+    ]
 
 
 class _Usual(msgspec.Struct, frozen=True):
@@ -149,13 +152,13 @@ class _Usual(msgspec.Struct, frozen=True):
 
     end: float
     """Median of the losses at the end."""
-    apart: float
+    allowed_difference: float
     """How far from it a run's own may be."""
     losses: frozenset[str]
     """The losses that most print."""
 
 
-def _usual(runs: Sequence[Training]) -> _Usual:
+def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
     """What repeats of a run have in common; with fewer than three losses it allows everything."""
     ends = [run.end for run in runs if run.end is not None]
     if len(ends) < 3:
@@ -169,51 +172,51 @@ def _usual(runs: Sequence[Training]) -> _Usual:
     return _Usual(end, max(MATERIAL * start, MATERIAL * end, 3 * spread), common)
 
 
-def _unlike(run: Training, usual: _Usual) -> tuple[str, ...]:
+def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
     """A sentence on how a run's loss differs from what is usual; empty where it does not."""
     if run.end is None:
         return ()
-    if abs(run.end - usual.end) > usual.apart:
+    if abs(run.end - usual.end) > usual.allowed_difference:
         return (f"the loss ends at {run.end:.4g}, its repeats' at {usual.end:.4g}",)
     lacking = usual.losses.difference(run.losses)
     return (f"the log has no {min(lacking)!r}, its repeats' logs do",) if lacking else ()
 
 
-def _course(losses: Sequence[float]) -> _Course | None:
+def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
     """The course of a loss, step by step; None where it has fewer than ``_ENOUGH`` values."""
     count = len(losses)
     if count < _ENOUGH:
         return None
     fifth = count // 5
     levels = [statistics.median(losses[at : at + fifth]) for at in range(count - 5 * fifth, count, fifth)]
-    noise = _noise(losses)
+    noise = _loss_noise(losses)
     start = statistics.median(losses[:3])
     end = levels[-1]
     error = 1.2533 * noise * math.sqrt(1 / 3 + 1 / fifth)
     later = 1.2533 * noise * math.sqrt(1 / fifth + 1 / fifth)
     # A steep fall is over within the first fifth, a slow one shows from that on.
     falls = start - end > min(FALLS * error, _FLAT * start) or levels[0] - end > min(FALLS * later, _FLAT * start)
-    return _Course(start, min(levels), end, error, falls)
+    return _LossCourse(start, min(levels), end, error, falls)
 
 
-def _noise(losses: Sequence[float]) -> float:
+def _loss_noise(losses: Sequence[float]) -> float:
     """Robust standard deviation of one step's loss, from the differences of neighbors."""
     changes = [after - before for before, after in itertools.pairwise(losses)]
     return robust_deviation(changes) / math.sqrt(2)
 
 
 def _curve_faults(
-    name: str, losses: Sequence[float], course: _Course | None, steps: Sequence[Iteration]
+    name: str, losses: Sequence[float], course: _LossCourse | None, steps: Sequence[Iteration]
 ) -> tuple[str, ...]:
     """Sentences about what no training's loss does (stay at 0, stand still, rise), for the loss called ``name``."""
     zeros = losses.count(0.0)
-    if zeros > _accidents(losses):
+    if zeros > _allowed_outliers(losses):
         return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
     # NeMo prints four digits, of random tokens: there a loss that stands still is what a healthy log shows.
     length, value = _longest_row(losses)
     if length >= _FROZEN and value > 1e-4 and not steps[0].zero_based:
         return (f"the {name} is {value:.7g} for {length} steps in a row, to the last digit",)
-    return _rise(name, course) if course else ()
+    return _rising_loss_fault(name, course) if course else ()
 
 
 def _longest_row(values: Sequence[float]) -> tuple[int, float]:
@@ -223,7 +226,7 @@ def _longest_row(values: Sequence[float]) -> tuple[int, float]:
     return max((len(list(same)), value) for value, same in itertools.groupby(values))
 
 
-def _rise(name: str, course: _Course) -> tuple[str, ...]:
+def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
     """A sentence where a loss rose, or fell and rose again, beyond its noise. Else empty."""
     start = course.start
     lowest = course.lowest
@@ -236,11 +239,11 @@ def _rise(name: str, course: _Course) -> tuple[str, ...]:
     return ()
 
 
-def _still(steps: Sequence[Iteration]) -> tuple[str, ...]:
+def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
     """Sentences about steps that cannot have changed the model: gradients or learning rates of 0. Else empty."""
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
-    if len(flat) > _accidents(steps):
+    if len(flat) > _allowed_outliers(steps):
         found.append(f"the gradient norm is 0 in {len(flat)} of {len(steps)} steps")
     idle = sum(item.learning_rate == 0 for item in steps)
     if idle > len(steps) / 2:
@@ -248,7 +251,7 @@ def _still(steps: Sequence[Iteration]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
+def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """A sentence where the optimizer skipped more steps than FP16's loss scaling explains. Else empty.
 
     Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare.
@@ -264,7 +267,7 @@ def _skips(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     return (f"the optimizer skipped {skipped} of {steps} steps",)
 
 
-def _negative(iterations: Sequence[Iteration]) -> tuple[str, ...]:
+def _negative_loss_faults(iterations: Sequence[Iteration]) -> tuple[str, ...]:
     """Sentences about losses below 0, which sums of what cannot be negative never are. Else empty."""
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
@@ -305,10 +308,10 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
     Empty where there is nothing of it. They change no verdict.
     """
     taken = [item for item in iterations if not item.skipped]
-    return tuple(text for text in (_growth(taken), _leaps(taken, window)) if text)
+    return tuple(text for text in (_gradient_growth_sentence(taken), _loss_jump_sentence(taken, window)) if text)
 
 
-def _growth(steps: Sequence[Iteration]) -> str:
+def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
     """A sentence where the gradient norm grows by more than healthy training ever does. Else empty."""
     norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
@@ -322,14 +325,14 @@ def _growth(steps: Sequence[Iteration]) -> str:
     return f"the gradient norm grows from {lowest:.3g} to {end:.3g}, which healthy training never does"
 
 
-def _leaps(steps: Sequence[Iteration], window: Window) -> str:
+def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
     """A sentence on steps of the window whose loss is far from that of the steps around them. Else empty."""
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]
     if len(losses) < _ENOUGH:
         return ""
-    far, least = _FAR * _noise(losses), _LEAST_LEAP * statistics.median(losses[:3])
-    share = max(_LEAP, _FAR * _noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
+    far, least = _FAR * _loss_noise(losses), _LEAST_LEAP * statistics.median(losses[:3])
+    share = max(_LEAP, _FAR * _loss_noise([math.log(max(loss, _SMALLEST)) for loss in losses]))
     odd = []
     for at in range(_FEWEST_BESIDE, len(known) - _FEWEST_BESIDE):
         index, loss = known[at]
@@ -353,6 +356,6 @@ def _leaps(steps: Sequence[Iteration], window: Window) -> str:
     )
 
 
-def _accidents(steps: Sequence[object]) -> float:
+def _allowed_outliers(steps: Sequence[object]) -> float:
     """How many of ``steps`` may be odd by accident: one in twenty, and at least one."""
     return max(1.0, _ACCIDENTS * len(steps))

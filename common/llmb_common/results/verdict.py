@@ -31,7 +31,7 @@ from llmb_common.recipes.model import achieved_tflops, model_flops, tokens_per_s
 from llmb_common.recipes.recipe import Recipe
 from llmb_common.results.decision import TOLERANCE, Decision, decide
 from llmb_common.results.level import ERROR_RATE
-from llmb_common.results.odd_runs import slow_node, unlike
+from llmb_common.results.odd_runs import odd_runs_sentence, slow_node_sentence
 from llmb_common.results.references import Reference, by_preference, published_references, release_spread
 from llmb_common.results.scatter import NOTHING_SEEN, STATED, Scatter, Squares
 from llmb_common.results.steps import OTHER_WORK, MeasuredSteps, StepTime, flops_mismatch, steps_of, window_of
@@ -68,7 +68,7 @@ def remarks_on(
             f"these runs differ by {percent(spread)}, more than {known}, so the interval is computed from them alone"
         )
     every = [*runs, *waiting]
-    if text := unlike(every) or slow_node(every):
+    if text := odd_runs_sentence(every) or slow_node_sentence(every):
         found.append(text)
     return tuple(found)
 
@@ -239,10 +239,10 @@ def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, refe
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
         found.append("the published run used the GPU clock boost (ENABLE_VBOOST=true), this run did not")
     if plan.measurement.statistic == "last" and timing.last is not None:
-        apart = timing.last.seconds / reference.seconds - 1
+        difference = timing.last.seconds / reference.seconds - 1
         found.append(
             f"its last step, the figure in the published table, takes {timing.last.seconds:g} s"
-            f" ({signed_percent(apart)})"
+            f" ({signed_percent(difference)})"
         )
     return tuple(found)
 
@@ -278,7 +278,11 @@ def judge_runs(
         waiting=waiting,
     )
     return Verdict(
-        decision.answer, _text(decision, reference), decision, reference, remarks_on(runs, decision, scatter, waiting)
+        decision.answer,
+        _decision_sentence(decision, reference),
+        decision,
+        reference,
+        remarks_on(runs, decision, scatter, waiting),
     )
 
 
@@ -322,7 +326,7 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
     return ""
 
 
-def _text(decision: Decision, reference: Reference) -> str:
+def _decision_sentence(decision: Decision, reference: Reference) -> str:
     """The sentence that shows a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
 
     It must be clear without the page about verdicts. Where the decision is open, it ends with what would decide.
@@ -333,9 +337,9 @@ def _text(decision: Decision, reference: Reference) -> str:
         limit += f"; stalls rarer than 1 step in {decision.rarest_stall} would not show"
     says_nothing = decision.resolution >= decision.ratio
     interval = ", too few runs for an interval" if says_nothing else f" ± {percent(decision.resolution)}"
-    shown = f"{mark}{decision.answer}, {_apart(decision.ratio)}{interval} ({limit})"
+    shown = f"{mark}{decision.answer}, {_ratio_text(decision.ratio)}{interval} ({limit})"
     if abs(decision.stall_share) >= _STALLS_SHOWN:
-        alone = f"steady steps {_STEADY[decision.steady_answer]} ({_apart(decision.steady)})"
+        alone = f"steady steps {_STEADY[decision.steady_answer]} ({_ratio_text(decision.steady)})"
         shown += f"; {alone}, stalls cost {percent(decision.stall_share)}"
     shown += "; see the note on its reference" if reference.notes else ""
     shown += "; all its stalls fell on one day" if decision.held else ""
@@ -349,7 +353,7 @@ def _text(decision: Decision, reference: Reference) -> str:
     return f"{shown}: about {counted(decision.more_runs, 'more run')}{days} would decide"
 
 
-def _apart(ratio: float) -> str:
+def _ratio_text(ratio: float) -> str:
     """A ratio of step times as words: 1.02 is ``2.0 % slower``, 1 is ``equal``."""
     share = percent(abs(ratio - 1))
     if share == percent(0):

@@ -45,7 +45,7 @@ def account_of(record: RunRecord) -> NodeSummary:
     return make_account(record)
 
 
-def as_plain(account: object) -> dict[str, Any]:
+def as_json_values(account: object) -> dict[str, Any]:
     """A ``NodeSummary``, or another struct, as JSON values."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain

@@ -134,13 +134,13 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
             if marker == SAVED and (found := _STEP.match(line)):
                 newest = int(found[1])
                 at = folder / f"iter_{newest:07d}"
-                held = sum(number for _, number in _files(at)) if at.is_dir() else None
-                saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=held, folder=str(at))
+                total_bytes = sum(number for _, number in _files_with_sizes(at)) if at.is_dir() else None
+                saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=total_bytes, folder=str(at))
             elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
                 saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
             elif marker == _LOADED and (found := _SOURCE.match(line)):
                 source, step = os.fsdecode(found[1]), int(found[2])
-                loaded[source, step] = _continued(source, step, _iterations(record.paths.log))
+                loaded[source, step] = _loaded_checkpoint(source, step, _iterations(record.paths.log))
     return (*saved.values(),), (*loaded.values(),)
 
 
@@ -151,7 +151,7 @@ def _profile(record: RunRecord) -> ProfileFiles | None:
         return None
     folder = record.paths.profiles if plan.tool == "nsys" else record.paths.output / "torch_profile"
     suffix = ".nsys-rep" if plan.tool == "nsys" else ".trace.json"
-    files = {path.name: number for path, number in _files(folder) if suffix in path.name}
+    files = {path.name: number for path, number in _files_with_sizes(folder) if suffix in path.name}
     return ProfileFiles(
         tool=plan.tool,
         start=plan.start,
@@ -163,33 +163,33 @@ def _profile(record: RunRecord) -> ProfileFiles | None:
     )
 
 
-def _continued(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
+def _loaded_checkpoint(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
     """Return what is known of a loaded checkpoint: the losses around it, and whether the loss went on from there.
 
     The loss before it is that of ``step`` in ``iterations``, where a job was started again, else in the log of the run
     that saved it (``source`` is a path in that run's folder). The loss goes on where it is nearer to the one before
     than to that of untrained weights; None where a loss is not known, or training had not lowered it.
     """
-    after = _loss(iterations, step + 1)
-    earlier = iterations if _loss(iterations, step) is not None else _beside(Path(source))
-    before, first = _loss(earlier, step), _loss(earlier, 1)
+    after = _loss_at(iterations, step + 1)
+    earlier = iterations if _loss_at(iterations, step) is not None else _iterations_beside(Path(source))
+    before, first = _loss_at(earlier, step), _loss_at(earlier, 1)
     continued = None
     if after is not None and before is not None and first is not None and before < first:
         continued = abs(after - before) < abs(after - first)
     return LoadedCheckpoint(source=source, step=step, loss_before=before, loss_after=after, continued=continued)
 
 
-def _loss(iterations: Iterable[Iteration], index: int) -> float | None:
+def _loss_at(iterations: Iterable[Iteration], index: int) -> float | None:
     """The loss that a log has at iteration ``index``; None where it has none."""
     return next((item.loss for item in iterations if item.index == index), None)
 
 
-def _beside(checkpoints: Path) -> Sequence[Iteration]:
+def _iterations_beside(checkpoints: Path) -> Sequence[Iteration]:
     """Return the iterations of the log that lies beside ``checkpoints``, a run's folder of checkpoints.
 
     Empty where no log lies there, or none can be read.
     """
-    for path, _ in _files(checkpoints.parent):
+    for path, _ in _files_with_sizes(checkpoints.parent):
         if is_log_name(path.name):
             try:
                 return _iterations(path)
@@ -208,7 +208,7 @@ def _iterations(log: Path) -> Sequence[Iteration]:
         return read_log(file).iterations
 
 
-def _files(folder: Path) -> list[tuple[Path, int]]:
+def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
     """Return the files directly in ``folder``, each with its size in bytes; empty where the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
@@ -231,8 +231,8 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 def _saved_line(item: SavedCheckpoint) -> str:
     """One line on a checkpoint that was saved: its step, how long it took, its size and folder."""
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
-    held = size(item.bytes) if item.bytes is not None else "deleted since"
-    return f"saved the checkpoint of step {item.step}{took}, {held}: {printable(item.folder)}"
+    size_text = size(item.bytes) if item.bytes is not None else "deleted since"
+    return f"saved the checkpoint of step {item.step}{took}, {size_text}: {printable(item.folder)}"
 
 
 def _profile_line(item: ProfileFiles) -> str:

@@ -19,7 +19,7 @@ from llmb_common.base.files import open_plain
 from llmb_common.base.processes import ProcessId
 from llmb_common.base.run_states import is_live
 from llmb_common.base.structs import from_plain
-from llmb_common.runs.account import KEY, as_plain, make_account
+from llmb_common.runs.account import KEY, as_json_values, make_account
 from llmb_common.runs.record import (
     CANCELLED,
     COMPLETED,
@@ -169,8 +169,8 @@ def with_job_facts(record: RunRecord) -> RunRecord:
     Nothing is written. That is the job's own events, the log's manifest line as ``software`` (None where there is
     none), and the nodes' account as ``evidence``.
     """
-    events = as_plain(read_events(record.paths.events))
-    seen = {"software": read_manifest_line(record.paths.log), KEY: as_plain(make_account(record))}
+    events = as_json_values(read_events(record.paths.events))
+    seen = {"software": read_manifest_line(record.paths.log), KEY: as_json_values(make_account(record))}
     return replace(record, manifest={**record.manifest, "job": {**events, **seen}})
 
 

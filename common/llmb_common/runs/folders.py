@@ -22,7 +22,7 @@ from typing import BinaryIO, NamedTuple
 import msgspec
 
 from llmb_common.base.errors import RecordError
-from llmb_common.base.files import me, remedy_for, try_lock, user_name
+from llmb_common.base.files import effective_user_id, remedy_for, try_lock, user_name
 from llmb_common.runs.paths import SHARED_PREFIXES, RunPaths, numbered
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -89,7 +89,7 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
     try:
         owner = os.fstat(descriptor).st_uid
         # A file system may give every file to one user, such as a mounted Windows share.
-        if owner != me() and owner != _owner_of_new_file(descriptor):
+        if owner != effective_user_id() and owner != _owner_of_new_file(descriptor):
             raise not_yours(str(folder), user_name(owner))
         run = OwnRun(folder, descriptor, owner)
         run.open("run.json").close()
@@ -118,7 +118,7 @@ def is_ours(folder: Path) -> bool:
 def not_yours(what: str, whose: str) -> RecordError:
     """The error that ``what`` belongs to another user, ``whose``, so that this one must not act on it."""
     return RecordError(
-        f"{what} belongs to {whose}, not to you ({user_name(me())})",
+        f"{what} belongs to {whose}, not to you ({user_name(effective_user_id())})",
         remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
         code="not-yours",
     )
@@ -163,7 +163,7 @@ def open_lock(descriptor: int, name: str) -> int:
     if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(lock)
         raise OSError(f"{name} is not a regular file")
-    if status.st_mode & 0o077 and status.st_uid == me():
+    if status.st_mode & 0o077 and status.st_uid == effective_user_id():
         os.fchmod(lock, 0o600)
     return lock
 
@@ -177,7 +177,7 @@ def close_to_others(folder: Path) -> None:
         descriptor = os.open(folder, _FOLDER)
         try:
             status = os.fstat(descriptor)
-            if status.st_uid == me() and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
+            if status.st_uid == effective_user_id() and status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX:
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | stat.S_ISVTX)
         finally:
             os.close(descriptor)
@@ -285,7 +285,7 @@ def _remove_leftovers(parent: Path) -> None:
     for folder in leftovers:
         with contextlib.suppress(OSError):
             status = folder.lstat()
-            old = status.st_uid == me() and time.time() - status.st_mtime > _LEFTOVER_SECONDS
+            old = status.st_uid == effective_user_id() and time.time() - status.st_mtime > _LEFTOVER_SECONDS
             if old and (folder.name.startswith(_MAKING) or not _is_in_use(folder)):
                 shutil.rmtree(folder)
 

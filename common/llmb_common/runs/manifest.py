@@ -21,7 +21,7 @@ from llmb_common import __version__
 from llmb_common.base.errors import EnvironmentLacks, RecordError
 from llmb_common.base.files import sha256_of
 from llmb_common.base.printable import printable
-from llmb_common.base.processes import Answer, ask
+from llmb_common.base.processes import Answer, run_program
 from llmb_common.planning.job_plan import JobPlan
 
 
@@ -71,19 +71,19 @@ def git_state(folder: Path) -> dict[str, Any] | None:
     belongs to someone else git refuses to work, because its configuration may name programs. Reading the commit runs
     none; whether there are changes stays unknown (None).
     """
-    status = _git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
+    status = _run_git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if not status.ok:
-        head = _git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
+        head = _run_git(folder, "-c", "safe.directory=*", "rev-parse", "HEAD")
         return {"commit": head.output.strip(), "dirty": None} if head.ok else None
     commit = re.search(r"^# branch\.oid ([0-9a-f]+)$", status.output, re.MULTILINE)  # "(initial)" without a commit
     changed = any(not line.startswith("# ") for line in status.output.splitlines())
     return {"commit": commit[1], "dirty": changed} if commit else None
 
 
-def _git(folder: Path, *arguments: str) -> Answer:
+def _run_git(folder: Path, *arguments: str) -> Answer:
     """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return what it answers. Never raises for git."""
     # Without optional locks: looking at a clone must not be in the way of who works in it.
-    return ask(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
+    return run_program(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 
 
 def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
     if len(groups) < 2 or not all(waits.seconds):
         return None
-    shares = [_shares(group, waits) for group in groups]
+    shares = [_wait_shares(group, waits) for group in groups]
     usual = [statistics.median(row) for row in shares]
     order = sorted(range(len(groups)), key=usual.__getitem__)
     most = max(1, int(len(groups) * MOST))
@@ -165,13 +165,13 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
         min(shares[at][step] for at in others) - max(shares[at][step] for at in slow)
         for step in range(len(waits.steps))
     ]
-    share = _surely(differences)
+    share = _certain_mean(differences)
     if share < SHARE:
         return None
     return tuple(sorted(chain.from_iterable(groups[at] for at in slow))), share
 
 
-def _shares(group: Sequence[int], waits: Waits) -> list[float]:
+def _wait_shares(group: Sequence[int], waits: Waits) -> list[float]:
     """Return for each step the share of it, 0 to 1, that the ranks of ``group`` waited for others: their median."""
     return [
         statistics.median(waits.waited[rank][step] for rank in group) / seconds
@@ -179,7 +179,7 @@ def _shares(group: Sequence[int], waits: Waits) -> list[float]:
     ]
 
 
-def _surely(differences: Sequence[float]) -> float:
+def _certain_mean(differences: Sequence[float]) -> float:
     """Return the trimmed mean of ``differences``, or 0 where it may be chance that it is above 0.
 
     Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).

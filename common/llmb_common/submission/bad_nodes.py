@@ -63,7 +63,7 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
     if record.plan.traits.this_machine:
         return []
 
-    def shown(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
+    def as_bad_node(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
         """Return ``node`` as shown bad by this run, at the time of its end."""
         return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
 
@@ -71,25 +71,25 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
     for attempt in attempts_of(record):
         if attempt.state == "NODE_FAIL":
             reason = "the node failed under an earlier start of the job"
-            found += [shown(node, "node-failed", reason, certain=True) for node in expand_known(attempt.failed)]
+            found += [as_bad_node(node, "node-failed", reason, certain=True) for node in expand_known(attempt.failed)]
         if attempt.state == UNFIT:
-            found += [shown(node, "unfit", _UNFIT, certain=True) for node in expand_known(attempt.failed)]
+            found += [as_bad_node(node, "unfit", _UNFIT, certain=True) for node in expand_known(attempt.failed)]
     if is_live(record.state) or record.state == COMPLETED:
         return found
     events = read_events(record.paths.events)
     if events.unfit is not None:  # it did not train: nothing else speaks against a node
-        return [*found, *(shown(node, "unfit", _UNFIT, certain=True) for node in expand_known(events.unfit))]
+        return [*found, *(as_bad_node(node, "unfit", _UNFIT, certain=True) for node in expand_known(events.unfit))]
     nodes = expand_known(events.nodes)
     why = diagnose(record)
     node = _as_scheduled(why.bad_node, nodes)
     if why.cause is not None and node is not None:
         certain = proves_node_bad(why.cause)
         if certain or record.plan.nodes > 1:  # of a single node nobody knows whether others would say the same
-            found.append(shown(node, why.cause.kind, why.cause.what, certain=certain))
+            found.append(as_bad_node(node, why.cause.kind, why.cause.what, certain=certain))
     for host, finding in find_on_nodes(needs_of_run(record.plan), read_nodes(record.paths.folder)):
         node = _as_scheduled(host, nodes)
         if node is not None and finding.kind == "ecc" and finding.severity == "problem":
-            found.append(shown(node, "ecc", finding.text, certain=True))
+            found.append(as_bad_node(node, "ecc", finding.text, certain=True))
     return found
 
 
@@ -161,14 +161,14 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
     """
-    told = plan.scheduler
-    if told is None or told.nodelist:
+    scheduler = plan.scheduler
+    if scheduler is None or scheduler.nodelist:
         return  # the executor refuses a list that names one of them
     try:
-        states = executor_for(plan.cluster_type).nodes_now(None, told.queue)
+        states = executor_for(plan.cluster_type).nodes_now(None, scheduler.queue)
     except LLMBError:
         return  # whoever submits the job will say
-    avoided = {item.node for item in exclusions(Path(plan.install))} | set(expand_known(told.excluded or ""))
+    avoided = {item.node for item in exclusions(Path(plan.install))} | set(expand_known(scheduler.excluded or ""))
     in_service = [name for name, state in states.items() if not state.startswith(OUT_OF_SERVICE)]
     serving = [name for name in in_service if name not in avoided]
     out = [item for item in bad if item.node in serving]

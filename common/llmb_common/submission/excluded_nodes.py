@@ -38,7 +38,7 @@ def exclusions(install: Path) -> list[Exclusion]:
     Raises:
         RecordError: the file cannot be read.
     """
-    return _in_force(read_list(_file(install), *_LIST))
+    return _in_force(read_list(_exclusions_path(install), *_LIST))
 
 
 def _in_force(items: list[Exclusion]) -> list[Exclusion]:
@@ -54,7 +54,7 @@ def used_again(install: Path) -> dict[str, float]:
     Raises:
         RecordError: the file cannot be read.
     """
-    return {item.node: item.added for item in _put_back(read_list(_file(install), *_LIST))}
+    return {item.node: item.added for item in _put_back(read_list(_exclusions_path(install), *_LIST))}
 
 
 def _put_back(items: list[Exclusion]) -> list[Exclusion]:
@@ -72,7 +72,7 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
         RequestError: the host list or the number of days is wrong, or there is no reason.
         RecordError: the file cannot be read or written.
     """
-    names = _names(nodes)
+    names = _host_names(nodes)
     if not reason.strip() or not reason.isprintable():
         raise RequestError("an exclusion needs a reason, on one line", remedy="for example --reason 'slow NVLink'")
     if days is not None and not 0 < days <= 3650:
@@ -86,7 +86,7 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
         others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
         return sorted([*others, *new], key=lambda item: item.node)
 
-    change_list(_file(install), *_LIST, added)
+    change_list(_exclusions_path(install), *_LIST, added)
     return exclusions(install)
 
 
@@ -99,7 +99,7 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
         RequestError: the host list cannot be read.
         RecordError: the file cannot be read or written.
     """
-    names = _names(nodes)
+    names = _host_names(nodes)
     removed: list[str] = []
     now = time.time()
     back = [Exclusion(name, "put back", now, now) for name in names]
@@ -112,11 +112,11 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
         others = [item for item in [*in_force, *_put_back(items)] if item.node not in names]
         return sorted([*others, *back], key=lambda item: item.node)
 
-    change_list(_file(install), *_LIST, without)
+    change_list(_exclusions_path(install), *_LIST, without)
     return removed
 
 
-def _names(nodes: str) -> list[str]:
+def _host_names(nodes: str) -> list[str]:
     """Return the names in the host list ``nodes``, at least one.
 
     Raises:
@@ -131,6 +131,6 @@ def _names(nodes: str) -> list[str]:
     return names
 
 
-def _file(install: Path) -> Path:
+def _exclusions_path(install: Path) -> Path:
     """Return the path of the installation's list of excluded nodes."""
     return install / ".llmb" / "exclude.json"

@@ -129,15 +129,15 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
             paths.job: job_text(record.plan, paths),
         }
         for path, content in planned.items():
-            if _read(run, record, path) != content:
-                raise _changed(record, f"{path} is not what the plan gives")
-        if hashlib.sha256(_read(run, record, paths.supervisor)).hexdigest() != sha256:
-            raise _changed(record, f"{paths.supervisor} is not the one that was planned")
-        if code and hash_of_packed(_read(run, record, paths.code)) != record.manifest.get("code_sha256"):
-            raise _changed(record, f"the training code in {paths.code} is not the one that was planned")
+            if _read_run_file(run, record, path) != content:
+                raise _file_changed_error(record, f"{path} is not what the plan gives")
+        if hashlib.sha256(_read_run_file(run, record, paths.supervisor)).hexdigest() != sha256:
+            raise _file_changed_error(record, f"{paths.supervisor} is not the one that was planned")
+        if code and hash_of_packed(_read_run_file(run, record, paths.code)) != record.manifest.get("code_sha256"):
+            raise _file_changed_error(record, f"the training code in {paths.code} is not the one that was planned")
 
 
-def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
+def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
     """Return the content of the run's file ``path``.
 
     Raises:
@@ -148,18 +148,18 @@ def _read(run: OwnRun, record: RunRecord, path: Path) -> bytes:
     except RecordError as error:
         if error.code == "not-yours":
             raise
-        raise RecordError(error.message, remedy=_again(record), code="changed") from error
+        raise RecordError(error.message, remedy=_changed_file_remedy(record), code="changed") from error
 
 
-def _again(record: RunRecord) -> str:
+def _changed_file_remedy(record: RunRecord) -> str:
     """Return what to do about a run whose files were changed."""
     return f"remove the folder {record.paths.folder} and run the same command again"
 
 
-def _changed(record: RunRecord, what: str) -> RecordError:
+def _file_changed_error(record: RunRecord, what: str) -> RecordError:
     """Return the error, code ``changed``, that a file of the run was changed; ``what`` names it."""
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",
-        remedy=_again(record),
+        remedy=_changed_file_remedy(record),
         code="changed",
     )

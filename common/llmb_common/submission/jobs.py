@@ -25,7 +25,7 @@ from llmb_common.runs.manifest import origin_of, pack_code, training_code
 from llmb_common.runs.paths import experiments_folder
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record
 from llmb_common.submission.excluded_nodes import exclusions
-from llmb_common.submission.preflight import check
+from llmb_common.submission.preflight import check_job
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
         RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
         RecordError: the exclusion list cannot be read.
     """
-    after = jobs_to_follow(plan, options.after) if plan.traits.dependencies else []
+    after = dependency_ids(plan, options.after) if plan.traits.dependencies else []
     excluded: dict[str, str] = {}
     if not plan.traits.this_machine:
         listed = {item.node: item.reason for item in exclusions(Path(plan.install))}
@@ -79,7 +79,7 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
     return Submission(key=options.key, options=arguments)
 
 
-def jobs_to_follow(plan: JobPlan, after: Sequence[str]) -> list[str]:
+def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
     """Return the ids of the jobs that the words ``after`` name, each once, without those that have ended.
 
     A word is a run's id or name, or a job's id; one of a job that no run has is taken as it is.
@@ -128,9 +128,9 @@ class SubmissionContext:
         self.code = pack_code(self.folder)
         keys, roots = {job.options.key for job in jobs if job.options.key}, experiments_of(jobs)
         for install in {Path(job.plan.install) for job in jobs}:
-            self._look_up(install, keys, roots)
+            self._load_known_runs(install, keys, roots)
 
-    def _look_up(self, install: Path, keys: set[str], roots: set[Path]) -> None:
+    def _load_known_runs(self, install: Path, keys: set[str], roots: set[Path]) -> None:
         """Look up this user's runs under ``keys``, and the interrupted submissions of the last day; keep both.
 
         ``roots`` are further folders of experiments. Another user's run occupies nobody's key, and is never continued.
@@ -145,7 +145,7 @@ class SubmissionContext:
             if record.state == NOT_SUBMITTED or not alive:
                 self._interrupted.append(record)
 
-    def known(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
+    def run_to_continue(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
         """Return the run to continue: the one under the key, or an interrupted submission of the same job.
 
         None where there is none. An interrupted one is given out once: the next equal job gets another, or None.
@@ -167,15 +167,15 @@ class SubmissionContext:
         """Check that what the job of ``plan`` needs is there, once for plans with the same needs.
 
         Raises:
-            LLMBError: as ``preflight.check``
+            LLMBError: as ``preflight.check_job``
         """
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
         with self._checking:
             if same not in self._checked:
-                check(plan)
+                check_job(plan)
                 self._checked.append(same)
 
-    def refused(self, job: JobToSubmit, error: SchedulerError) -> None:
+    def note_refusal(self, job: JobToSubmit, error: SchedulerError) -> None:
         """Remember that the scheduler has not taken ``job``, and why: ``refuse_like`` then refuses equal ones."""
         with self._lock:
             self._refused.append((_without_key(job), error))

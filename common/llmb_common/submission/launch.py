@@ -18,18 +18,18 @@ from llmb_common.base.cluster_types import SLURM
 from llmb_common.base.errors import RequestError
 from llmb_common.base.gpus import CPU
 from llmb_common.base.outcome import guarded
-from llmb_common.base.printable import exact, tell
+from llmb_common.base.printable import for_scripts, print_message
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
-from llmb_common.planning.outlook_lines import in_short
+from llmb_common.planning.outlook_lines import short_lines
 from llmb_common.planning.plan import make_plan
 from llmb_common.planning.request.read import Request, read_request
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
 from llmb_common.planning.site.cluster import ClusterConfig, load_cluster_config
-from llmb_common.planning.site.machine import Machine, look_at_machine
+from llmb_common.planning.site.machine import Machine, detect_machine
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.nearest import plan_command, type_for
 from llmb_common.recipes.recipe import Recipe
-from llmb_common.results.own_runs import measured_here
+from llmb_common.results.own_runs import own_runs_lookup
 from llmb_common.runs.paths import dry_run_paths
 from llmb_common.submission.script import render_script
 
@@ -58,7 +58,7 @@ def plan_from_variables(
 
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
     """Whether jobs run on a machine without GPUs, and nobody asks for a CPU or for another way of running jobs."""
-    return not request.cluster_type and _lacks_gpus(look_at_machine(cluster, request), request)
+    return not request.cluster_type and _lacks_gpus(detect_machine(cluster, request), request)
 
 
 def _lacks_gpus(machine: Machine, request: Request) -> bool:
@@ -72,12 +72,12 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
     Raises:
         RequestError: the job cannot be planned; where there are no GPUs, the remedy names a plan for a cluster
     """
-    machine = look_at_machine(cluster, request)
+    machine = detect_machine(cluster, request)
     lacking = _lacks_gpus(machine, request)
     if request.gpu_type and request.dry_run and lacking:
         return _plan_elsewhere(recipe, cluster, request)
     try:
-        return make_plan(recipe, cluster, request, machine, measured_here(request.install))
+        return make_plan(recipe, cluster, request, machine, own_runs_lookup(request.install))
     except RequestError as error:
         if request.gpu_type or not lacking:
             raise
@@ -109,14 +109,14 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
         RequestError: the job cannot be planned
     """
     cluster = replace(cluster, cluster_type=SLURM, gpu_type=None)
-    plan = make_plan(recipe, cluster, request, Machine(cluster_type=SLURM), measured_here(request.install))
-    said = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
-    return replace(plan, preflight=replace(plan.preflight, warnings=(said, *plan.preflight.warnings)))
+    plan = make_plan(recipe, cluster, request, Machine(cluster_type=SLURM), own_runs_lookup(request.install))
+    note = f"there are no GPUs here: planned for {plan.gpu_type} on a Slurm cluster"
+    return replace(plan, preflight=replace(plan.preflight, warnings=(note, *plan.preflight.warnings)))
 
 
-def _note(text: str) -> None:
+def _print_note(text: str) -> None:
     """Print a note for the user on stderr."""
-    tell(f"note: {text}")
+    print_message(f"note: {text}")
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
@@ -127,9 +127,9 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     Raises:
         LLMBError: the job cannot be planned or submitted, or a run that was followed failed
     """
-    request, plan = plan_from_variables(recipe_folder, variables, note=_note)
-    for warning in (*plan.preflight.warnings, *in_short(plan)):
-        _note(warning)
+    request, plan = plan_from_variables(recipe_folder, variables, note=_print_note)
+    for warning in (*plan.preflight.warnings, *short_lines(plan)):
+        _print_note(warning)
     if request.dry_run and not without_gpus(load_cluster_config(request.install), request):
         from llmb_common.submission.preflight import check_disk
 
@@ -138,13 +138,13 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
         print(json.dumps(plan_as_dict(plan), indent=2))
         return 0
     if request.dry_run:
-        exact(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
+        for_scripts(sys.stdout).write(render_script(plan, dry_run_paths(plan.workload_folder, plan.experiment_name)))
         return 0
-    from llmb_common.submission.preflight import doubts
+    from llmb_common.submission.preflight import submission_doubts
     from llmb_common.submission.single import submit
 
-    for doubt in doubts([plan]):
-        _note(doubt)
+    for doubt in submission_doubts([plan]):
+        _print_note(doubt)
     record = submit(
         plan,
         recipe_folder,

@@ -13,15 +13,15 @@ from functools import partial
 
 import msgspec
 
-from llmb_common.base.errors import AnswerLost, LLMBError, SchedulerError, attempt
+from llmb_common.base.errors import AnswerLost, LLMBError, SchedulerError, result_or_error
 from llmb_common.executors.base import executor_for
 from llmb_common.runs.folders import remove_run
-from llmb_common.runs.index.search import note
+from llmb_common.runs.index.search import index_records
 from llmb_common.runs.record import NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, Turn, update_record
 from llmb_common.submission.job_files import check_unchanged
 from llmb_common.submission.jobs import JobToSubmit, SubmissionContext, submission_of
 from llmb_common.submission.observe import refresh
-from llmb_common.submission.single import new_run, once_more, settle, submit_job
+from llmb_common.submission.single import await_submission, new_run, reset_to_submitting, submit_job
 
 AT_ONCE = 4
 """Jobs that are submitted concurrently."""
@@ -41,22 +41,22 @@ def submit_many(
     """
     context = SubmissionContext(jobs)
     if not all(job.plan.traits.queued for job in jobs):
-        return [(job, _noted(attempt(_submit_one, job, context, partial(on_record, job)))) for job in jobs]
+        return [(job, _indexed(result_or_error(_submit_one, job, context, partial(on_record, job)))) for job in jobs]
     results: list[RunRecord | LLMBError] = []
     with ThreadPoolExecutor(AT_ONCE, "submit") as pool:
         try:
-            futures = [pool.submit(attempt, _submit_one, job, context) for job in jobs]
+            futures = [pool.submit(result_or_error, _submit_one, job, context) for job in jobs]
             results.extend(future.result() for future in futures)  # in order, as far as Ctrl-C lets it come
         finally:
             pool.shutdown(cancel_futures=True)  # Ctrl-C: submissions in progress finish, no new one begins
-            note(*(result for result in results if isinstance(result, RunRecord)))
+            index_records(*(result for result in results if isinstance(result, RunRecord)))
     return list(zip(jobs, results, strict=True))
 
 
-def _noted(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
+def _indexed(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
     """Put a run into the index; return ``result``, which may be an error, as it is."""
     if isinstance(result, RunRecord):
-        note(result)
+        index_records(result)
     return result
 
 
@@ -72,11 +72,11 @@ def _submit_one(
     try:
         return submit_job(job, submission_of(job.plan, job.options), context, on_record)
     except SchedulerError as error:
-        context.refused(job, error)
+        context.note_refusal(job, error)
         raise
 
 
-def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
+def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     """Start runs that are on record as SUBMITTING and share a job; return their records in order.
 
     Where the scheduler's answer was lost, its error stands for each run for which no job has shown since.
@@ -88,7 +88,7 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     for record in records:
         check_unchanged(record, code=False)
     try:
-        return [*executor_for(records[0].plan.cluster_type).start_together(records)]
+        return [*executor_for(records[0].plan.cluster_type).start_series(records)]
     except AnswerLost as error:
         # The answer was lost, but not necessarily the job. If the scheduler shows it, all is well.
         return [error if record.job_id is None else record for record in refresh(records)]
@@ -113,29 +113,29 @@ def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
     submission = submission_of(jobs[0].plan, jobs[0].options)
     results: list[RunRecord | LLMBError | None] = []
     for job in jobs:
-        found = context.known(job.plan, msgspec.structs.replace(submission, key=job.options.key))
-        results.append(settle(found) if found is not None and found.state == SUBMITTING else found)
+        found = context.run_to_continue(job.plan, msgspec.structs.replace(submission, key=job.options.key))
+        results.append(await_submission(found) if found is not None and found.state == SUBMITTING else found)
     due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
     if due:
         plans = [jobs[number].plan for number in due]
-        if why := executor_for(plans[0].cluster_type).apart(plans):
+        if why := executor_for(plans[0].cluster_type).series_conflict(plans):
             raise SchedulerError(f"these runs cannot share an allocation: {why}", code=APART)
         for plan in plans:
             context.check(plan)
-        started = _start([(jobs[number], results[number]) for number in due], submission, context)
+        started = _start_turns([(jobs[number], results[number]) for number in due], submission, context)
         for number, result in zip(due, started, strict=True):
             results[number] = result
     found_now = [result for result in results if result is not None]
-    note(*(result for result in found_now if isinstance(result, RunRecord)))
+    index_records(*(result for result in found_now if isinstance(result, RunRecord)))
     return found_now
 
 
-def _start(
+def _start_turns(
     turns: Sequence[tuple[JobToSubmit, RunRecord | LLMBError | None]],
     submission: Submission,
     context: SubmissionContext,
 ) -> list[RunRecord | LLMBError]:
-    """Put the runs of a new series on record and start them as one job; return their records, as ``start_together``.
+    """Put the runs of a new series on record and start them as one job; return their records, as ``start_series``.
 
     ``turns`` has each job with the run on record that takes its place, or None. Where it fails, new runs are removed,
     and the others are NOT_SUBMITTED again.
@@ -151,10 +151,10 @@ def _start(
             place = Turn(series_id, turn, len(turns))
             this = msgspec.structs.replace(submission, key=job.options.key, turn=place)
             if isinstance(before, RunRecord):
-                records.append(once_more(before, this))
+                records.append(reset_to_submitting(before, this))
             else:
                 records.append(new_run(job, this, context))
-        return start_together(records)
+        return start_series(records)
     except LLMBError as error:
         for record, (_, before) in zip(records, turns, strict=False):
             _withdraw(record, known=before is not None)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from llmb_common.base.cluster_types import ClusterType
-from llmb_common.base.errors import AnswerLost, CheckFailed, LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.errors import AnswerLost, CheckFailed, LLMBError, RecordError, SchedulerError, result_or_error
 from llmb_common.base.run_states import is_live
 from llmb_common.executors.base import executor_for
 from llmb_common.runs.finding import Finding, give_up, may_change, with_job_facts
 from llmb_common.runs.folders import refusal as ownership_refusal
-from llmb_common.runs.index.search import note
+from llmb_common.runs.index.search import index_records
 from llmb_common.runs.record import NOT_SUBMITTED, RunRecord, update_record
 from llmb_common.runs.timing.job_events import read_events
 
@@ -37,14 +37,14 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
     scheduler: an unanswered question leaves the record alone. A record that cannot be written (somebody else's run) is
     observed all the same; its file is left alone.
     """
-    asked: dict[ClusterType, list[RunRecord]] = {}
+    by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
         if may_change(record):
-            asked.setdefault(record.plan.cluster_type, []).append(record)
+            by_type.setdefault(record.plan.cluster_type, []).append(record)
     findings: dict[str, Finding] = {}
-    for cluster_type, these in asked.items():
-        findings |= executor_for(cluster_type).poll(these)
-    return [_settle(record, findings.get(record.paths.run_id, Finding())) for record in records]
+    for cluster_type, of_type in by_type.items():
+        findings |= executor_for(cluster_type).poll(of_type)
+    return [_record_finding(record, findings.get(record.paths.run_id, Finding())) for record in records]
 
 
 def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
@@ -52,7 +52,7 @@ def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
     return [item.record for item in observe(list(records))]
 
 
-def _settle(record: RunRecord, finding: Finding) -> Observation:
+def _record_finding(record: RunRecord, finding: Finding) -> Observation:
     """Put ``finding`` into the record of a run, on disk and in the index; return the run as it is then.
 
     With what only the job could see, where the run has ended now. A record that cannot be written is left alone.
@@ -68,7 +68,7 @@ def _settle(record: RunRecord, finding: Finding) -> Observation:
         # Somebody else's run, or a full disk: what was found out is true all the same.
         with contextlib.suppress(RecordError):
             changed = update_record(record.paths.folder, change)
-            note(changed)
+            index_records(changed)
     return Observation(changed, finding)
 
 
@@ -80,7 +80,7 @@ def failure_of(record: RunRecord) -> CheckFailed:
     found = diagnose(record)
     remedy = f"{found.cause.remedy}; " if found.cause and found.cause.sure != "possible" else ""
     return CheckFailed(
-        f"the run failed with {exit_code}: {found.said}",
+        f"the run failed with {exit_code}: {found.summary_with_line}",
         remedy=f"{remedy}llmb-run why {record.paths.run_id}, or the whole log: {record.paths.log}",
     )
 
@@ -153,9 +153,9 @@ def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
     if not stuck or any(item.record.submission.chain not in chains for item in others):
         return None
     first, more = stuck[0], len(stuck) + len(others) - 1
-    who = first.record.paths.run_id + (f" and {more} more" if more else "")
+    runs_text = first.record.paths.run_id + (f" and {more} more" if more else "")
     return SchedulerError(
-        f"{who} will not start: {first.finding.reason}",
+        f"{runs_text} will not start: {first.finding.reason}",
         remedy=first.finding.stuck,
         code="stuck",
     )
@@ -185,27 +185,33 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
     latter give an error. A run whose submission was interrupted is first looked up.
     """
     results: dict[int, RunRecord | LLMBError] = {}
-    ours: list[int] = []
+    positions: list[int] = []
     for number, record in enumerate(records):
         if refusal := ownership_refusal(record.paths.folder):
             results[number] = refusal
         else:
-            ours.append(number)
+            positions.append(number)
     live: dict[int, RunRecord] = {}
-    for number, item in zip(ours, observe([records[number] for number in ours]), strict=True):
-        results[number] = attempt(_settled, item)
+    for number, item in zip(positions, observe([records[number] for number in positions]), strict=True):
+        results[number] = result_or_error(_cancellable_record, item)
         if isinstance(results[number], RunRecord) and is_live(item.record.state):
             live[number] = item.record
-    said = _tell_to_end(live.values())
-    results |= {number: said[record.paths.run_id] for number, record in live.items() if record.paths.run_id in said}
-    told = {number: record for number, record in live.items() if record.paths.run_id not in said}
-    if told:
-        seen = _settling(list(told.values()))
-        results |= {number: attempt(_told, item) for number, item in zip(told, seen, strict=True)}
+    end_results = _request_end(live.values())
+    results |= {
+        number: end_results[record.paths.run_id]
+        for number, record in live.items()
+        if record.paths.run_id in end_results
+    }
+    ending = {number: record for number, record in live.items() if record.paths.run_id not in end_results}
+    if ending:
+        seen = _observe_until_ended(list(ending.values()))
+        results |= {
+            number: result_or_error(_record_after_cancel, item) for number, item in zip(ending, seen, strict=True)
+        }
     return [results[number] for number in range(len(records))]
 
 
-def _settled(item: Observation) -> RunRecord:
+def _cancellable_record(item: Observation) -> RunRecord:
     """Return the record of a run that can be ended, or that has ended.
 
     One without a job is put on record as CANCELLED.
@@ -227,7 +233,7 @@ def _settled(item: Observation) -> RunRecord:
     return record
 
 
-def _tell_to_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
+def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     """Tell the executors to end runs.
 
     Returns by run id the record of each that has ended at once, or why it was refused. Runs that were told to end and
@@ -236,14 +242,14 @@ def _tell_to_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live:
         by_type.setdefault(record.plan.cluster_type, []).append(record)
-    said: dict[str, RunRecord | LLMBError] = {}
-    for cluster_type, these in by_type.items():
-        said |= executor_for(cluster_type).cancel(these)
-    note(*(item for item in said.values() if isinstance(item, RunRecord)))
-    return said
+    results: dict[str, RunRecord | LLMBError] = {}
+    for cluster_type, of_type in by_type.items():
+        results |= executor_for(cluster_type).cancel(of_type)
+    index_records(*(item for item in results.values() if isinstance(item, RunRecord)))
+    return results
 
 
-def _settling(records: Sequence[RunRecord]) -> list[Observation]:
+def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
     """Return the runs when the scheduler shows that they have ended, or nothing more is to be learnt.
 
     Returns after 10 s in any case.
@@ -259,7 +265,7 @@ def _settling(records: Sequence[RunRecord]) -> list[Observation]:
     return seen
 
 
-def _told(item: Observation) -> RunRecord:
+def _record_after_cancel(item: Observation) -> RunRecord:
     """The record of a run that was told to end. One that waited, and of which Slurm knows nothing, was cancelled: its
     controller may have lost it.
 
@@ -283,5 +289,5 @@ def _cancelled(record: RunRecord) -> RunRecord:
         RecordError: the record cannot be written
     """
     record = give_up(record)
-    note(record)
+    index_records(record)
     return record

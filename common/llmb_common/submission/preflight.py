@@ -23,7 +23,7 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 """A key in a checkpoint's index, with the layout of the ranks that saved their random state."""
 
 
-def check(plan: JobPlan) -> None:
+def check_job(plan: JobPlan) -> None:
     """Check that the installation, disk space, the checkpoint to load and what the executor needs are there.
 
     Raises:
@@ -38,7 +38,7 @@ def check(plan: JobPlan) -> None:
         )
 
 
-def doubts(plans: Iterable[JobPlan]) -> list[str]:
+def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
     """Return what the user should know before jobs are submitted, as sentences, each once; mostly none.
 
     Of plans that are alike only the largest and the longest are looked at.
@@ -47,9 +47,9 @@ def doubts(plans: Iterable[JobPlan]) -> list[str]:
     for plan in plans:
         similar.setdefault((plan.cluster_type, plan.workload_folder, plan.scheduler), []).append(plan)
     found: dict[str, None] = {}
-    for these in similar.values():
-        largest = max(these, key=lambda plan: plan.nodes)
-        longest = max(these, key=lambda plan: limit_seconds(plan.time_limit))
+    for similar_plans in similar.values():
+        largest = max(similar_plans, key=lambda plan: plan.nodes)
+        longest = max(similar_plans, key=lambda plan: limit_seconds(plan.time_limit))
         for plan in [largest] if longest is largest else [largest, longest]:
             found |= dict.fromkeys(executor_for(plan.cluster_type).doubts(plan))
     return list(found)
@@ -89,9 +89,9 @@ def check_resumable(plan: JobPlan) -> None:
         RequestError: there is none, or it is from the last step.
     """
     path = Path(plan.checkpoint.save or "")
-    step = _step(path) if plan.checkpoint.enabled else None
+    step = _checkpoint_step(path) if plan.checkpoint.enabled else None
     if step is None:
-        why = f"{path} has none: {_complaint(path)}" if plan.checkpoint.enabled else "the run saves none"
+        why = f"{path} has none: {_checkpoint_problem(path)}" if plan.checkpoint.enabled else "the run saves none"
         raise RequestError(
             f"there is no checkpoint to continue from: {why}",
             remedy="start it from the beginning: llmb-run retry of the first run of its chain, or submit it again",
@@ -118,10 +118,10 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
         raise RequestError(
             f"LOAD_CHECKPOINT_PATH={path} is not a directory", remedy="give the folder of the checkpoint"
         )
-    step = _step(path)
+    step = _checkpoint_step(path)
     if step is None:
         raise RequestError(
-            f"LOAD_CHECKPOINT_PATH={path} holds no finished checkpoint: {_complaint(path)}",
+            f"LOAD_CHECKPOINT_PATH={path} holds no finished checkpoint: {_checkpoint_problem(path)}",
             remedy="set it to a folder that has iter_* folders of a run that saved a checkpoint, or to one of those",
         )
     folder = path if _ITERATION.fullmatch(path.name) else path / f"iter_{step:07d}"
@@ -144,7 +144,7 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
     Other differences of the layout are no obstacle. Which it is, the keys of the random states say: only with experts
     on several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
     """
-    index = (path if _ITERATION.fullmatch(path.name) else path / f"iter_{_step(path):07d}") / ".metadata"
+    index = (path if _ITERATION.fullmatch(path.name) else path / f"iter_{_checkpoint_step(path):07d}") / ".metadata"
     if plan.function is None or plan.ep is None or not index.is_file():
         return
     found = _RANDOM_STATE.search(index.read_bytes())
@@ -179,7 +179,7 @@ def _check_link(plan: JobPlan, path: Path) -> None:
         )
 
 
-def _step(path: Path) -> int | None:
+def _checkpoint_step(path: Path) -> int | None:
     """Return the step of the checkpoint in ``path``: by its name, or as the folder's tracker file says.
 
     None where neither says one.
@@ -191,7 +191,7 @@ def _step(path: Path) -> int | None:
     return int(text) if re.fullmatch(r"[0-9]{1,9}", text) else None
 
 
-def _complaint(path: Path) -> str:
+def _checkpoint_problem(path: Path) -> str:
     """Return why the folder ``path`` is no checkpoint that can be loaded, as a clause."""
     if any(path.glob("weights/*.distcp")):
         return "it was written by NeMo 2, which Megatron-Bridge cannot load"

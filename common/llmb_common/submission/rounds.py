@@ -87,8 +87,8 @@ def open_round(
     descriptor = None
     try:
         try:
-            descriptor = _locked(file, say)
-            now = _state(descriptor, again=again)
+            descriptor = _open_locked(file, say)
+            now = _read_round(descriptor, again=again)
         except OSError as error:
             raise RecordError(
                 f"cannot write {file}: {error.strerror or error}",
@@ -106,7 +106,7 @@ def open_round(
                 folder.parent.rmdir()
 
 
-def _locked(file: Path, say: Callable[[str], None]) -> int:
+def _open_locked(file: Path, say: Callable[[str], None]) -> int:
     """Return a descriptor of ``file``, which is created if absent and stays locked until the descriptor is closed.
 
     Waits for another process that holds the lock, and ``say``s so first.
@@ -135,7 +135,7 @@ def _locked(file: Path, say: Callable[[str], None]) -> int:
         os.close(descriptor)  # the previous process has finished and removed the file
 
 
-def _state(descriptor: int, *, again: bool) -> Invocation:
+def _read_round(descriptor: int, *, again: bool) -> Invocation:
     """Return the round in the locked file, if it began within a day.
 
     Else, or with ``again``, a new one, which is written.

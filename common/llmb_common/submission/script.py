@@ -42,13 +42,13 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
             stride, count = plan.fast_cores
             lines += [f"core_stride={stride} core_count={count}", shell_part(__file__, "cores.sh")]
     if plan.profile is not None and plan.profile.tool == "nsys":
-        lines += _nsys(plan.profile, ranks)
+        lines += _nsys_lines(plan.profile, ranks)
     python = quote(plan.engine_python) if plan.engine_python and plan.image is None else "python3"
     lines.append(f'exec "${{prefix[@]}}" {python} -u -m llmb_train "$LLMB_RUN_DIR/job.json"')
     return "\n".join(lines)
 
 
-def _nsys(profile: ProfilePlan, ranks: Ranks) -> list[str]:
+def _nsys_lines(profile: ProfilePlan, ranks: Ranks) -> list[str]:
     """Return the lines of the task that put Nsight Systems before the ranks that are profiled (None: before all)."""
     # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
@@ -106,9 +106,9 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
     Raises:
         RequestError: Python, the scheduler or the container runtime has no way to express a path.
     """
-    _check(plan, paths)
+    _refuse_unquotable_paths(plan, paths)
     script = script_for(plan.cluster_type)
-    lines = ["#!/bin/bash", *_ABOUT, *script.head(plan, paths), "", *_comment(plan), "", "set -euo pipefail", ""]
+    lines = ["#!/bin/bash", *_ABOUT, *script.head(plan, paths), "", *_comment_lines(plan), "", "set -euo pipefail", ""]
     lines += [
         f"export LLMB_RUN_DIR={quote(str(paths.folder))}",
         f"export LLMB_EXPERIMENT={quote(plan.experiment_name)}",
@@ -125,7 +125,7 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
         f"sha256={quote(str(sha256 or supervisor_sha256(plan.cluster_type)))}",
         shell_part(__file__, "load.sh"),
         "",
-        _patience(plan),
+        _patience_line(plan),
     ]
     if plan.checkpoint.resume:
         lines.append("export LLMB_RESUME=1")
@@ -144,7 +144,7 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-def _check(plan: JobPlan, paths: RunPaths) -> None:
+def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
     """Refuse paths that no quoting can protect; plans of old records end up here, too.
 
     Raises:
@@ -161,7 +161,7 @@ def _check(plan: JobPlan, paths: RunPaths) -> None:
         )
 
 
-def _patience(plan: JobPlan) -> str:
+def _patience_line(plan: JobPlan) -> str:
     """Return the line of variables by which ``supervise.sh`` knows how long a start, a step and an exit may take.
 
     In seconds; ``limit_seconds``, after which the scheduler ends the job, is 0 where none does or ranks may be saving
@@ -179,7 +179,7 @@ def _patience(plan: JobPlan) -> str:
     return f"start_seconds={start} hang_seconds={hang} teardown_seconds={teardown} limit_seconds={limit}"
 
 
-def _comment(plan: JobPlan) -> list[str]:
+def _comment_lines(plan: JobPlan) -> list[str]:
     """Return the lines of comment that describe the job to a reader of its script."""
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [

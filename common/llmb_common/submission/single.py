@@ -22,14 +22,14 @@ from llmb_common.executors.base import executor_for
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.finding import stay_submitting
 from llmb_common.runs.folders import remove_run, reserve, write_new
-from llmb_common.runs.index.search import find_run, note
+from llmb_common.runs.index.search import find_run, index_records
 from llmb_common.runs.manifest import make_manifest, pack_code
 from llmb_common.runs.paths import RunPaths, experiments_folder
 from llmb_common.runs.record import FAILED, NOT_SUBMITTED, SUBMITTING, RunRecord, Submission, load_record, update_record
 from llmb_common.submission.job_files import check_unchanged, job_text
 from llmb_common.submission.jobs import JobToSubmit, Options, SubmissionContext, submission_of
 from llmb_common.submission.observe import failure_of, observe, wait
-from llmb_common.submission.preflight import check
+from llmb_common.submission.preflight import check_job
 from llmb_common.submission.script import render_script
 from llmb_common.submission.supervisor import render_supervisor, supervisor_sha256
 
@@ -56,7 +56,7 @@ def create_run(
         manifest = {**manifest, "supervisor_sha256": supervisor_sha256(plan.cluster_type)}
         record = RunRecord(paths, plan, manifest=manifest, submission=submission or Submission(), submitter=identify())
         record = record.with_state(SUBMITTING)
-        _fill(making, record, code if isinstance(code, bytes) else pack_code(code))
+        _write_run_files(making, record, code if isinstance(code, bytes) else pack_code(code))
         making.rename(paths.folder)
         fsync_folder(paths.folder.parent)
     except OSError as error:
@@ -74,7 +74,7 @@ def create_run(
     return record
 
 
-def _fill(making: Path, record: RunRecord, code: bytes) -> None:
+def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
     """Write all files of ``record`` into the existing folder ``making``, which will become the run's.
 
     Raises:
@@ -112,13 +112,13 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
         AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
         LLMBError: as ``start``, where it is submitted again
     """
-    record = settle(record)
+    record = await_submission(record)
     if record.state != NOT_SUBMITTED:
         return record
-    return start(once_more(record, record.submission.alone()), detach=detach)
+    return start(reset_to_submitting(record, record.submission.alone()), detach=detach)
 
 
-def settle(record: RunRecord) -> RunRecord:
+def await_submission(record: RunRecord) -> RunRecord:
     """Wait until it is certain whether an interrupted submission has left a job.
 
     Returns the record, brought up to date. Its state is NOT_SUBMITTED where there is no job; it is not SUBMITTING any
@@ -173,7 +173,7 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
     return started
 
 
-def once_more(record: RunRecord, submission: Submission) -> RunRecord:
+def reset_to_submitting(record: RunRecord, submission: Submission) -> RunRecord:
     """Put a run without a job on record as SUBMITTING again, with a new ``submission``; return its record, saved.
 
     Raises:
@@ -217,10 +217,10 @@ def submit(
         LLMBError: it was refused. Nothing is left behind.
     """
     job = JobToSubmit(plan, recipe_folder, options or Options())
-    check(plan)
+    check_job(plan)
     context = SubmissionContext([job])
     record = submit_job(job, submission_of(plan, job.options), context, on_record)
-    note(record)
+    index_records(record)
     return record
 
 
@@ -238,7 +238,7 @@ def submit_job(
     Raises:
         LLMBError: as ``submit``.
     """
-    found = context.known(job.plan, submission)
+    found = context.run_to_continue(job.plan, submission)
     if found is not None:
         on_record(found)
         if found.state in UNSETTLED:
@@ -281,21 +281,21 @@ def submit_chain(
     """
     check_chain(plan, links)
     options = options or Options()
-    check(plan)
+    check_job(plan)
     records: list[RunRecord] = []
     for link in range(1, links + 1):
-        these = replace(options, key=f"{options.key}#{link}" if options.key else "")
+        link_options = replace(options, key=f"{options.key}#{link}" if options.key else "")
         chain = ""
         if records:
             chain = records[0].paths.run_id
-            plan = resuming(plan, records[0].paths)
-            these = replace(these, after=(records[-1].paths.run_id,))
-        job = JobToSubmit(plan, recipe_folder, these)
-        submission = msgspec.structs.replace(submission_of(plan, these), chain=chain, link=link)
+            plan = resuming_plan(plan, records[0].paths)
+            link_options = replace(link_options, after=(records[-1].paths.run_id,))
+        job = JobToSubmit(plan, recipe_folder, link_options)
+        submission = msgspec.structs.replace(submission_of(plan, link_options), chain=chain, link=link)
         record = submit_job(job, submission, SubmissionContext([job]))
         if link == 1:
-            record = update_record(record.paths.folder, _begins_chain)
-        note(record)
+            record = update_record(record.paths.folder, _as_chain_start)
+        index_records(record)
         records.append(record)
         on_link(record)
     return records
@@ -320,7 +320,7 @@ def check_chain(plan: JobPlan, links: int) -> None:
         )
 
 
-def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
+def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
     """Return ``plan`` as a job that goes on from the newest checkpoint of the run in ``saved``.
 
     It saves where that run does.
@@ -330,7 +330,7 @@ def resuming(plan: JobPlan, saved: RunPaths) -> JobPlan:
     return msgspec.structs.replace(plan, checkpoint=checkpoint)
 
 
-def _begins_chain(found: RunRecord) -> RunRecord:
+def _as_chain_start(found: RunRecord) -> RunRecord:
     """Return the record as that of the first run of a chain, which has the run's own id."""
     member = msgspec.structs.replace(found.submission, chain=found.paths.run_id, link=1)
     return replace(found, submission=member)

@@ -49,7 +49,7 @@ class HangReporter:
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
-                _record(environ, self._folder / FLIGHT)
+                _enable_flight_recorder(environ, self._folder / FLIGHT)
             (self._folder / FOLDER).mkdir(exist_ok=True)
             self._file = (self._folder / FOLDER / f"{self._rank.rank}.txt").open("w", encoding="utf-8")
             self._file.write(self._head)
@@ -61,8 +61,10 @@ class HangReporter:
             signal.signal(SIGNAL, lambda number, frame: None)
             signal.set_wakeup_fd(write, warn_on_full_buffer=False)
             faulthandler.register(SIGNAL, self._file, all_threads=True, chain=True)
-            os.register_at_fork(after_in_child=_forget)  # workers of a data loader would write into the same file
-            threading.Thread(target=self._wait, args=(read,), name="llmb-asked", daemon=True).start()
+            os.register_at_fork(
+                after_in_child=_stop_answering
+            )  # workers of a data loader would write into the same file
+            threading.Thread(target=self._wait_for_requests, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
         """Remove the rank's file where nobody has asked for its stacks, so that it says nothing. Never raises."""
@@ -73,16 +75,16 @@ class HangReporter:
                     with contextlib.suppress(OSError):  # the others are still there
                         (self._folder / name).rmdir()
 
-    def _wait(self, read: int) -> None:
+    def _wait_for_requests(self, read: int) -> None:
         """Write more than the stacks whenever the rank is asked, until the pipe ``read`` is closed; runs in a
         thread.
         """
         while numbers := os.read(read, 64):
             if SIGNAL in numbers:
                 with contextlib.suppress(Exception):  # a traceback here would look like the cause of the hang
-                    self._tell_more()
+                    self._write_details()
 
-    def _tell_more(self) -> None:
+    def _write_details(self) -> None:
         """Write the flight recorder's dump of this rank, if it has recorded something, and on rank 0 what NCCL's RAS
         says.
 
@@ -110,14 +112,14 @@ class HangReporter:
                 return
 
 
-def _forget() -> None:
+def _stop_answering() -> None:
     """Stop answering the signal, in a process that was forked from a rank. Never raises."""
     with contextlib.suppress(Exception):
         faulthandler.unregister(SIGNAL)
         signal.set_wakeup_fd(-1)
 
 
-def _record(environ: MutableMapping[str, str], folder: Path) -> None:
+def _enable_flight_recorder(environ: MutableMapping[str, str], folder: Path) -> None:
     """Set in ``environ`` that PyTorch records collectives and writes them to ``folder`` when one times out.
 
     What the user has set stays. Since 2.9 the variables have other names, and the old ones warn

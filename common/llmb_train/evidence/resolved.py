@@ -54,7 +54,7 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
     What this release has no field for differs from nothing.
     """
     return [
-        (name, _say(planned), _say(resolved))
+        (name, _value_text(planned), _value_text(resolved))
         for name, planned, resolved in rows
         if resolved is not _UNKNOWN and planned != resolved
     ]
@@ -65,54 +65,54 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
     What this release has no field for has ``_UNKNOWN`` as resolved.
     """
-    yield from _layout(job, config)
+    yield from _layout_rows(job, config)
     model, plan = config.model, job.performance
     if isinstance(job, Job):
-        yield from _architecture(job, model)
+        yield from _architecture_rows(job, model)
         compare_recomputation = not _RECOMPUTATION & job.megatron.keys()
     else:  # the function's model is what it is; its columns were compared when it was called
         compare_recomputation = plan.recompute_layers > 0
     if compare_recomputation:
-        yield "recomputed layers", plan.recompute_layers, _recomputed(model)
+        yield "recomputed layers", plan.recompute_layers, _recomputed_layers(model)
     recipe = f" ({job.precision.fp8_recipe})" if job.precision.fp8_recipe else ""
     yield "precision", job.precision.dtype + recipe, _precision(model)
-    yield "CUDA graphs", plan.cuda_graph, _get(model, "cuda_graph_impl", "none") not in (None, "none")
-    offloaded = _get(model, "cpu_offloading")
+    yield "CUDA graphs", plan.cuda_graph, _field_value(model, "cuda_graph_impl", "none") not in (None, "none")
+    offloaded = _field_value(model, "cpu_offloading")
     if offloaded is not _UNKNOWN:
-        offloaded = _get(model, "cpu_offloading_num_layers") if offloaded else 0
+        offloaded = _field_value(model, "cpu_offloading_num_layers") if offloaded else 0
     yield "offloaded layers", plan.offload_layers, offloaded
-    yield "seed", job.seed, _get(config.rng, "seed")
+    yield "seed", job.seed, _field_value(config.rng, "seed")
     for name, value in job.megatron.items():
-        yield named_settings.title(config, name), value, named_settings.found(config, name)
+        yield named_settings.title(config, name), value, named_settings.value_in(config, name)
 
 
-def _layout(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
+def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
     """Yields the parallelism and the batch, each setting as (name, planned, resolved)."""
     p, model = job.parallelism, config.model
-    yield "tensor parallelism", p.tp, _get(model, "tensor_model_parallel_size")
-    yield "pipeline parallelism", p.pp, _get(model, "pipeline_model_parallel_size")
-    virtual = _get(model, "virtual_pipeline_model_parallel_size")
+    yield "tensor parallelism", p.tp, _field_value(model, "tensor_model_parallel_size")
+    yield "pipeline parallelism", p.pp, _field_value(model, "pipeline_model_parallel_size")
+    virtual = _field_value(model, "virtual_pipeline_model_parallel_size")
     yield "virtual pipeline stages", p.vp or 1, virtual if virtual is _UNKNOWN else virtual or 1
-    yield "context parallelism", p.cp, _get(model, "context_parallel_size")
-    if _get(model, "num_moe_experts", None):
-        yield "expert parallelism", p.ep or 1, _get(model, "expert_model_parallel_size")
-    yield "data parallelism", job.data_parallel, _get(config, "data_parallel_size")
-    yield "Megatron-FSDP", p.fsdp, _get(config.ddp, "use_megatron_fsdp")
-    yield "micro batch size", job.batch.mbs, _get(config.train, "micro_batch_size")
-    yield "global batch size", job.batch.gbs, _get(config.train, "global_batch_size")
-    yield "sequence length of the model", job.sequence_length, _get(model, "seq_length")
-    yield "sequence length of the data", job.sequence_length, _get(config.dataset, "sequence_length")
+    yield "context parallelism", p.cp, _field_value(model, "context_parallel_size")
+    if _field_value(model, "num_moe_experts", None):
+        yield "expert parallelism", p.ep or 1, _field_value(model, "expert_model_parallel_size")
+    yield "data parallelism", job.data_parallel, _field_value(config, "data_parallel_size")
+    yield "Megatron-FSDP", p.fsdp, _field_value(config.ddp, "use_megatron_fsdp")
+    yield "micro batch size", job.batch.mbs, _field_value(config.train, "micro_batch_size")
+    yield "global batch size", job.batch.gbs, _field_value(config.train, "global_batch_size")
+    yield "sequence length of the model", job.sequence_length, _field_value(model, "seq_length")
+    yield "sequence length of the data", job.sequence_length, _field_value(config.dataset, "sequence_length")
 
 
-def _architecture(job: Job, model: Any) -> Iterator[Row]:
+def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
     """Yields the model's sizes, each as (name, planned, resolved)."""
     a = job.architecture
     if a.moe is not None:
-        yield "experts", a.moe.experts, _get(model, "num_moe_experts")
-        yield "experts a token", a.moe.top_k, _get(model, "moe_router_topk")
-    yield "layers", a.layers, _get(model, "num_layers")
-    yield "hidden size", a.hidden, _get(model, "hidden_size")
-    yield "attention heads", a.heads, _get(model, "num_attention_heads")
+        yield "experts", a.moe.experts, _field_value(model, "num_moe_experts")
+        yield "experts a token", a.moe.top_k, _field_value(model, "moe_router_topk")
+    yield "layers", a.layers, _field_value(model, "num_layers")
+    yield "hidden size", a.hidden, _field_value(model, "hidden_size")
+    yield "attention heads", a.heads, _field_value(model, "num_attention_heads")
 
 
 def _precision(model: Any) -> Any:
@@ -120,34 +120,36 @@ def _precision(model: Any) -> Any:
 
     ``_UNKNOWN`` where it has no such field.
     """
-    if _get(model, "fp4", None):
+    if _field_value(model, "fp4", None):
         return "nvfp4"
-    if _get(model, "fp8", None):
-        recipe = _get(model, "fp8_recipe", None)
+    if _field_value(model, "fp8", None):
+        recipe = _field_value(model, "fp8_recipe", None)
         return f"fp8 ({_FP8_RECIPES.get(str(recipe), recipe)})"
-    half = _get(model, "bf16")
+    half = _field_value(model, "bf16")
     if half is _UNKNOWN:
         return half
     return "bf16" if half else "neither bf16, fp8 nor nvfp4"
 
 
-def _recomputed(model: Any) -> Any:
+def _recomputed_layers(model: Any) -> Any:
     """The number of layers that the configuration recomputes, or a text on how else it recomputes.
 
     ``_UNKNOWN`` where it has no such field.
     """
-    granularity = _get(model, "recompute_granularity")
+    granularity = _field_value(model, "recompute_granularity")
     if granularity in (_UNKNOWN, None):
         return _UNKNOWN if granularity is _UNKNOWN else 0
-    return (_get(model, "recompute_num_layers") or 0) if granularity == "full" else f"{granularity} recomputation"
+    return (
+        (_field_value(model, "recompute_num_layers") or 0) if granularity == "full" else f"{granularity} recomputation"
+    )
 
 
-def _get(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
+def _field_value(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
     """A field of a section, enumerations as their value; ``default`` where there is no such field."""
     value = getattr(section, name, default)
     return getattr(value, "value", value)  # of an enumeration
 
 
-def _say(value: Any) -> str:
+def _value_text(value: Any) -> str:
     """A value in words for a message: ``on`` and ``off`` for switches."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

@@ -33,7 +33,7 @@ class Hangs(NoAnswer):
     """A program did not answer in time."""
 
 
-def ask(command: Sequence[str], seconds: float) -> bytes:
+def run_program(command: Sequence[str], seconds: float) -> bytes:
     """The standard output of ``command``, which gets at most ``seconds``.
 
     Never waits longer: a program that hangs in the driver cannot even be killed, and is abandoned.
@@ -47,12 +47,12 @@ def ask(command: Sequence[str], seconds: float) -> bytes:
     try:
         if _ending.is_set():
             raise NoAnswer(f"{command[0]} was not started: the training has ended")
-        return _ask(command, seconds, thread)
+        return _run_program(command, seconds, thread)
     finally:
         del _asked[thread]
 
 
-def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
+def _run_program(command: Sequence[str], seconds: float, thread: int) -> bytes:
     """What ``command`` prints to standard output, within ``seconds``; ``thread`` is who asks.
 
     Raises:
@@ -75,13 +75,13 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
         raise NoAnswer(f"{name} cannot be started: {error.strerror or error}") from error
     _asked[thread] = process.pid
     try:
-        answer = _read(process, deadline, name)
+        answer = _read_output(process, deadline, name)
         try:
             status = process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             raise Hangs(f"{name} did not end within {seconds:g} s") from None
     except NoAnswer:
-        _kill(process.pid)
+        _kill_group(process.pid)
         try:
             process.wait(0.2)
         except subprocess.TimeoutExpired:
@@ -96,14 +96,14 @@ def _ask(command: Sequence[str], seconds: float, thread: int) -> bytes:
     return answer
 
 
-def _kill(group: int) -> None:
+def _kill_group(group: int) -> None:
     """Kill a process group; one that has ended is no error."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
 
 @atexit.register
-def _kill_asked() -> None:
+def _kill_programs() -> None:
     """Kill all programs that are being asked, when this process ends; from then on none is started."""
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
@@ -111,10 +111,10 @@ def _kill_asked() -> None:
         time.sleep(0.01)
     for group in tuple(_asked.values()):
         if group is not None:
-            _kill(group)
+            _kill_group(group)
 
 
-def _read(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
+def _read_output(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
     """Everything that a program prints until ``deadline``.
 
     Raises:
@@ -163,7 +163,7 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
         now = time.monotonic()
         for child in [child for child in waiting.values() if child.deadline <= now]:
             child.late = True
-            _forget(poll, waiting, child)
+            _abandon_child(poll, waiting, child)
         left = min([child.deadline for child in waiting.values()] or [now]) - now
         for reading, _ in poll.poll(max(0, int(left * 1000) + 1)) if waiting else ():
             if reading == until:
@@ -173,11 +173,11 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
                 break
             child = waiting[reading]
             if not child.read():
-                _forget(poll, waiting, child)
+                _abandon_child(poll, waiting, child)
     return {child.name: child.result() for child in children}
 
 
-def _forget(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
+def _abandon_child(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
     """Stop waiting for a child, which leaves ``poll`` and ``waiting``, and kill it."""
     poll.unregister(child.reading)
     del waiting[child.reading]
@@ -198,7 +198,7 @@ class _Child:
         self.pid = os.fork()
         if self.pid == 0:
             os.close(self.reading)
-            _run(function, writing)
+            _run_in_child(function, writing)
         os.close(writing)
 
     def read(self) -> bool:
@@ -214,7 +214,7 @@ class _Child:
         Sets ``took``, and ``state`` where the child is late. Nothing is wrong where the child has ended by itself. To
         be called once: it closes ``reading``.
         """
-        self.state = _state(self.pid) if self.late else ""
+        self.state = _process_state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
         os.close(self.reading)
         for kill in (os.killpg, os.kill):
@@ -230,7 +230,7 @@ class _Child:
     def result(self) -> Dict[str, Any]:
         """What the child gave, with the ``seconds`` it took: ``value``, or ``error``, or ``hung`` with ``state``."""
         if self.late or self.stuck:
-            how = f"cannot be killed: state {_state(self.pid)}" if self.stuck else "killed"
+            how = f"cannot be killed: state {_process_state(self.pid)}" if self.stuck else "killed"
             return {"hung": how, "state": self.state, "seconds": self.took}
         try:
             return dict(json.loads(bytes(self._said).decode()), seconds=self.took)
@@ -238,7 +238,7 @@ class _Child:
             return {"error": "it died, or its answer cannot be read", "seconds": self.took}
 
 
-def _run(function: Callable[[], Any], writing: int) -> None:
+def _run_in_child(function: Callable[[], Any], writing: int) -> None:
     """Call ``function`` in the child and write its value, or its error, as JSON to the pipe ``writing``.
 
     Never returns. Whatever it prints goes nowhere.
@@ -262,7 +262,7 @@ def _run(function: Callable[[], Any], writing: int) -> None:
         os._exit(0)
 
 
-def _state(pid: int) -> str:
+def _process_state(pid: int) -> str:
     """The kernel's letter for the state of the process ``pid``, such as ``D``; ``unknown`` where it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:

@@ -1,8 +1,8 @@
 """The second stage on one node: its GPUs by themselves, and collectives within it and across nodes, order by order.
 
 One program on each node, which imports torch once. It reads orders from its input, a JSON line each, and answers each
-of them (``obey``). Whoever gives them hears all nodes, so that the watchdog is there: a line that comes while ranks
-work ends them, and the answer says of each how far it was. The end of the input ends the program.
+of them (``follow_orders``). Whoever gives them hears all nodes, so that the watchdog is there: a line that comes while
+ranks work ends them, and the answer says of each how far it was. The end of the input ends the program.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FEWEST, _MOST = 5, 200
 """Blocks that are timed: for so long, but so many."""
 
 
-def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
+def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     """Say that the node is ready (``order`` 0), then do what comes, and ``say`` of each ``order`` what it gave.
 
     Reads orders from standard input until its end. ``spec``: ``device``, ``gpus`` of a node, ``addresses`` of nodes,
@@ -52,7 +52,7 @@ def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # a step of one task may have been bound to one core
     say({"order": 0})
-    for line in _lines(ORDERS):
+    for line in _input_lines(ORDERS):
         order = json.loads(line)
         if order.get("work") == "alone":
             say({"order": order["order"], **stress(spec, ORDERS)})
@@ -60,7 +60,7 @@ def obey(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
             say({"order": order["order"], "ranks": reduce(spec, order)})
 
 
-def _lines(descriptor: int) -> Iterator[bytes]:
+def _input_lines(descriptor: int) -> Iterator[bytes]:
     """Yields the lines that come from ``descriptor``, without their ends, each as soon as it is whole.
 
     Ends when the descriptor does. Nothing is read ahead that is not here yet.
@@ -96,7 +96,7 @@ def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, A
             else:
                 rank, port = first + index, order["port"] + number
             member = _Member(spec, order, group, port, rank, index, step, log)
-            calls[str(index)] = (partial(together, member), float(order["seconds"]))
+            calls[str(index)] = (partial(time_all_reduces, member), float(order["seconds"]))
             steps.append(step)
         found = call_all(calls, ORDERS)
     for index, step in enumerate(steps):
@@ -181,7 +181,7 @@ class _Member:
         self.patience = timedelta(seconds=order["seconds"])
 
 
-def together(member: _Member) -> dict[str, Any]:
+def time_all_reduces(member: _Member) -> dict[str, Any]:
     """Time all-reduces in the rank's group: ``seconds`` of one for each size, and NCCL's lines on its way (``log``).
 
     The log is that of a node's first rank, or of each rail; else empty. The process belongs to the group from then on.
@@ -204,14 +204,14 @@ def together(member: _Member) -> dict[str, Any]:
     )
     backend = "nccl" if member.device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.world, timeout=member.patience)
-    seconds = [_seconds(member, store, size) for size in member.bytes]
+    seconds = [_all_reduce_seconds(member, store, size) for size in member.bytes]
     member.step.next()
     dist.barrier()  # whoever has the store must not go first
-    said = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
-    return {"seconds": seconds, "log": machine.of_the_network(said)}
+    log_lines = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
+    return {"seconds": seconds, "log": machine.of_the_network(log_lines)}
 
 
-def _seconds(member: _Member, store: Any, size: int) -> float:
+def _all_reduce_seconds(member: _Member, store: Any, size: int) -> float:
     """The usual seconds of one all-reduce of a buffer of ``size`` bytes, after a first one whose sum is checked.
 
     Raises:
@@ -225,17 +225,17 @@ def _seconds(member: _Member, store: Any, size: int) -> float:
         raise ValueError("an all-reduce gave a wrong sum")
     data.zero_()
     for _ in range(_BEFORE):
-        first = _block(member, data)
+        first = _block_seconds(member, data)
     # All ranks must enter as many: the first one says how many.
     name = f"blocks of {size}"
     if member.rank == 0:
         store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / first)))))
     member.step.next()
     count = int(store.get(name))
-    return usual([_block(member, data) for _ in range(count)], device) / _BLOCK[device]
+    return usual([_block_seconds(member, data) for _ in range(count)], device) / _BLOCK[device]
 
 
-def _block(member: _Member, data: Any) -> float:
+def _block_seconds(member: _Member, data: Any) -> float:
     """Seconds that a block of all-reduces of ``data`` takes: five on a GPU, one on a CPU."""
     wait(member.device)
     begun = time.perf_counter()

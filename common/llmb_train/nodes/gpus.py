@@ -11,7 +11,7 @@ import time
 from typing import Any, Dict, List, Optional, Sequence
 from xml.etree import ElementTree
 
-from llmb_train.nodes.ask import NoAnswer, ask
+from llmb_train.nodes.ask import NoAnswer, run_program
 
 COMMAND = ("nvidia-smi", "-q", "-x")
 SECONDS = 10.0
@@ -104,16 +104,16 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
     """
     now = round(time.time(), 3)
     try:
-        return {"time": now, "missing": None, **parse(ask(COMMAND, seconds))}
+        return {"time": now, "missing": None, **parse(run_program(COMMAND, seconds))}
     except (NoAnswer, ValueError) as error:
         return {"time": now, "missing": str(error), "driver": None, "cuda": None, "gpus": []}
 
 
-def changing(look: Dict[str, Any]) -> Dict[str, Any]:
+def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
     """A ``snapshot`` of the GPUs with only what may differ in the next one: clocks, power, temperatures and the
     like.
     """
-    return {"time": look["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in look["gpus"]]}
+    return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
 
 def parse(answer: bytes) -> Dict[str, Any]:
@@ -130,31 +130,31 @@ def parse(answer: bytes) -> Dict[str, Any]:
         raise ValueError(f"nvidia-smi's answer is not XML: {error}") from None
     if root.tag != "nvidia_smi_log":
         raise ValueError(f"nvidia-smi's answer is <{root.tag[:40]}>")
-    gpus = [_gpu(number, element) for number, element in enumerate(root.findall("gpu")[:_MOST_GPUS])]
-    return {"driver": _text(root, "driver_version"), "cuda": _text(root, "cuda_version"), "gpus": gpus}
+    gpus = [_gpu_facts(number, element) for number, element in enumerate(root.findall("gpu")[:_MOST_GPUS])]
+    return {"driver": _xml_text(root, "driver_version"), "cuda": _xml_text(root, "cuda_version"), "gpus": gpus}
 
 
-def _gpu(number: int, element: ElementTree.Element) -> Dict[str, Any]:
+def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
     """What nvidia-smi says of the GPU ``number``, by LLMB's names with their units; None for what it does not know.
 
     Every GPU has all of the names.
     """
-    texts = {name: _text(element, path) for name, path in _TEXTS.items()}
-    numbers = {name: _first(element, paths) for name, paths in _NUMBERS.items()}
+    texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
+    numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
     return {
         "index": number,
         **texts,
         **numbers,
-        "domain": _domain(element),
+        "domain": _nvlink_domain(element),
         "processes": len(element.findall("processes/process_info")),
-        "uncorrected": _uncorrected(element),
-        "uncorrected_sram": _uncorrected(element, "sram"),
-        "throttle": _reasons(element),
-        "throttled_us": _counters(element),
+        "uncorrected": _uncorrectable_errors(element),
+        "uncorrected_sram": _uncorrectable_errors(element, "sram"),
+        "throttle": _throttle_reasons(element),
+        "throttled_us": _throttle_counters(element),
     }
 
 
-def _domain(element: ElementTree.Element) -> Optional[str]:
+def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
     """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes.
 
     None where the fabric is one node's own, whose UUID is of zeros, or there is none.
@@ -164,7 +164,7 @@ def _domain(element: ElementTree.Element) -> Optional[str]:
     return f"{cluster}.{clique}"[:120] if re.search("[1-9a-fA-F]", cluster.replace("N/A", "")) else None
 
 
-def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[float]:
+def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Optional[float]:
     """The number of uncorrectable ECC errors since the driver was loaded, of all memories or of ``memory``.
 
     Older drivers count one total. None where nothing is counted.
@@ -178,7 +178,7 @@ def _uncorrected(element: ElementTree.Element, memory: str = "") -> Optional[flo
     return sum(counts) if counts else None
 
 
-def _reasons(element: ElementTree.Element) -> List[str]:
+def _throttle_reasons(element: ElementTree.Element) -> List[str]:
     """What slows a GPU's clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
 
     ``gpu_idle`` is left out.
@@ -192,7 +192,7 @@ def _reasons(element: ElementTree.Element) -> List[str]:
     return found
 
 
-def _counters(element: ElementTree.Element) -> Dict[str, float]:
+def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
     """Microseconds for which each reason has slowed a GPU's clocks since the driver was loaded; empty: no counters."""
     found = {}
     for name, reason in _COUNTERS.items():
@@ -202,13 +202,13 @@ def _counters(element: ElementTree.Element) -> Dict[str, float]:
     return found
 
 
-def _text(element: ElementTree.Element, path: str) -> Optional[str]:
+def _xml_text(element: ElementTree.Element, path: str) -> Optional[str]:
     """The text at a path of nvidia-smi's XML; None where it has nothing, or says that there is nothing (``N/A``)."""
     text = (element.findtext(path) or "").strip()
     return None if text.strip("[]").lower() in _NOTHING else text[:120]
 
 
-def _first(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
+def _first_number(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
     """The number at the first of ``paths`` that has one; None where none has."""
     values = (_as_number(element.findtext(path)) for path in paths)
     return next((value for value in values if value is not None), None)

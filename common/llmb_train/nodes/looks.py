@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from llmb_train.nodes import gpus, machine
-from llmb_train.nodes.ask import Call, Hangs, NoAnswer, ask
+from llmb_train.nodes.ask import Call, Hangs, NoAnswer, run_program
 from llmb_train.nodes.kernel_lines import PATTERNS
-from llmb_train.nodes.machine import names, read
+from llmb_train.nodes.machine import read_text, sorted_names
 
 TOOL_SECONDS = 15.0
 """No answer of a tool in so long, and it is killed."""
@@ -34,7 +34,7 @@ _OF_ONE_NODE = ("BOOT_IMAGE=", "root=", "initrd=", "ip=", "BOOTIF=", "resume=", 
 ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.node_name(os.environ)))
 
 
-def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
+def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
     """Every look at this node by name, as functions that were not called yet, with the seconds each may take.
 
     ``spec``: ``folders`` to look into, by what they are for; ``written``, which of them a file is tried in; programs
@@ -58,14 +58,14 @@ def calls(spec: Dict[str, Any]) -> Dict[str, Call]:
     return found
 
 
-def _tool(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
+def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
     """What a tool says, and why it says nothing: one of both is None, or both where there is no such tool.
 
     Raises:
         Hangs: it does not answer
     """
     try:
-        return ask(command, seconds).decode("utf-8", "replace"), None
+        return run_program(command, seconds).decode("utf-8", "replace"), None
     except Hangs:
         raise
     except NoAnswer as error:
@@ -84,8 +84,8 @@ def nvlink() -> Dict[str, Any]:
     Raises:
         Hangs: nvidia-smi did not answer in time
     """
-    states, missing = _tool("nvidia-smi", "nvlink", "-s")
-    errors = None if missing else _tool("nvidia-smi", "nvlink", "-e")[0]
+    states, missing = _tool_output("nvidia-smi", "nvlink", "-s")
+    errors = None if missing else _tool_output("nvidia-smi", "nvlink", "-e")[0]
     found = []  # type: List[Dict[str, Any]]
     for line in (states or "").splitlines():
         link = re.match(r"\s*Link (\d+): *(.+)", line)
@@ -111,9 +111,9 @@ def imex() -> Dict[str, Any]:
     Raises:
         Hangs: the tool did not answer in time
     """
-    said, missing = _tool("nvidia-imex-ctl", "-N")
-    state = re.search(r"(?i)domain state: *(\w+)", said or "")
-    channels = len(names(ROOT / "dev/nvidia-caps-imex-channels"))
+    output, missing = _tool_output("nvidia-imex-ctl", "-N")
+    state = re.search(r"(?i)domain state: *(\w+)", output or "")
+    channels = len(sorted_names(ROOT / "dev/nvidia-caps-imex-channels"))
     return {"missing": missing, "domain": state.group(1) if state else None, "channels": channels}
 
 
@@ -129,8 +129,8 @@ def services() -> Dict[str, Any]:
         ("fabric_manager", ("systemctl", "show", "-p", "LoadState,ActiveState", "nvidia-fabricmanager")),
         ("time", ("timedatectl", "show", "-p", "NTPSynchronized")),
     ):
-        said, _ = _tool(*command, seconds=TOOL_SECONDS / 2)
-        found[name] = dict(line.split("=", 1) for line in (said or "").splitlines() if "=" in line)
+        output, _ = _tool_output(*command, seconds=TOOL_SECONDS / 2)
+        found[name] = dict(line.split("=", 1) for line in (output or "").splitlines() if "=" in line)
     return found
 
 
@@ -140,29 +140,29 @@ def ports() -> List[Dict[str, Any]]:
 
     The latter says by how much each error counter has grown within four seconds, which this takes. Empty: no adapter.
     """
-    before = _ports()
+    before = _adapter_ports()
     time.sleep(_APART_SECONDS)
-    after = _ports()
+    after = _adapter_ports()
     for old, new in zip(before, after):  # noqa: B905 - Python 3.10 has strict
         if old["name"] == new["name"]:
             new["errors"] = {name: (new["errors"][name] or 0) - (old["errors"][name] or 0) for name in new["errors"]}
     return after
 
 
-def _ports() -> List[Dict[str, Any]]:
+def _adapter_ports() -> List[Dict[str, Any]]:
     """The ports of InfiniBand and RoCE adapters now: physical state, board, kinds of addresses, and error counters."""
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
         types = port / "gid_attrs/types"
-        kinds = {read(types / number) for number in names(types)}
+        kinds = {read_text(types / number) for number in sorted_names(types)}
         counters = ("symbol_error", "link_error_recovery", "link_downed", "port_rcv_errors")
         found.append(
             {
                 "name": name,
-                "phys": (read(port / "phys_state") or "").rpartition(":")[2].strip() or None,
-                "board": read(adapter / "board_id"),
+                "phys": (read_text(port / "phys_state") or "").rpartition(":")[2].strip() or None,
+                "board": read_text(adapter / "board_id"),
                 "gids": sorted(kind for kind in kinds if kind),
-                "errors": {counter: _whole(read(port / "counters" / counter)) for counter in counters},
+                "errors": {counter: _leading_integer(read_text(port / "counters" / counter)) for counter in counters},
             }
         )
     return found
@@ -181,55 +181,57 @@ def kernel_log() -> Dict[str, Any]:
     """
     try:
         since = f"--since=-{KERNEL_HOURS}h"
-        said, why = _tool("journalctl", "-k", since, "-o", "short-unix", "--no-pager", seconds=TOOL_SECONDS / 2)
+        output, why = _tool_output(
+            "journalctl", "-k", since, "-o", "short-unix", "--no-pager", seconds=TOOL_SECONDS / 2
+        )
     except Hangs:
-        said = None  # long journals take their time; the kernel's own buffer does not
+        output = None  # long journals take their time; the kernel's own buffer does not
     now = time.time()
     pattern = re.compile(r"(\d{9,}(?:\.\d+)?)\s+(?:\S+ kernel: )?(.*)")
-    if not [line for line in (said or "").splitlines() if pattern.match(line)]:
-        said, why = _tool("dmesg", seconds=TOOL_SECONDS / 2)
-        uptime = (read(ROOT / "proc/uptime") or "0").split()[0]
+    if not [line for line in (output or "").splitlines() if pattern.match(line)]:
+        output, why = _tool_output("dmesg", seconds=TOOL_SECONDS / 2)
+        uptime = (read_text(ROOT / "proc/uptime") or "0").split()[0]
         now, pattern = float(uptime), re.compile(r"\[ *(\d+\.\d+)\](?:\[ *[CT]\d+\])? (.*)")
     lines = []
-    for found in filter(None, map(pattern.match, (said or "").splitlines())):
+    for found in filter(None, map(pattern.match, (output or "").splitlines())):
         age = now - float(found.group(1))
         if age < KERNEL_HOURS * 3600 and _KERNEL.search(found.group(2)):
             lines.append([round(age), found.group(2)[:300]])
-    return {"missing": why if said is None else None, "lines": lines[-_MOST_LINES:]}
+    return {"missing": why if output is None else None, "lines": lines[-_MOST_LINES:]}
 
 
 def system() -> Dict[str, Any]:
     """Limits of this process, shared memory, and how the node's kernel is set, by name; None: it does not say."""
     cores = ROOT / "sys/devices/system/cpu"
-    governors = [read(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
-    idle = names(cores / "cpu0/cpuidle")
-    shm = _room(str(ROOT / "dev/shm"))
-    cmdline = read(ROOT / "proc/cmdline") or ""
+    governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
+    idle = sorted_names(cores / "cpu0/cpuidle")
+    shm = _disk_space(str(ROOT / "dev/shm"))
+    cmdline = read_text(ROOT / "proc/cmdline") or ""
     parameters = " ".join(
-        read(ROOT / file) or ""
+        read_text(ROOT / file) or ""
         for file in ("proc/driver/nvidia/params", "sys/module/nvidia/parameters/NVreg_RegistryDwords")
     )
-    numa = [read(Path(file)) for file in glob.glob(str(ROOT / "sys/devices/system/node/node[0-9]*/cpulist"))]
+    numa = [read_text(Path(file)) for file in glob.glob(str(ROOT / "sys/devices/system/node/node[0-9]*/cpulist"))]
     return {
-        "memlock": _limit("Max locked memory"),
-        "nofile": _limit("Max open files"),
+        "memlock": _soft_limit("Max locked memory"),
+        "nofile": _soft_limit("Max open files"),
         "shm_size": shm["size"],
         "shm_free": shm["free"],
         "governors": sorted({governor for governor in governors if governor}),
         "idle_states": len(idle) or None,
-        "idle_disabled": sum(read(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
-        "numa_balancing": read(ROOT / "proc/sys/kernel/numa_balancing"),
+        "idle_disabled": sum(read_text(cores / "cpu0/cpuidle" / name / "disable") == "1" for name in idle),
+        "numa_balancing": read_text(ROOT / "proc/sys/kernel/numa_balancing"),
         "numa_nodes": len([cpus for cpus in numa if cpus]) or None,
         "cmdline": " ".join(word for word in cmdline.split() if not word.startswith(_OF_ONE_NODE)),
         "page_size": os.sysconf("SC_PAGE_SIZE"),
         # The first line that a kubelet writes; Slinky mounts no service account, which others look for.
-        "pod": (read(ROOT / "etc/hosts") or "").startswith("# Kubernetes-managed hosts file"),
-        "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
-        "first_outgoing_port": _whole(read(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
-        "peermem": bool(names(ROOT / "sys/module/nvidia_peermem")),
-        "open_driver": "Open Kernel Module" in (read(ROOT / "proc/driver/nvidia/version") or ""),
+        "pod": (read_text(ROOT / "etc/hosts") or "").startswith("# Kubernetes-managed hosts file"),
+        "virtual": bool(re.search(r"^flags\s*:.*\bhypervisor\b", read_text(ROOT / "proc/cpuinfo") or "", re.MULTILINE)),
+        "first_outgoing_port": _leading_integer(read_text(ROOT / "proc/sys/net/ipv4/ip_local_port_range")),
+        "peermem": bool(sorted_names(ROOT / "sys/module/nvidia_peermem")),
+        "open_driver": "Open Kernel Module" in (read_text(ROOT / "proc/driver/nvidia/version") or ""),
         "peer_mapping": bool(re.search(r"PeerMappingOverride\s*=\s*1", parameters)),
-        "gdrcopy": (ROOT / "dev/gdrdrv").exists() or bool(names(ROOT / "sys/module/gdrdrv")),
+        "gdrcopy": (ROOT / "dev/gdrdrv").exists() or bool(sorted_names(ROOT / "sys/module/gdrdrv")),
         "clock": time.time(),
     }
 
@@ -239,36 +241,38 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
     None for what is not installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
     """
-    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read(ROOT / "etc/os-release") or "", re.MULTILINE)
-    enroot, why = _tool("enroot", "version", seconds=FILE_SECONDS - 2)
+    release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(ROOT / "etc/os-release") or "", re.MULTILINE)
+    enroot, why = _tool_output("enroot", "version", seconds=FILE_SECONDS - 2)
     if why:
-        _, said = _tool("bash", "-c", "enroot version 2>&1", seconds=2)  # which says what it could not do
-        why = (said or why).replace("bash", "enroot", 1)
+        _, enroot_problem = _tool_output(
+            "bash", "-c", "enroot version 2>&1", seconds=2
+        )  # which says what it could not do
+        why = (enroot_problem or why).replace("bash", "enroot", 1)
     files = [ROOT / "etc/enroot/enroot.conf"]
     files += [Path(name) for name in sorted(glob.glob(str(ROOT / "etc/enroot/*.d/*")))]
-    text = "\n".join(read(file) or "" for file in files)
+    text = "\n".join(read_text(file) or "" for file in files)
     settings = dict(re.findall(r"^\s*(ENROOT_\w+|MELLANOX_VISIBLE_DEVICES|N\w+HCA\w*)[ =]+(\S+)", text, re.MULTILINE))
     return {
         "os": release.group(1) if release else None,
-        "ofed": read(ROOT / "sys/module/mlx5_core/version"),
+        "ofed": read_text(ROOT / "sys/module/mlx5_core/version"),
         "enroot": (enroot or "").strip() or None,
         "enroot_missing": why,
         "enroot_settings": settings,
-        "unpacked": folder(_unpacked(settings)),
-        "roots": _roots(),
-        "starts": [program for program in starts if _starts(program)],
+        "unpacked": folder(_unpack_folder(settings)),
+        "roots": _enroot_roots(),
+        "starts": [program for program in starts if _python_starts(program)],
     }
 
 
-def _starts(program: str) -> bool:
+def _python_starts(program: str) -> bool:
     """Whether the Python ``program`` starts within three seconds."""
     try:
-        return _tool(program, "-c", "pass", seconds=3)[0] is not None
+        return _tool_output(program, "-c", "pass", seconds=3)[0] is not None
     except Hangs:
         return False
 
 
-def _roots() -> Optional[Dict[str, Any]]:
+def _enroot_roots() -> Optional[Dict[str, Any]]:
     """The folder where Enroot keeps the user's container roots, as ``folder`` describes one, and ``kind``, its file
     system.
 
@@ -276,17 +280,17 @@ def _roots() -> Optional[Dict[str, Any]]:
     not answer within 3 seconds.
     """
     try:
-        said, _ = _tool("enroot", "info", seconds=3)
-        found = re.search(r"^ *ENROOT_DATA_PATH=(.+)$", said or "", re.MULTILINE)
+        output, _ = _tool_output("enroot", "info", seconds=3)
+        found = re.search(r"^ *ENROOT_DATA_PATH=(.+)$", output or "", re.MULTILINE)
         if not found:
             return None
-        kind, _ = _tool("stat", "-f", "-c", "%T", found.group(1), seconds=3)
+        kind, _ = _tool_output("stat", "-f", "-c", "%T", found.group(1), seconds=3)
     except Hangs:
         return None
     return dict(folder(found.group(1), written=True), kind=(kind or "").strip() or None)
 
 
-def _unpacked(settings: Dict[str, str]) -> str:
+def _unpack_folder(settings: Dict[str, str]) -> str:
     """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on.
 
     Where it is not there, the nearest one above it. Enroot lets a shell evaluate the setting; what follows another
@@ -306,22 +310,27 @@ def stuck() -> List[Dict[str, Any]]:
 
     This takes as long. Empty: none.
     """
-    before = _in_d()
+    before = _uninterruptible_processes()
     time.sleep(_APART_SECONDS)
-    after = _in_d()
+    after = _uninterruptible_processes()
     return [{"pid": pid, "name": after[pid][0]} for pid in sorted(after) if before.get(pid) == after[pid]]
 
 
-def _in_d() -> Dict[int, Tuple[str, str]]:
+def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
     """The processes in uninterruptible sleep, by id: name, and a text that changes when the process runs.
 
     The kernel's own and other looks are left out.
     """
     found = {}
-    ours = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
-    for name in names(ROOT / "proc"):
-        status = read(ROOT / "proc" / name / "status") if name.isdigit() else None
-        if status and re.search(r"^State:\s*D", status, re.MULTILINE) and "VmSize:" in status and ours not in status:
+    parent_line = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
+    for name in sorted_names(ROOT / "proc"):
+        status = read_text(ROOT / "proc" / name / "status") if name.isdigit() else None
+        if (
+            status
+            and re.search(r"^State:\s*D", status, re.MULTILINE)
+            and "VmSize:" in status
+            and parent_line not in status
+        ):
             ran = " ".join(re.findall(r"ctxt_switches:\s*(\d+)", status))
             title = re.search(r"^Name:\s*(.+)$", status, re.MULTILINE)
             found[int(name)] = (title.group(1) if title else "?", ran)
@@ -335,7 +344,7 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
     against it, or it was not tried.
     """
     directory = Path(path)
-    found = dict(_room(path), path=path, there=directory.is_dir(), problem=None)
+    found = dict(_disk_space(path), path=path, there=directory.is_dir(), problem=None)
     if written and found["there"]:
         trial = directory / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
         try:
@@ -348,7 +357,7 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
     return found
 
 
-def _room(path: str) -> Dict[str, Any]:
+def _disk_space(path: str) -> Dict[str, Any]:
     """Bytes ``free`` and ``size`` of the file system at a path; None each where it is not there."""
     try:
         room = os.statvfs(path)
@@ -357,16 +366,16 @@ def _room(path: str) -> Dict[str, Any]:
     return {"free": room.f_bavail * room.f_frsize, "size": room.f_blocks * room.f_frsize}
 
 
-def _limit(what: str) -> Optional[int]:
-    """The soft limit ``what`` of this process, by its name in ``/proc/self/limits``.
+def _soft_limit(name: str) -> Optional[int]:
+    """The soft limit ``name`` of this process, by its name in ``/proc/self/limits``.
 
     None: it is unlimited or not known.
     """
-    found = re.search(rf"^{what} +(\d+)", read(ROOT / "proc/self/limits") or "", re.MULTILINE)
+    found = re.search(rf"^{name} +(\d+)", read_text(ROOT / "proc/self/limits") or "", re.MULTILINE)
     return int(found.group(1)) if found else None
 
 
-def _whole(text: Optional[str]) -> Optional[int]:
+def _leading_integer(text: Optional[str]) -> Optional[int]:
     """The whole number that a text begins with; None where it begins with none."""
     found = re.match(r"\d+", text or "")
     return int(found.group()) if found else None

@@ -24,12 +24,12 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
 
     ``root`` has ``proc`` and ``sys``.
     """
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", read(root / "proc/meminfo") or "", re.MULTILINE)
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
     return {
         "host": node_name(environ),
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "cpu": cpu_model(read(root / "proc/cpuinfo") or ""),
+        "cpu": cpu_model(read_text(root / "proc/cpuinfo") or ""),
         "cpus": os.cpu_count(),
         "memory_gib": round(int(memory.group(1)) / (1 << 20), 1) if memory else None,
         "driver": driver_version(root / DRIVER_FILE.relative_to("/")),
@@ -48,7 +48,7 @@ def cpu_model(cpuinfo: str) -> Optional[str]:
 
 def driver_version(path: Path) -> Optional[str]:
     """The version of the loaded NVIDIA driver, read in ``path``, which a container sees, too; None: no driver."""
-    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", read(path) or "")
+    found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", read_text(path) or "")
     return found.group(1) if found else None
 
 
@@ -59,14 +59,14 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
     """
     found = []
     for name, adapter, port in ports(root):
-        rate = re.match(r"\d+(?:\.\d+)?", read(port / "rate") or "")
+        rate = re.match(r"\d+(?:\.\d+)?", read_text(port / "rate") or "")
         found.append(
             {
                 "name": name,
-                "type": read(adapter / "hca_type"),
-                "firmware": read(adapter / "fw_ver"),
-                "layer": read(port / "link_layer"),
-                "state": (read(port / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
+                "type": read_text(adapter / "hca_type"),
+                "firmware": read_text(adapter / "fw_ver"),
+                "layer": read_text(port / "link_layer"),
+                "state": (read_text(port / "state") or "").rpartition(":")[2].strip() or None,  # of "4: ACTIVE"
                 "rate_gbps": float(rate.group()) if rate else None,
             }
         )
@@ -79,15 +79,15 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
     Empty where there is no adapter.
     """
     found = []
-    for name in names(root)[:_MOST_ADAPTERS]:
-        numbers = names(root / name / "ports")
+    for name in sorted_names(root)[:_MOST_ADAPTERS]:
+        numbers = sorted_names(root / name / "ports")
         for number in numbers[:4]:
             title = name if len(numbers) == 1 else f"{name}:{number}"
             found.append((title, root / name, root / name / "ports" / number))
     return found
 
 
-def names(folder: Path) -> List[str]:
+def sorted_names(folder: Path) -> List[str]:
     """The names in a folder, sorted; empty where it is not there."""
     try:
         return sorted(path.name for path in folder.iterdir())
@@ -95,7 +95,7 @@ def names(folder: Path) -> List[str]:
         return []
 
 
-def read(path: Path) -> Optional[str]:
+def read_text(path: Path) -> Optional[str]:
     """The text of a file, at most 1 MiB, without white space around it; None where it is empty or cannot be read."""
     try:
         with path.open("rb") as stream:

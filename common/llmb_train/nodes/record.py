@@ -81,7 +81,7 @@ class Node:
             log.unlink(missing_ok=True)  # an earlier start of this job
             missing = machine.log_nccl(self._environ, log) if uses_nccl else "NCCL is for GPUs"
             self._content["nccl_missing"] = missing
-        self._in_thread(self._look_at_start)
+        self._in_thread(self._record_at_start)
 
     def wait(self) -> None:
         """Wait for the query that ``start`` began, some seconds at most; one that hangs is abandoned."""
@@ -93,7 +93,7 @@ class Node:
         ``number``: steps that have ended.
         """
         if number == LOAD_STEP:
-            self._in_thread(self._look_under_load)
+            self._in_thread(self._record_under_load)
         if number == LAST_LOAD_STEP:
             self._looked_enough.set()
 
@@ -103,11 +103,11 @@ class Node:
         """
         self._looked_enough.set()
         if self._on_gpu:
-            self._say_memory()
-        self._in_thread(lambda: self._keep("after", gpus.snapshot(_SECONDS_AFTER)))
+            self._record_peak_memory()
+        self._in_thread(lambda: self._set_entry("after", gpus.snapshot(_SECONDS_AFTER)))
         self._join(_SECONDS_AFTER + 1)
 
-    def _say_memory(self) -> None:
+    def _record_peak_memory(self) -> None:
         """Add this rank's line to the node's file of peak GPU memory, in bytes; nothing where that fails.
 
         A line is one write of one process of one machine: the ranks do not wait for each other.
@@ -129,42 +129,42 @@ class Node:
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
-    def _look_under_load(self) -> None:
+    def _record_under_load(self) -> None:
         """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples``."""
         samples: list[dict[str, Any]] = []
         while True:
             look = gpus.snapshot()
             if not samples:
-                self._keep("load", look)
+                self._set_entry("load", look)
             samples.append(gpus.changing(look))
-            self._keep("samples", samples)
+            self._set_entry("samples", samples)
             if not look["gpus"] or len(samples) == _LOOKS or self._looked_enough.wait(_LOOK_GAP):
                 return  # what does not answer once is not asked again
 
-    def _look_at_start(self) -> None:
+    def _record_at_start(self) -> None:
         """Note the machine's facts and its GPUs' state before training in this record, as ``machine`` and
         ``before``.
         """
-        self._keep("machine", machine.facts(self._environ))
-        self._keep("before", gpus.snapshot())
+        self._set_entry("machine", machine.facts(self._environ))
+        self._set_entry("before", gpus.snapshot())
 
-    def _in_thread(self, look: Callable[[], None]) -> None:
-        """Run ``look`` in a thread whose errors nobody sees; only on the rank that records its node."""
+    def _in_thread(self, query: Callable[[], None]) -> None:
+        """Run ``query`` in a thread whose errors nobody sees; only on the rank that records its node."""
         if not self._writes:
             return
 
         def quietly() -> None:
-            """Run ``look`` and drop its errors."""
+            """Run ``query`` and drop its errors."""
             # A thread's traceback in the log would look like the cause of whatever comes later.
             with contextlib.suppress(Exception):
-                look()
+                query()
 
         with contextlib.suppress(RuntimeError):  # no more threads
             thread = threading.Thread(target=quietly, name="llmb-evidence", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _keep(self, name: str, value: object) -> None:
+    def _set_entry(self, name: str, value: object) -> None:
         """Set the entry ``name`` of the node's record, and write the file anew.
 
         A file that cannot be written is tolerated.

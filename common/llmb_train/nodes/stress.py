@@ -35,21 +35,21 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
     """
     calls: dict[str, Call] = {}
     for index in range(spec["gpus"]):
-        calls[str(index)] = (partial(alone, spec["device"], index), ALONE_SECONDS)
+        calls[str(index)] = (partial(measure_gpu, spec["device"], index), ALONE_SECONDS)
     if spec["device"] == "cuda":
-        calls["load"] = (_looks_under_load, ALONE_SECONDS)
+        calls["load"] = (_samples_under_load, ALONE_SECONDS)
     found = call_all(calls, until)
     load = found.pop("load", {}).get("value", [])
     return {"alone": found, "load": load}
 
 
-def _looks_under_load() -> list[dict[str, Any]]:
+def _samples_under_load() -> list[dict[str, Any]]:
     """Three looks at the GPUs once they are warm, after ten seconds, as in a run's evidence."""
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]
 
 
-def alone(device: str, index: int) -> dict[str, float]:
+def measure_gpu(device: str, index: int) -> dict[str, float]:
     """Put one GPU to work: ``tflops`` of a matrix product (bf16; on a CPU fp32), and ``copy`` within the memory.
 
     On a GPU also ``to_gpu`` and ``from_gpu``; these three in GB/s, reads and writes counted in ``copy``.
@@ -64,19 +64,22 @@ def alone(device: str, index: int) -> dict[str, float]:
     if not bool((product == side).all()):
         raise ValueError("a matrix product is wrong")
     factor = torch.randn(side, side, device=device, dtype=kind)
-    times = _times(lambda: torch.mm(factor, factor, out=product), device, _SECONDS[device])
+    times = _seconds_of_calls(lambda: torch.mm(factor, factor, out=product), device, _SECONDS[device])
     source = torch.empty(_COPIED[device], dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     size = float(_COPIED[device]) / 1e9
-    found = {"tflops": 2e-12 * side**3 / times, "copy": 2 * size / _times(lambda: target.copy_(source), device)}
+    found = {
+        "tflops": 2e-12 * side**3 / times,
+        "copy": 2 * size / _seconds_of_calls(lambda: target.copy_(source), device),
+    }
     if device == "cuda":
         host = torch.empty(_COPIED[device], dtype=torch.uint8, pin_memory=True)
-        found["to_gpu"] = size / _times(lambda: target.copy_(host), device)
-        found["from_gpu"] = size / _times(lambda: host.copy_(target), device)
+        found["to_gpu"] = size / _seconds_of_calls(lambda: target.copy_(host), device)
+        found["from_gpu"] = size / _seconds_of_calls(lambda: host.copy_(target), device)
     return found
 
 
-def _times(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
+def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
     """The usual seconds of ``work``, called ``repeats`` times at least, and for at least ``seconds``."""
     for _ in range(3):
         work()

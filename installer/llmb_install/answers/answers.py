@@ -18,7 +18,7 @@ from llmb_common.base.words import Secret
 from llmb_common.recipes.folders import recipe_folders
 from llmb_common.recipes.loading import load_recipe
 from llmb_common.recipes.recipe import Recipe
-from llmb_install.answers.checks import SECRETS, check, listed_engines, place_in, read_given
+from llmb_install.answers.checks import SECRETS, check_answers, listed_engines, place_in, read_given
 from llmb_install.answers.detect import has_rows
 from llmb_install.answers.given import Given, expand_workloads
 from llmb_install.answers.questions import QUESTIONS, Answers, with_defaults
@@ -47,7 +47,9 @@ def read_play(path: Path) -> tuple[Given, Secrets, Lines]:
     return data, secrets, lines
 
 
-def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None) -> Answers:
+def complete_answers(
+    given: Given, recipes: Mapping[str, Recipe], *, where: str = "", lines: Lines | None = None
+) -> Answers:
     """All answers of an installation: those ``given``, and defaults for the others.
 
     ``workloads: all`` becomes those that have a configuration for the GPU type. The defaults depend on the answers
@@ -58,7 +60,7 @@ def complete(given: Given, recipes: Mapping[str, Recipe], *, where: str = "", li
         RequestError: an answer is missing, wrong, or contradicts another.
         ConfigError: a value is of no type that the field has, where ``where`` names a play file: with its line.
     """
-    check(given, recipes, where, lines)
+    check_answers(given, recipes, where, lines)
     values = with_defaults(_in_lower_case({key: value for key, value in given.items() if value is not None}))
     names = expand_workloads(values["workloads"], recipes)
     if values["workloads"] in ("all", ["all"], ("all",)):  # those that have a configuration for the GPU type
@@ -148,7 +150,7 @@ def stored_answers(install: Path) -> Answers | None:
     workloads = answers.workloads or ("all",)  # none where all were removed
     try:
         # What another release asks besides may come with the next command, and its clone may lack a workload.
-        check({**given, "workloads": workloads}, workloads, str(path), lines, missing_too=False)
+        check_answers({**given, "workloads": workloads}, workloads, str(path), lines, missing_too=False)
     except RequestError as error:
         raise ConfigError(error.message, remedy=error.remedy) from error
     return answers

@@ -20,8 +20,8 @@ from llmb_common.base.files import read_json, write_atomic
 from llmb_common.base.printable import first_few
 from llmb_common.base.strict_yaml import Lines, load_text
 from llmb_install.answers import values
-from llmb_install.answers.given import Given, expand_workloads, listed, uses_images
-from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, Question, missing
+from llmb_install.answers.given import Given, as_words, expand_workloads, uses_images
+from llmb_install.answers.questions import BY_FIELD, FIELDS, QUESTIONS, Question, missing_questions
 from llmb_install.parts.files import Loader, read_settings
 from llmb_install.working.artefact import raise_all
 
@@ -61,7 +61,7 @@ def read_given(path: Path, also: Collection[str] = (), load: Loader = load_text)
     return data, lines
 
 
-def check(
+def check_answers(
     given: Given,
     workloads: Iterable[str],
     where: str = "",
@@ -79,19 +79,21 @@ def check(
         RequestError: one error with everything that was found.
     """
 
-    def at(field: str) -> str:
+    def message_start(field: str) -> str:
         """How a message about ``field`` begins: ``FILE:LINE: `` or ``FILE: ``; empty where the answers come from no
         file.
         """
         return place_in(where, (lines or {}).get(f"$.{field}"))
 
-    asked = {field: value_problem(known, given.get(field), at(field)) for field, known in BY_FIELD.items()}
-    found = [problem for problem in asked.values() if problem]
-    possible = {field: value for field, value in given.items() if not asked.get(field)}
-    lacking = [question for question in missing(possible) if not asked[question.field]]
+    problems = {
+        field: value_problem(known, given.get(field), message_start(field)) for field, known in BY_FIELD.items()
+    }
+    found = [problem for problem in problems.values() if problem]
+    possible = {field: value for field, value in given.items() if not problems.get(field)}
+    lacking = [question for question in missing_questions(possible) if not problems[question.field]]
     if lacking and missing_too:
-        found.append(_not_enough(lacking, where))
-    raise_all(found or _contradictions(given, workloads, at))
+        found.append(_missing_answers_error(lacking, where))
+    raise_all(found or _contradictions(given, workloads, message_start))
 
 
 def _contradictions(given: Given, workloads: Iterable[str], at: Callable[[str], str]) -> Iterator[RequestError]:
@@ -140,7 +142,7 @@ def place_in(where: str, line: int | None) -> str:
 
 def listed_engines(value: object) -> list[str]:
     """The releases of Megatron-Bridge in a list, or in text with commas: sorted, each once; empty for anything else."""
-    return sorted(set(listed(value)))
+    return sorted(set(as_words(value)))
 
 
 def value_problem(question: Question, value: object, at: str = "") -> RequestError | None:
@@ -178,7 +180,7 @@ def _is_list_of_text(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value)
 
 
-def _not_enough(lacking: list[Question], where: str) -> RequestError:
+def _missing_answers_error(lacking: list[Question], where: str) -> RequestError:
     """The error, code ``missing-answers``, that lists the questions without an answer, one on a line.
 
     They are named as keys where ``where`` names a play file, else as flags.
@@ -223,7 +225,7 @@ MOST_NAMED = 4
 """How much of what is in a used folder a message names."""
 
 
-def other_things(install: Path) -> list[str]:
+def foreign_entries(install: Path) -> list[str]:
     """The names in the folder ``install`` that no installation put there, sorted; empty where the folder is missing.
 
     Empty also where an installation was begun there before. Results, images and settings of a site do not count.
@@ -253,7 +255,7 @@ def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
 
     Empty, too, where the user has ``agreed`` to install there all the same.
     """
-    names = [] if agreed else other_things(install)
+    names = [] if agreed else foreign_entries(install)
     if not names:
         return []
     return [
@@ -279,7 +281,7 @@ def keep_draft(given: Given, name: str = _DRAFT) -> None:
     write_atomic(path, json.dumps(given, indent=2), mode=0o600)
 
 
-def refuse(found: Iterable[LLMBError], given: Given) -> None:
+def raise_together(found: Iterable[LLMBError], given: Given) -> None:
     """Raise the errors in ``found`` as one; returns where there is none.
 
     Before that, the answers ``given`` on the command line are written as a draft, with which the next dialogue in a

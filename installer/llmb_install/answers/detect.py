@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError, did_you_mean
-from llmb_common.base.files import me, user_name
-from llmb_common.base.processes import ask
+from llmb_common.base.files import effective_user_id, user_name
+from llmb_common.base.processes import run_program
 from llmb_install.answers.given import Given, expand_workloads, on_slurm
 
 if TYPE_CHECKING:
@@ -74,12 +74,12 @@ def detect_site() -> Site:
     """
     has_slurm = shutil.which("sbatch") is not None
     partitions = all_partitions() if has_slurm else ()
-    local_gpus = tuple(output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
+    local_gpus = tuple(command_output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").splitlines())
     names = [p.gpu_name for p in partitions if p.gpu_name] + list(local_gpus)
-    version = re.search(r"\d+\.\d+(\.\d+)?", output("sinfo", "--version")) if has_slurm else None
+    version = re.search(r"\d+\.\d+(\.\d+)?", command_output("sinfo", "--version")) if has_slurm else None
     architectures = {platform.machine()}
     if has_slurm:
-        architectures = set(re.findall(r"\bArch=(\S+)", output("scontrol", "--oneliner", "show", "nodes")))
+        architectures = set(re.findall(r"\bArch=(\S+)", command_output("scontrol", "--oneliner", "show", "nodes")))
     return Site(
         has_slurm=has_slurm,
         slurm_version=version[0] if version else "",
@@ -97,12 +97,12 @@ def container_options() -> tuple[str, ...]:
 
     Empty where srun does not answer or has no Pyxis.
     """
-    return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", output("srun", "--help")))))
+    return tuple(sorted(set(re.findall(r"--(?:\[no-\])?(container-[a-z-]+)", command_output("srun", "--help")))))
 
 
 def all_partitions() -> tuple[Partition, ...]:
     """Slurm's partitions, asked from sinfo now; empty where it does not answer."""
-    return parse_sinfo(output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
+    return parse_sinfo(command_output("sinfo", "-h", "-o", "%P|%a|%l|%D|%G"))
 
 
 def parse_sinfo(text: str) -> tuple[Partition, ...]:
@@ -142,9 +142,9 @@ def gpus_in(gres: str) -> tuple[str, int]:
     return names, total
 
 
-def output(*argv: str) -> str:
+def command_output(*argv: str) -> str:
     """What a command prints to standard output; empty if it is missing, fails or takes more than 15 seconds."""
-    answer = ask(argv, _SECONDS)
+    answer = run_program(argv, _SECONDS)
     return answer.output if answer.ok else ""
 
 
@@ -153,11 +153,11 @@ def accounts_of_user() -> tuple[str, ...]:
 
     Empty where Slurm keeps no accounts or does not answer.
     """
-    user = user_name(me())
-    accounts = set(output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
+    user = user_name(effective_user_id())
+    accounts = set(command_output("sacctmgr", "-nP", "show", "associations", f"user={user}", "format=account").split())
     if len(accounts) < 2:
         return tuple(accounts)
-    default = output("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount").strip()
+    default = command_output("sacctmgr", "-nP", "show", "user", user, "format=defaultaccount").strip()
     return tuple(sorted(accounts, key=lambda account: (account != default, account)))
 
 
@@ -230,7 +230,7 @@ def slurm_problems(given: Given) -> Iterator[RequestError]:
         )
 
 
-def earlier(last: Given, site: Site) -> Given:
+def fitting_earlier_answers(last: Given, site: Site) -> Given:
     """The user's last answers, without the folder, where they fit what is here: another cluster may share the home.
 
     Empty where they do not fit: with Slurm on one side only, or a partition or account that ``site`` lacks.

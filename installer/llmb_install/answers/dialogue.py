@@ -19,14 +19,14 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent, merge_key_bin
 
 from llmb_common.base.errors import Interrupted, RequestError
 from llmb_common.base.files import user_path
-from llmb_common.base.printable import first_few, tell
+from llmb_common.base.printable import first_few, print_message
 from llmb_common.base.words import Secret
 from llmb_common.recipes.recipe import Recipe
 from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks
 from llmb_install.answers.detect import Site, has_rows
-from llmb_install.answers.given import Given, plain, uses_images
-from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers, Question, merged
+from llmb_install.answers.given import Given, answer_text, uses_images
+from llmb_install.answers.questions import BY_FIELD, OTHER, QUESTIONS, Answers, Question, merged_answers
 from llmb_install.parts.credentials import Secrets
 
 
@@ -85,10 +85,10 @@ class Dialogue:
             forget_keys()
             # A folder from the command line needs no question, but one that holds other things does.
             folder = self._fixed.get("install_path")
-            if folder and not self._is_meant(user_path(str(folder), str(folder))):
+            if folder and not self._confirm_used_folder(user_path(str(folder), str(folder))):
                 raise RequestError("nothing was installed", remedy="choose another folder with --install-path")
             kept = {key: value for key, value in checks.read_draft().items() if key not in self._fixed}
-            if kept and _answer(
+            if kept and _ask_in_terminal(
                 questionary.confirm(f"Continue with your {len(kept)} answers from last time?"), way_back=False
             ):
                 self._given = {**kept, **self._fixed}
@@ -116,13 +116,13 @@ class Dialogue:
         while True:
             try:
                 secrets = self._ask_secrets(given_secrets)
-                answers = self._complete()
-                tell(summary(answers, secrets))
-                if self._confirmed():
+                answers = self._complete_answers()
+                print_message(summary(answers, secrets))
+                if self._confirm():
                     return answers, secrets
-                self._change()
+                self._change_answers()
             except RequestError as problem:  # noqa: PERF203  (a person is waited for)
-                tell(f"  {problem}")
+                print_message(f"  {problem}")
                 self._one_screen = False
                 self._change_one()
             except Back:
@@ -162,14 +162,14 @@ class Dialogue:
                 return earlier
         return position
 
-    def _is_meant(self, folder: Path) -> bool:
+    def _confirm_used_folder(self, folder: Path) -> bool:
         """Whether to install into ``folder``: True where it holds nothing of others, else what the user answers now."""
-        names = checks.other_things(folder)
+        names = checks.foreign_entries(folder)
         if not names:
             return True
         few = first_few(names, checks.MOST_NAMED)
         text = f"{folder} is not empty (it contains {few}). Install there anyway?"
-        return bool(_answer(questionary.confirm(text, default=False), way_back=False))
+        return bool(_ask_in_terminal(questionary.confirm(text, default=False), way_back=False))
 
     def _ask_if_needed(self, question: Question) -> None:
         """Fill in the answer to ``question`` unless it is there or makes no difference; asks where nobody knows it.
@@ -186,19 +186,19 @@ class Dialogue:
             if self._defaults.get(field) is not None:
                 self._given[field] = self._defaults[field]
             return
-        known = self._known(question) if self._one_screen else []
+        known = self._known_answer(question) if self._one_screen else []
         self._given[field] = known[0] if known else self._ask(question)
         if not known:
             checks.keep_draft(self._given)
 
-    def _known(self, question: Question) -> list[Any]:
+    def _known_answer(self, question: Question) -> list[Any]:
         """The answer that need not be asked, as the only item of a list: an earlier one, or what was detected.
 
         Empty where nobody knows or it cannot be right here. ``[None]``: it may stay without an answer.
         """
         field, value = question.field, self._suggestion(question)
         if field == "workloads":
-            fitting = self._fitting()
+            fitting = self._workloads_for_gpu()
             names = [name for name in self._defaults.get("workloads") or fitting if name in fitting]
             return [names] if names else []
         if question.is_switch:
@@ -208,14 +208,14 @@ class Dialogue:
             return [] if question.required or not question.may_be_empty else [None]
         if question.choices:
             return [text] if text in question.choices else []
-        if _problem(question, text, self._given):
+        if _typed_problem(question, text, self._given):
             return []
         if not question.kind.is_path:
             return [text]
         path = user_path(text, text)
-        return [] if field == "install_path" and checks.other_things(path) else [str(path)]
+        return [] if field == "install_path" and checks.foreign_entries(path) else [str(path)]
 
-    def _fitting(self) -> list[str]:
+    def _workloads_for_gpu(self) -> list[str]:
         """The names of the workloads that have a configuration for the answered GPU type, sorted."""
         gpu_type = str(self._given.get("gpu_type"))
         return [name for name, recipe in sorted(self._recipes.items()) if has_rows(recipe, gpu_type)]
@@ -230,13 +230,17 @@ class Dialogue:
         if question.field == "workloads":
             return self._ask_workloads()
         if question.is_switch:
-            return bool(_answer(questionary.confirm(question.prompt + "?", default=bool(self._suggestion(question)))))
+            return bool(
+                _ask_in_terminal(questionary.confirm(question.prompt + "?", default=bool(self._suggestion(question))))
+            )
         choices = question.listed(self._site)
         suggestion = self._suggestion(question) or question.guess
         if choices:
             default = suggestion if suggestion in choices else None
             rows = [questionary.Choice(title, value=value) for value, title in choices.items()]
-            chosen = _answer(questionary.select(question.prompt, choices=rows, default=default, instruction=" "))
+            chosen = _ask_in_terminal(
+                questionary.select(question.prompt, choices=rows, default=default, instruction=" ")
+            )
             if chosen != OTHER:
                 return chosen
             suggestion = ""
@@ -250,11 +254,13 @@ class Dialogue:
             """True where ``text`` may be the answer, else what is wrong with it, as the prompt shows it."""
             if not text.strip():
                 return True if optional else f"an answer is required{question.way_out}; Shift-Tab: back"
-            return _problem(question, text.strip(), self._given) or True
+            return _typed_problem(question, text.strip(), self._given) or True
 
         hint = question.hint(suggestion)
-        text = str(_answer(questionary.text(f"{question.prompt}{hint}", default=suggestion, validate=valid))).strip()
-        if question.field == "install_path" and not self._is_meant(user_path(text, text)):
+        text = str(
+            _ask_in_terminal(questionary.text(f"{question.prompt}{hint}", default=suggestion, validate=valid))
+        ).strip()
+        if question.field == "install_path" and not self._confirm_used_folder(user_path(text, text)):
             return self._ask_text(question, suggestion)
         if question.kind.is_path and text:
             return str(user_path(text, text))
@@ -265,7 +271,7 @@ class Dialogue:
 
         Those without a configuration are marked.
         """
-        gpu_type, fitting = str(self._given.get("gpu_type")), self._fitting()
+        gpu_type, fitting = str(self._given.get("gpu_type")), self._workloads_for_gpu()
         chosen = self._defaults.get("workloads") or fitting
         choices = [
             questionary.Choice(
@@ -276,10 +282,10 @@ class Dialogue:
             for name, recipe in sorted(self._recipes.items())
         ]
         keys = "(space: select, a: all, Enter: continue)"
-        asked = questionary.checkbox(
+        prompt = questionary.checkbox(
             "Workloads", choices=choices, instruction=keys, validate=lambda some: bool(some) or "select at least one"
         )
-        return list(_answer(asked))
+        return list(_ask_in_terminal(prompt))
 
     def _ask_secrets(self, secrets: Secrets) -> Secrets:
         """``secrets``, and those that the user types where they are needed and not known. Each is asked for only
@@ -298,13 +304,13 @@ class Dialogue:
         if key is None and uses_images(self._given) and not self._one_screen:
             if "ngc_api_key" not in self._asked_secrets:
                 prompt = "NGC API key (only for images that need one; Enter: none)"
-                text = _answer(questionary.password(prompt)).strip()
+                text = _ask_in_terminal(questionary.password(prompt)).strip()
                 self._asked_secrets["ngc_api_key"] = Secret(text) if text else None
             key = self._asked_secrets["ngc_api_key"]
             keep.add("ngc_api_key")
         return Secrets(hf_token=token, ngc_api_key=key, keep=frozenset(keep))
 
-    def _confirmed(self) -> bool:
+    def _confirm(self) -> bool:
         """Whether the user chose to install, after the summary; False: to change an answer.
 
         Raises:
@@ -312,7 +318,7 @@ class Dialogue:
         """
         # The summary is to be read: what was typed before it was there does not confirm it.
         forget_keys()
-        choice = _answer(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
+        choice = _ask_in_terminal(questionary.select("Go on?", choices=["install", "change", "quit"], instruction=" "))
         if choice == "quit":
             checks.keep_draft(self._given)
             raise Interrupted(
@@ -320,7 +326,7 @@ class Dialogue:
             )
         return bool(choice == "install")
 
-    def _change(self) -> None:
+    def _change_answers(self) -> None:
         """Let the user change answers: all of them after the one screen of what was detected, later one at a time."""
         if not self._one_screen:
             self._change_one()
@@ -335,17 +341,17 @@ class Dialogue:
 
         Shift-Tab leaves everything as it was. The draft is saved.
         """
-        asked = [question for question in QUESTIONS if question.matters(self._given)]
+        questions = [question for question in QUESTIONS if question.matters(self._given)]
         choices = [
-            questionary.Choice(f"{item.prompt}: {plain(self._given.get(item.field))}", value=item.field)
-            for item in asked
+            questionary.Choice(f"{item.prompt}: {answer_text(self._given.get(item.field))}", value=item.field)
+            for item in questions
         ]
         before = dict(self._given), dict(self._defaults)
         try:
-            field = _answer(questionary.select("Which one?", choices=choices, instruction=" "))
+            field = _ask_in_terminal(questionary.select("Which one?", choices=choices, instruction=" "))
             question = BY_FIELD[field]
             self._defaults = {**self._defaults, **self._given}
-            self._given = merged(self._given, {field: self._ask(question)})
+            self._given = merged_answers(self._given, {field: self._ask(question)})
             # Those that came from the old answer are asked again, with what the new one suggests.
             self._defaults = {key: value for key, value in self._defaults.items() if key in self._given}
             for item in QUESTIONS:
@@ -355,7 +361,7 @@ class Dialogue:
             self._given, self._defaults = before
         checks.keep_draft(self._given)
 
-    def _complete(self) -> Answers:
+    def _complete_answers(self) -> Answers:
         """All answers, of the given ones that make a difference, with defaults for the others.
 
         Raises:
@@ -363,20 +369,20 @@ class Dialogue:
         """
         relevant = [question.field for question in QUESTIONS if question.matters(self._given)]
         given = {key: value for key, value in self._given.items() if key in relevant or key == "space_check"}
-        return answers_module.complete(given, self._recipes)
+        return answers_module.complete_answers(given, self._recipes)
 
     def _suggestion(self, question: Question) -> Any:
         """What Enter accepts for ``question``: the last answer, else what was detected, else the documented default.
 
         Empty or None where nobody knows.
         """
-        old = merged(self._defaults, self._given)
+        old = merged_answers(self._defaults, self._given)
         if question.field in old:
             return old[question.field]
         return question.suggested(self._site, self._given)
 
 
-def _answer(question: questionary.Question, *, way_back: bool = True) -> Any:
+def _ask_in_terminal(question: questionary.Question, *, way_back: bool = True) -> Any:
     """Ask ``question`` in the terminal and return the user's answer.
 
     Raises:
@@ -390,15 +396,15 @@ def _ask_token() -> Secret | None:
     """The Hugging Face token that the user types, asked again while Hugging Face rejects it; None for none."""
     from llmb_install.parts.hugging_face import check_token
 
-    while text := _answer(questionary.password("Hugging Face token (Enter: none)")).strip():
+    while text := _ask_in_terminal(questionary.password("Hugging Face token (Enter: none)")).strip():
         problem = check_token(Secret(text))
         if not problem:
             return Secret(text)
-        tell(f"  {problem}")
+        print_message(f"  {problem}")
     return None
 
 
-def _problem(question: Question, text: str, given: Given) -> str:
+def _typed_problem(question: Question, text: str, given: Given) -> str:
     """What is wrong with the typed answer ``text``, beside the answers ``given`` and on this machine; empty:
     nothing.
     """

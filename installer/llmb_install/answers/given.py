@@ -50,7 +50,7 @@ def default_architecture(gpu_type: str) -> str:
     return known.host if known else platform.machine()
 
 
-def plain(value: object) -> str:
+def answer_text(value: object) -> str:
     """An answer as shown to people: ``default`` for None, yes or no, a list with commas."""
     if value is None:
         return "default"
@@ -62,7 +62,7 @@ def plain(value: object) -> str:
 _PREFIX = "pretrain_"
 
 
-def listed(value: object) -> list[str]:
+def as_words(value: object) -> list[str]:
     """The words in a list, or in text with commas, without blanks around them; empty for a value of another kind."""
     words: Iterable[object] = ()
     if isinstance(value, str):
@@ -81,7 +81,7 @@ def expand_workloads(chosen: object, known: Iterable[str], at: str = "") -> list
     Raises:
         RequestError: a name is unknown, or none is given; the message begins with ``at``.
     """
-    wanted = listed(chosen)
+    wanted = as_words(chosen)
     all_of_them = sorted(known)
     remedy = f"the workloads are {', '.join(all_of_them)}, or all"
     if not wanted:

@@ -34,7 +34,7 @@ def _no_default(given: Given) -> Any:
     return None
 
 
-def _nobody_knows(site: Site, given: Given) -> Any:
+def _no_suggestion(site: Site, given: Given) -> Any:
     """An empty suggestion: for questions whose answer no machine tells."""
     return ""
 
@@ -63,7 +63,7 @@ class Question:
     """The answer that its default comes from: with that one changed, the old answer says nothing."""
     same_as: str = ""
     """The answer that it is unless somebody says otherwise: where it was the same, it changes with that one."""
-    suggested: Callable[[Site, Given], Any] = _nobody_knows
+    suggested: Callable[[Site, Given], Any] = _no_suggestion
     """What Enter accepts: what was detected on this machine, else the default; empty where nobody knows."""
     guess: str = ""
     """What Enter accepts where nobody knows."""
@@ -109,12 +109,12 @@ OTHER = "another one"
 """The choice after which an answer is typed."""
 
 
-def _asked(question: Question, **default: Any) -> Any:
+def _question_field(question: Question, **default: Any) -> Any:
     """A dataclass field of ``Answers`` that carries ``question``; ``default`` is that of an answer nobody gave."""
     return dataclasses.field(metadata={"question": question}, **default)
 
 
-def _partitions(found: Iterable[Partition]) -> dict[str, str]:
+def _partition_lines(found: Iterable[Partition]) -> dict[str, str]:
     """Partitions by name, each with the line that the dialogue shows: nodes, GPUs, time limit, whether it is down."""
     partitions = tuple(found)
     width = max((len(p.name) for p in partitions), default=0)
@@ -126,14 +126,14 @@ def _partitions(found: Iterable[Partition]) -> dict[str, str]:
     return shown
 
 
-def _way_here(site: Site, given: Given) -> str:
+def _suggested_cluster_type(site: Site, given: Given) -> str:
     """How jobs seem to run here, to suggest it: ``slurm`` where Slurm is, else what this machine's programs say."""
-    from llmb_common.planning.site.machine import way_here  # not for the first stage, which lacks msgspec
+    from llmb_common.planning.site.machine import detect_cluster_type  # not for the first stage, which lacks msgspec
 
-    return "slurm" if site.has_slurm else way_here()
+    return "slurm" if site.has_slurm else detect_cluster_type()
 
 
-def _fits(partition: Partition) -> tuple[bool, bool, bool]:
+def _partition_rank(partition: Partition) -> tuple[bool, bool, bool]:
     """How well a partition with GPUs suits, to compare by; the highest is suggested.
 
     A GPU type that LLMB knows counts most, then that it is up, then that it is Slurm's default.
@@ -146,7 +146,7 @@ def _gpu_partition_here(site: Site, given: Given) -> str:
     none.
     """
     if site.gpu_partitions:
-        return max(site.gpu_partitions, key=_fits).name
+        return max(site.gpu_partitions, key=_partition_rank).name
     return next((p.name for p in site.partitions if p.is_default), "")
 
 
@@ -173,13 +173,13 @@ def _gpu_type_here(site: Site, given: Given) -> str:
     return site.gpu_type_in(str(given.get("gpu_partition"))) or ("" if on_slurm(given) else gpus.CPU)
 
 
-def _architecture_here(site: Site, given: Given) -> str:
+def _suggested_architecture(site: Site, given: Given) -> str:
     """The architecture to suggest: that of all nodes, if they have one; else what machines with these GPUs have."""
     one_kind = len(site.architectures) == 1
     return site.architectures[0] if one_kind else default_architecture(str(given.get("gpu_type", "")))
 
 
-def _runtime_here(site: Site, given: Given) -> str:
+def _suggested_runtime(site: Site, given: Given) -> str:
     """The container runtime to suggest: none on CPUs, ``enroot`` where it is here and Pyxis is not, else ``pyxis``."""
     if given.get("gpu_type") == gpus.CPU:
         return "none"
@@ -194,7 +194,7 @@ class Answers:
     """Everything that decides what is installed, in the order of the questions. No secret is among it: ``Secrets``."""
 
     schema: int = 1
-    install_path: str = _asked(
+    install_path: str = _question_field(
         Question(
             "Where to install",
             "top folder, on a shared file system for Slurm"
@@ -202,21 +202,21 @@ class Answers:
             kind=values.FOLDER,
             wrong=values.unusable_for_installation,
             refused=values.not_writable,
-            hint=values.free_there,
+            hint=values.free_space_hint,
             may_be_empty=False,
         )
     )
-    cluster_type: ClusterType = _asked(  # noqa: RUF009
+    cluster_type: ClusterType = _question_field(  # noqa: RUF009
         Question(
             "Where jobs run",
             f"{', '.join(name for name in names() if not traits_of(name).this_machine)}, or {LOCAL}: this machine",
             choices=tuple(names()),
             labels={"slurm": "jobs on a cluster", "local": "jobs on this machine"},
             required=True,
-            suggested=_way_here,
+            suggested=_suggested_cluster_type,
         )
     )
-    account: str | None = _asked(
+    account: str | None = _question_field(
         Question(
             "Slurm account",
             "account that jobs are charged to",
@@ -228,7 +228,7 @@ class Answers:
         ),
         default=None,
     )
-    gpu_partition: str | None = _asked(
+    gpu_partition: str | None = _question_field(
         Question(
             "Partition for GPU jobs",
             "partition with the GPUs",
@@ -236,11 +236,11 @@ class Answers:
             required=True,
             matters=on_slurm,
             suggested=_gpu_partition_here,
-            offered=lambda site: _partitions(site.gpu_partitions or site.partitions),
+            offered=lambda site: _partition_lines(site.gpu_partitions or site.partitions),
         ),
         default=None,
     )
-    gres: bool = _asked(
+    gres: bool = _question_field(
         Question(
             "Do jobs request their GPUs with --gres=gpu:N",
             "request GPUs with --gres=gpu:N (default: true if Slurm has some in the partition)",
@@ -249,7 +249,7 @@ class Answers:
         ),
         default=False,
     )
-    gpu_type: str = _asked(
+    gpu_type: str = _question_field(
         Question(
             "GPU type",
             "GPUs that jobs run on",
@@ -259,17 +259,17 @@ class Answers:
             guess="h100",
         )
     )
-    arch: str = _asked(
+    arch: str = _question_field(
         Question(
             "Architecture of the compute nodes",
             f"default: aarch64 for {_ON_ARM}, else x86_64",
             choices=("x86_64", "aarch64"),
             default=lambda given: default_architecture(given["gpu_type"]),
             follows="gpu_type",
-            suggested=_architecture_here,
+            suggested=_suggested_architecture,
         )
     )
-    runtime: str = _asked(
+    runtime: str = _question_field(
         Question(
             "Container runtime",
             "how jobs start their container (default: pyxis)",
@@ -282,15 +282,15 @@ class Answers:
             matters=on_slurm,
             default=lambda given: "pyxis" if on_slurm(given) else "none",
             follows="cluster_type",
-            suggested=_runtime_here,
+            suggested=_suggested_runtime,
         )
     )
-    mpi: str | None = _asked(
+    mpi: str | None = _question_field(
         # ``slurm.mpi`` of ``cluster_config.yaml``, from files of release 0.2: nobody is asked any more, it has no flag.
         Question(kind=values.SLURM_NAME, follows="cluster_type", remedy="remove mpi"),
         default=None,
     )
-    container_writable: bool | None = _asked(
+    container_writable: bool | None = _question_field(
         Question(
             "May jobs write inside their container",
             "let jobs write inside their container; changes are lost when the job ends (default: true)",
@@ -300,7 +300,7 @@ class Answers:
         ),
         default=None,
     )
-    install_method: str = _asked(
+    install_method: str = _question_field(
         Question(
             "Where images are imported",
             "on this machine, or on a compute node (default: local)",
@@ -312,7 +312,7 @@ class Answers:
             suggested=lambda site, given: "local" if shutil.which("enroot") else "srun",
         )
     )
-    cpu_partition: str | None = _asked(
+    cpu_partition: str | None = _question_field(
         Question(
             "Partition for installation jobs",
             "partition for installation jobs (default: the GPU partition)",
@@ -322,11 +322,11 @@ class Answers:
             default=lambda given: given.get("gpu_partition") if on_slurm(given) else None,
             same_as="gpu_partition",
             suggested=_cpu_partition_here,
-            offered=lambda site: _partitions(site.partitions),
+            offered=lambda site: _partition_lines(site.partitions),
         ),
         default=None,
     )
-    image_folder: str | None = _asked(
+    image_folder: str | None = _question_field(
         Question(
             "Folder of container images",
             "default: images in the installation; may be read-only",
@@ -336,7 +336,7 @@ class Answers:
         ),
         default=None,
     )
-    registry_mirror: str | None = _asked(
+    registry_mirror: str | None = _question_field(
         Question(
             "Mirror of the registry",
             "import images from HOST[:PORT][/FOLDER] in place of their own registry, nvcr.io",
@@ -346,7 +346,7 @@ class Answers:
         ),
         default=None,
     )
-    engine_python: str | None = _asked(
+    engine_python: str | None = _question_field(
         Question(
             "Python with torch and Megatron-Bridge",
             "for GPU jobs outside a container: the Python of an environment with torch and Megatron-Bridge",
@@ -357,7 +357,7 @@ class Answers:
         ),
         default=None,
     )
-    env_type: str = _asked(
+    env_type: str = _question_field(
         Question(
             "How to create the training environment",
             "default: venv",
@@ -367,7 +367,7 @@ class Answers:
             suggested=lambda site, given: "venv",
         )
     )
-    hugging_face: bool = _asked(
+    hugging_face: bool = _question_field(
         Question(
             "Fetch tokenizers from Hugging Face (no benchmark needs them)",
             "also fetch the models' tokenizers and configurations; no benchmark needs them (default: false)",
@@ -375,7 +375,7 @@ class Answers:
         ),
         default=False,
     )
-    engines: tuple[str, ...] | None = _asked(
+    engines: tuple[str, ...] | None = _question_field(
         # Beside those that the workloads run on unless another is asked for.
         Question(
             "Further releases of Megatron-Bridge",
@@ -385,7 +385,7 @@ class Answers:
         ),
         default=None,
     )
-    workloads: tuple[str, ...] = _asked(
+    workloads: tuple[str, ...] = _question_field(
         Question("Workloads", "names separated by commas, or all", kind=values.WORKLOADS, required=True)
     )
     space_check: bool = True
@@ -421,7 +421,7 @@ FIELDS = frozenset(known.name for known in fields(Answers))
 """The keys of a file of answers."""
 
 
-def missing(given: Given) -> list[Question]:
+def missing_questions(given: Given) -> list[Question]:
     """The questions that still need an answer before anything can be installed, in their order; empty: none does."""
     return [q for q in QUESTIONS if q.required and q.matters(given) and given.get(q.field) in (None, "", [])]
 
@@ -436,7 +436,7 @@ def with_defaults(given: Given) -> Given:
     return values
 
 
-def merged(old: Given, new: Given) -> Given:
+def merged_answers(old: Given, new: Given) -> Given:
     """``old`` answers, changed by ``new`` ones, as a new dictionary.
 
     Old answers that came from one which has changed, or that make no difference any more, are left out.

@@ -104,7 +104,7 @@ def unusable_for_installation(text: str, given: Given) -> str:
     return f"it {problem}" if problem else ""
 
 
-def free_there(suggestion: str) -> str:
+def free_space_hint(suggestion: str) -> str:
     """A hint to put behind the prompt, in parentheses after a space: how much is free at the suggested folder.
 
     Without a suggestion it says that free space will be checked.

@@ -63,7 +63,7 @@ print("LLMB-VERSIONS", json.dumps(found))
 
 
 @dataclass(frozen=True)
-class _Inside:
+class _ImageOnNode:
     """The image on a node: runs Python programs there that see ``folder``."""
 
     held: Held
@@ -118,18 +118,18 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
                 remedy='name a Python with the release instead: engine.releases."0.7" in cluster_config.yaml',
             )
         config = load_cluster_config(path)
-        image, file = _named(installation, options.image, reporter)
-        work = path / ".llmb" / "adopting" / _digest(file)
+        image, file = _image_and_file(installation, options.image, reporter)
+        work = path / ".llmb" / "adopting" / _file_digest(file)
         work.mkdir(parents=True, exist_ok=True)
-        release = _look_inside(config, file, work, reporter)
-        kept = _keep(path, work, release)
+        release = _read_release_and_functions(config, file, work, reporter)
+        kept = _keep_release(path, work, release)
         before = config.releases.get(release, SiteRelease()).image
         entry = {"image": image, **{key: str(one) for key, one in kept.items()}}
         adopted.write_receipt(path / CATALOGUES, release, file)
         write_site_config(path, {("releases", release, key): value for key, value in entry.items()})
         shutil.rmtree(work, ignore_errors=True)  # all is entered
     recipe = next((one for one in installation.recipes.values() if one.catalogue is not None), None)
-    compared = _compared(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
+    compared = _function_differences(recipe, kept["catalogue"]) if recipe and "catalogue" in kept else None
     lines = [f"{image} has Megatron-Bridge {release}: entered in {path / FILE_NAME}"]
     if compared:
         lines.append(f"{counted(compared['functions'], 'function')}; against {compared['against']}:")
@@ -139,13 +139,13 @@ def adopt(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     remarks: list[str] = []
     if before not in (None, image):
         remarks.append(f"note: jobs with {release} ran in {before} until now; {FILE_NAME} has one image per release")
-    example = _example(recipe, kept["catalogue"], config.gpu_type, release) if recipe and compared else None
+    example = _example_command(recipe, kept["catalogue"], config.gpu_type, release) if recipe and compared else None
     if example:
         remarks.append(f"next: llmb-run {example}")
     return Result({"release": release, **entry, **(compared or {})}, "\n".join([*lines, ""]), remarks=remarks)
 
 
-def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
+def _image_and_file(installation: Installation, image: str, reporter: Reporter) -> tuple[str, Path]:
     """The image as jobs name it, and its file: the one named, or a registry's, imported if it is not yet.
 
     Raises:
@@ -169,7 +169,7 @@ def _named(installation: Installation, image: str, reporter: Reporter) -> tuple[
     return image, imported.path
 
 
-def _digest(image: Path) -> str:
+def _file_digest(image: Path) -> str:
     """16 hexadecimal digits that stand for an image file as it is now: of its path, size and time of modification.
 
     They name a folder that is mounted: ``nemo:26.10.sqsh`` would end the mount at the colon.
@@ -179,7 +179,7 @@ def _digest(image: Path) -> str:
     return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
+def _read_release_and_functions(config: ClusterConfig, image: Path, work: Path, reporter: Reporter) -> str:
     """The image's release of Megatron-Bridge, read inside the image on a compute node that is held for it.
 
     What its functions and their validation are is written to ``work``, unless the files are there already; nothing for
@@ -195,9 +195,9 @@ def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Repor
     part = msgspec.structs.replace(slurm.site_part(slurm.cpu_partition), gres=False)
     wanted = NodeRequest(name="llmb-adopt", scheduler=part, minutes=_MINUTES, wait=600)
     with reporter.step("a node to look into the image") as step, executor_for(SLURM).hold(wanted) as held:
-        inside = _Inside(held, container, work)
+        inside = _ImageOnNode(held, container, work)
         step.update(f"{held.nodes[0]}: its release")
-        release = _release(inside.python(["-c", _VERSIONS], "the release cannot be read"), image)
+        release = _release_in(inside.python(["-c", _VERSIONS], "the release cannot be read"), image)
         if not _has_functions(release):
             return release
         for name, more, what in (
@@ -214,7 +214,7 @@ def _look_inside(config: ClusterConfig, image: Path, work: Path, reporter: Repor
     return release
 
 
-def _release(output: str, image: Path) -> str:
+def _release_in(output: str, image: Path) -> str:
     """The release of Megatron-Bridge in ``output``, what the program that looks for versions in the image has
     printed.
 
@@ -244,7 +244,7 @@ def _has_functions(release: str) -> bool:
     return minor(release) == ENGINES[-1] or is_newer(release)
 
 
-def _keep(install: Path, work: Path, release: str) -> dict[str, Path]:
+def _keep_release(install: Path, work: Path, release: str) -> dict[str, Path]:
     """Copy what was found of ``release`` from ``work`` to where it stays in the installation.
 
     Returns the files by their key in ``cluster_config.yaml``: ``catalogue`` and ``validation``. Empty where nothing was
@@ -269,7 +269,7 @@ _DIFFERENCES = {
 """What is said of the functions in an image against those that LLMB has."""
 
 
-def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
+def _function_differences(recipe: Recipe, file: Path) -> dict[str, Any]:
     """How the functions in the catalogue ``file`` differ from those of the newest release that LLMB brings.
 
     Their number, the release that they are compared with, and sorted names of those that are new, gone and changed, as
@@ -281,7 +281,7 @@ def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
     new = {entry.name for entry in found.index}
     changed, other_variables = [], []
     for name in sorted(old & new):
-        before, now = _function(known, name), _function(found, name)
+        before, now = _function_named(known, name), _function_named(found, name)
         if before is None or now is None or before.columns != now.columns:
             changed.append(name)
         elif before.env != now.env:
@@ -296,7 +296,7 @@ def _compared(recipe: Recipe, file: Path) -> dict[str, Any]:
     }
 
 
-def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
+def _example_command(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> str | None:
     """The command of llmb-run that plans one of the functions in ``file``: one for these GPUs, where there is any.
 
     None where it has none that pretrains.
@@ -310,7 +310,7 @@ def _example(recipe: Recipe, file: Path, gpu_type: str | None, release: str) -> 
     return f"plan -w {recipe.workload} {words}{fp8}"
 
 
-def _function(catalogue: Catalogue, name: str) -> Function | None:
+def _function_named(catalogue: Catalogue, name: str) -> Function | None:
     """The function ``name`` of a catalogue.
 
     None where it cannot be read, as with a field that this LLMB does not know.

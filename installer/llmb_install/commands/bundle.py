@@ -37,13 +37,18 @@ from llmb_install.answers.questions import Answers
 from llmb_install.installation import Installation
 from llmb_install.parts import bundles
 from llmb_install.parts.engine import KINDS, MINIMUM_GLIBC, python_for
-from llmb_install.parts.environment_build import child_environment, further_indexes, lock_requirements, not_had
-from llmb_install.parts.fetching import hashes
+from llmb_install.parts.environment_build import (
+    child_environment,
+    further_indexes,
+    lock_requirements,
+    unavailable_error,
+)
+from llmb_install.parts.fetching import lock_hashes
 from llmb_install.parts.image import Image
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.parts.refusals import OTHER_INDEX, Unavailable
-from llmb_install.parts.uv import TOOL_MINIMUM, is_tool_python, running_version, spelt, version_of
+from llmb_install.parts.uv import TOOL_MINIMUM, as_text, is_tool_python, running_version, version_of
 from llmb_install.parts.uv import Version as Python
 from llmb_install.working.artefact import read_receipt
 from llmb_install.working.reporter import Reporter
@@ -85,11 +90,11 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         EnvironmentLacks: a package or an image cannot be had.
     """
     folder = user_path(options.to, f"--to {options.to}")
-    there = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
+    present = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
     # What lies in wheels/ and is of no lock is removed: only where a bundle was begun.
-    if there - {*_PARTS, bundles.SUMS} or (there and not there & {".llmb", bundles.SUMS}):
+    if present - {*_PARTS, bundles.SUMS} or (present and not present & {".llmb", bundles.SUMS}):
         raise RequestError(f"{folder} holds other files than a bundle's", remedy="give --to a new or empty folder")
-    releases, images = _wanted(options, clone, path, folder)
+    releases, images = _wanted_content(options, clone, path, folder)
     machines_and_pythons = itertools.product(_machines(options), _pythons(options, releases))
     targets = [Target(machine, python) for machine, python in machines_and_pythons]
     pythons = sorted({target.python for target in targets})
@@ -106,9 +111,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         about: dict[str, Any] = {
             "schema": 1,
             "llmb": llmb_common.__version__,
-            "locks": bundles.fingerprint(clone),
+            "locks": bundles.locks_fingerprint(clone),
             "platforms": sorted({target.machine for target in targets}),
-            "pythons": [spelt(python) for python in pythons],
+            "pythons": [as_text(python) for python in pythons],
             "engines": releases,
             "images": [image.source for image in images],
         }
@@ -125,7 +130,9 @@ def bundle(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 _PARTS = (".llmb", bundles.ABOUT, "wheels", "images")
 
 
-def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) -> tuple[list[str], list[Image]]:
+def _wanted_content(
+    options: argparse.Namespace, clone: Path, path: Path, folder: Path
+) -> tuple[list[str], list[Image]]:
     """The releases whose CPU engines go into the bundle, sorted, and the images, with the paths that they get there.
 
     Of the workloads that were asked for, else of the installation's. No images with ``--no-images``.
@@ -143,10 +150,10 @@ def _wanted(options: argparse.Namespace, clone: Path, path: Path, folder: Path) 
     images = []
     for machine in [stored.arch] if stored and stored.uses_images and not options.platform else _machines(options):
         for own in Installation(clone, replace(answers, arch=machine)).images():
-            there = own.path if own.is_complete() else None
+            own_file = own.path if own.is_complete() else None
             target = bundles.image_path(folder, machine, own.source)
-            image = replace(own, path=target, receipts=folder / ".llmb" / "receipts", origin=there)
-            if not (there or own.prefix or image.is_complete() or shutil.which("enroot") or options.no_images):
+            image = replace(own, path=target, receipts=folder / ".llmb" / "receipts", origin=own_file)
+            if not (own_file or own.prefix or image.is_complete() or shutil.which("enroot") or options.no_images):
                 raise EnvironmentLacks(
                     f"{own.source} for {machine} is not installed here, and Enroot, which imports it, is not on PATH",
                     remedy="make the bundle where Enroot is, or of an installation that has the image "
@@ -177,7 +184,8 @@ def _pythons(options: argparse.Namespace, releases: list[str]) -> list[Python]:
         versions = [(3, int(text.partition(".")[2])) for text in options.python]
         if old := [version for version in versions if not is_tool_python(version)]:
             raise RequestError(
-                f"--python {spelt(old[0])}: LLMB needs Python {spelt(TOOL_MINIMUM)} or newer", remedy="name a newer one"
+                f"--python {as_text(old[0])}: LLMB needs Python {as_text(TOOL_MINIMUM)} or newer",
+                remedy="name a newer one",
             )
         return versions
     found = [version_of(python) for python in map(python_for, releases) if python]
@@ -195,41 +203,43 @@ def _fetch_wheels(
         EnvironmentLacks: a package cannot be had
     """
     folder.mkdir(parents=True, exist_ok=True)
-    told = settings(child_environment())
-    sources = Sources(told)
-    there = {path.name: sha256_of(path) for path in folder.iterdir() if path.is_file()}
+    index_settings = read_index_settings(child_environment())
+    sources = Sources(index_settings)
+    present = {path.name: sha256_of(path) for path in folder.iterdir() if path.is_file()}
     wanted: set[str] = set()
     with reporter.step("packages") as step:
-        for lock, target, newer in _lists(clone, targets, releases):
+        for lock, target, newer in _target_locks(clone, targets, releases):
             text = lock.read_text(encoding="utf-8")
-            locked = hashes(text)
+            locked = lock_hashes(text)
             for requirement in _requirements(text, target):
                 package = requirement.name
                 fits = target._replace(python=newer.get(requirement.name, target.python))
-                more = further_indexes(package, told)
-                known = [name for name in there if there[name] in locked and name.endswith(".whl")]
+                more = further_indexes(package, index_settings)
+                known = [name for name in present if present[name] in locked and name.endswith(".whl")]
                 try:
-                    name = _best(known, requirement, fits)
+                    name = _best_file(known, requirement, fits)
                     if name is None:
-                        name = _best([link.name for link in sources.links(package, more=more)], requirement, fits)
+                        name = _best_file([link.name for link in sources.links(package, more=more)], requirement, fits)
                     if name is None:
                         raise Unavailable("the package index has no such file", OTHER_INDEX, absent=True)
-                    if there.get(name) not in locked:
+                    if present.get(name) not in locked:
                         step.update(f"{len(wanted) + 1}: {name}")
                         content = sources.fetch(package, name.__eq__, locked, more)
                         write(folder.parent, folder / name, content)
-                        there[name] = hashlib.sha256(content).hexdigest()
+                        present[name] = hashlib.sha256(content).hexdigest()
                 except Unavailable as problem:
-                    what = f"{requirement} for Python {spelt(target.python)} on {target.machine} cannot be had"
-                    raise not_had(what, problem) from problem
+                    what = f"{requirement} for Python {as_text(target.python)} on {target.machine} cannot be had"
+                    raise unavailable_error(what, problem) from problem
                 wanted.add(name)
         step.update(f"{len(wanted)} files")
-    for stale in there.keys() - wanted:
+    for stale in present.keys() - wanted:
         (folder / stale).unlink()
-    return {f"wheels/{name}": there[name] for name in wanted}
+    return {f"wheels/{name}": present[name] for name in wanted}
 
 
-def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
+def _target_locks(
+    clone: Path, targets: list[Target], releases: list[str]
+) -> Iterator[tuple[Path, Target, dict[str, Python]]]:
     """Yields each lock with the machine and Python it is for, and packages that are taken as if for another Python.
 
     These are by name, each with that version. A lock of an engine that does not run on a target's Python is left out.
@@ -245,7 +255,7 @@ def _lists(clone: Path, targets: list[Target], releases: list[str]) -> Iterator[
 
 def _requirements(text: str, target: Target) -> Iterator[Requirement]:
     """Yields those requirements of a lock's text that hold for the machine and Python of ``target``."""
-    version = spelt(target.python)
+    version = as_text(target.python)
     environment = {
         **{"python_version": version, "python_full_version": f"{version}.0", "platform_machine": target.machine},
         **{"sys_platform": "linux", "platform_system": "Linux", "os_name": "posix"},
@@ -255,14 +265,14 @@ def _requirements(text: str, target: Target) -> Iterator[Requirement]:
             yield requirement
 
 
-def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
+def _best_file(names: Iterable[str], requirement: Requirement, target: Target) -> str | None:
     """Which of the file ``names`` suits the pinned ``requirement`` and ``target`` best: the most portable wheel.
 
     Its source where there is no wheel of it for anybody. None: no file of it is among them that suits.
     """
     (pin,) = requirement.specifier
     wanted = (canonicalize_name(requirement.name), Version(pin.version))
-    ranks = {tag: rank for rank, tag in enumerate(_tags(target))}
+    ranks = {tag: rank for rank, tag in enumerate(_wheel_tags(target))}
     found: dict[str, int] = {}
     sources: list[str] = []
     for name in names:
@@ -281,7 +291,7 @@ def _best(names: Iterable[str], requirement: Requirement, target: Target) -> str
     return best if found[best] < len(ranks) else None
 
 
-def _tags(target: Target) -> Iterable[Tag]:
+def _wheel_tags(target: Target) -> Iterable[Tag]:
     """Yields the tags of wheels that a machine and Python take, the best first: the oldest glibc before newer ones."""
     platforms = []
     for minor in range(5, MINIMUM_GLIBC[1] + 1):

@@ -23,10 +23,10 @@ from llmb_common.base.printable import counted, size
 from llmb_common.base.words import SLURM_NAME_REMEDY, is_slurm_name
 from llmb_common.executors.slurm.words import SEGMENT_SLURM
 from llmb_common.planning.site.cluster import FILE_NAME, ClusterConfig, load_cluster_config
-from llmb_common.planning.site.machine import way_here
+from llmb_common.planning.site.machine import detect_cluster_type
 from llmb_install.answers.detect import detect_site
-from llmb_install.commands.doctor_check import DoctorCheck, Level, line
-from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather, limit_minutes
+from llmb_install.commands.doctor_check import DoctorCheck, Level, check_line
+from llmb_install.commands.doctor_facts import SiteFacts, WorkloadNeeds, gather_facts, limit_minutes
 from llmb_install.commands.doctor_node import node_checks
 from llmb_install.parts.files import read_settings
 from llmb_install.parts.image import IMAGE_BYTES
@@ -58,11 +58,11 @@ def doctor(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     with Reporter(None, verbose=options.verbose) as reporter, reporter.step("looking at this site") as step:
         if not options.no_compute_node and traits_of(config.cluster_type or LOCAL).slurm_options:
             step.update("this machine, Slurm, one compute node")
-        facts = gather(config, install, clone, ask_node=not options.no_compute_node)
+        facts = gather_facts(config, install, clone, ask_node=not options.no_compute_node)
     checks = all_checks(facts)
     blocked = any(check.level == "blocks" for check in checks)
     rows = [dataclasses.asdict(check) for check in checks]
-    return Result({"checks": rows}, "\n".join([*_lines(checks), ""]), status=int(blocked))
+    return Result({"checks": rows}, "\n".join([*_report_lines(checks), ""]), status=int(blocked))
 
 
 def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterConfig:
@@ -73,7 +73,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
     Raises:
         RequestError: one of these is no name in Slurm
     """
-    kind = config.cluster_type or (SLURM if detect_site().has_slurm else way_here())
+    kind = config.cluster_type or (SLURM if detect_site().has_slurm else detect_cluster_type())
     changes = {"account": options.account, "gpu_partition": options.gpu_partition}
     for field, value in changes.items():
         if value and not is_slurm_name(value):
@@ -84,7 +84,7 @@ def _with_flags(config: ClusterConfig, options: argparse.Namespace) -> ClusterCo
     return msgspec.structs.replace(config, cluster_type=kind, slurm=slurm)
 
 
-def _lines(checks: list[DoctorCheck]) -> list[str]:
+def _report_lines(checks: list[DoctorCheck]) -> list[str]:
     """The checks as lines of the report, each remedy on a line of its own, and how many are ok, in doubt or block."""
     width = max(len(check.name) for check in checks)
     lines = []
@@ -99,34 +99,34 @@ def _lines(checks: list[DoctorCheck]) -> list[str]:
 
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
     """Every check that makes sense for these facts, in the order in which one would fix things; never empty."""
-    checks = [*_space(facts)]
+    checks = [*_space_checks(facts)]
     traits = traits_of(facts.config.cluster_type or SLURM)
     if not traits.slurm_options:
-        return [*checks, *_without_slurm(facts, traits)]
-    checks += _slurm(facts)
+        return [*checks, *_checks_without_slurm(facts, traits)]
+    checks += _slurm_checks(facts)
     if facts.controller_is_up:
-        checks += [*_partition(facts), *_account(facts), *_times(facts), *_settings(facts)]
-    checks += _containers(facts)
+        checks += [*_partition_checks(facts), *_account_checks(facts), *_time_checks(facts), *_setting_checks(facts)]
+    checks += _container_checks(facts)
     if facts.node is not None:
         checks += node_checks(facts, facts.node)
     return checks
 
 
-def _space(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _space_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of the free space for the installation and, where jobs use containers, for images; doubts at
     most.
     """
     found = f"{size(facts.free_install)} free in {facts.install}"
     small = facts.free_install < 5_000_000_000
-    yield line("space for the installation", small, found, "results and checkpoints need more", "doubt")
+    yield check_line("space for the installation", small, found, "results and checkpoints need more", "doubt")
     if facts.slurm.runtime != "none" and traits_of(facts.config.cluster_type or SLURM).containers:
         found = f"{size(facts.free_images)} free in {facts.image_folder}"
         small = facts.free_images < IMAGE_BYTES
         remedy = f"one NeMo image takes about {size(IMAGE_BYTES)}; choose another image folder"
-        yield line("space for images", small, found, remedy, "doubt")
+        yield check_line("space for images", small, found, remedy, "doubt")
 
 
-def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
+def _checks_without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
     """Yields checks where jobs do not run under Slurm.
 
     They are of this machine's GPUs or the scheduler's commands, and of the training engine.
@@ -135,36 +135,36 @@ def _without_slurm(facts: SiteFacts, traits: Traits) -> Iterator[DoctorCheck]:
         present = ", ".join(facts.site.local_gpus)
         blocked = facts.config.gpu_type not in (None, "cpu") and not present
         remedy = "install NVIDIA's driver, or set gpu_type: cpu in cluster_config.yaml"
-        yield line("GPUs of this machine", blocked, present or "none", remedy)
+        yield check_line("GPUs of this machine", blocked, present or "none", remedy)
     else:
         missing = ", ".join(facts.missing_commands)
         found = f"not found: {missing}" if missing else f"{traits.submits_with} found"
-        yield line(traits.name, missing, found, "load the scheduler's module, or use a login node")
+        yield check_line(traits.name, missing, found, "load the scheduler's module, or use a login node")
     pythons = facts.engine_pythons
     remedy = "run ./installer.py --quickstart, or set engine.python to one that has Megatron-Bridge"
-    yield line("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
+    yield check_line("training engine", not pythons, ", ".join(pythons) or "none in cluster_config.yaml", remedy)
 
 
-def _slurm(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _slurm_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of Slurm's commands, version, controller, MPI and topology; ends at the first that blocks."""
     if facts.missing_commands:
         names = ", ".join(facts.missing_commands)
         yield DoctorCheck("Slurm commands", "blocks", f"not found: {names}", "load Slurm's module, or use a login node")
         return
     version = facts.site.slurm_version or "unknown"
-    old = release(facts.site.slurm_version) < _OLDEST_SLURM
-    yield line("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
+    old = release_numbers(facts.site.slurm_version) < _OLDEST_SLURM
+    yield check_line("Slurm version", old, version, "releases older than 21.08 are untested", "doubt")
     if not facts.controller_is_up:
         yield DoctorCheck(
             "Slurm controller", "blocks", "does not answer", "ask the administrator; look at: scontrol ping"
         )
         return
     yield DoctorCheck("Slurm controller", "ok", "answers")
-    yield _mpi(facts)
-    yield from _segments(facts)
+    yield _mpi_check(facts)
+    yield from _segment_checks(facts)
 
 
-def _mpi(facts: SiteFacts) -> DoctorCheck:
+def _mpi_check(facts: SiteFacts) -> DoctorCheck:
     """The check of how Slurm starts ranks: as ``slurm.mpi`` says; without that, whether it has PMIx."""
     mpi, listed = facts.slurm.mpi, ", ".join(facts.mpi_types) or "nothing listed"
     if mpi is None:
@@ -173,20 +173,20 @@ def _mpi(facts: SiteFacts) -> DoctorCheck:
             "only jobs with TP above 1 that overlap its communication use it, and only if the image's Transformer "
             "Engine was built with MPI: such a job ends at its start; all others need no PMIx"
         )
-        return line("PMIx", lacks, listed, remedy, "doubt")
+        return check_line("PMIx", lacks, listed, remedy, "doubt")
     lacks = mpi != "none" and mpi not in facts.mpi_types
     remedy = "remove slurm.mpi from cluster_config.yaml: each job then gets what Slurm has and it needs"
-    return line(f"srun --mpi={mpi}", lacks, listed, remedy)
+    return check_line(f"srun --mpi={mpi}", lacks, listed, remedy)
 
 
-def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _segment_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields the check of whether Slurm keeps nodes of one NVLink rack together; nothing for GPUs in single nodes."""
     gpu = gpus.GPUS.get(facts.config.gpu_type or "")
     if gpu is None or gpu.nvlink_nodes == 1:
         return
     name = "Slurm and NVL72 racks"
     blocks = facts.limits.blocks
-    version = release(facts.site.slurm_version)
+    version = release_numbers(facts.site.slurm_version)
     spread = "jobs may be spread over more racks than needed, which costs speed"
     if version < SEGMENT_SLURM:
         remedy = f"{spread}; Slurm 24.05 or newer keeps segments together"
@@ -204,7 +204,7 @@ def _segments(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck(name, "ok", f"{counted(len(blocks), 'block')} of {min(blocks)} nodes or more")
 
 
-def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _partition_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of the GPU partition and of how GPUs are asked for."""
     name = facts.slurm.gpu_partition
     found = next((p for p in facts.site.partitions if p.name == name), None)
@@ -216,7 +216,7 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("GPU partition", "blocks", f"{name} does not exist", f"the partitions are {known}")
         return
     what = f"{name}: {found.nodes} nodes of {found.gpus_per_node} GPUs, limit {found.time_limit}"
-    yield line("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
+    yield check_line("GPU partition", not found.up, what, "it is down: choose another, or ask the administrator")
     requested, count = facts.slurm.gres, found.gpus_per_node
     if requested and not count:
         what = "jobs request GPUs, but Slurm has none configured"
@@ -229,7 +229,7 @@ def _partition(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("GRES", "ok", f"{count} GPUs per node" if count else "not used here")
 
 
-def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _account_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields the check of the account that jobs are charged to."""
     account = facts.slurm.account
     if not facts.has_accounting:
@@ -237,15 +237,15 @@ def _account(facts: SiteFacts) -> Iterator[DoctorCheck]:
     elif account is None:
         yield DoctorCheck("account", "doubt", "none is set", "set slurm.account in cluster_config.yaml")
     elif facts.site.accounts and account not in facts.site.accounts:
-        yours = ", ".join(facts.site.accounts)
+        own_accounts = ", ".join(facts.site.accounts)
         yield DoctorCheck(
-            "account", "blocks", f"{account} is not one of your accounts: {yours}", "correct slurm.account"
+            "account", "blocks", f"{account} is not one of your accounts: {own_accounts}", "correct slurm.account"
         )
     else:
         yield DoctorCheck("account", "ok", account)
 
 
-def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _time_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of time limits against what the workloads ask for, and of the time left to save a checkpoint.
 
     Compares with the shortest limit that Slurm sets; nothing where it sets none.
@@ -263,13 +263,13 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
         needs = ", ".join(f"{workload.name} {workload.longest}" for workload in short)
         remedy = f"jobs ask for more minutes ({needs}): choose another partition or QOS, or set TIME_LIMIT"
         level: Level = "blocks" if none else "doubt"
-        yield line("time limit", short, f"{most} minutes, set by {what}", remedy, level)
+        yield check_line("time limit", short, f"{most} minutes, set by {what}", remedy, level)
     longest = max(wanted, key=lambda workload: workload.saving)
     wait = facts.slurm_config.get("KillWait", "").split(" ")[0]
     if longest.saving and wait.isdigit():
         most = max(int(wait), facts.limits.grace)
         preempts = facts.slurm_config.get("PreemptMode", "OFF") != "OFF" and most < longest.saving
-        yield line(
+        yield check_line(
             "time to save",
             preempts,
             f"{most} s when a job is preempted or cancelled; saving takes up to {longest.saving} s ({longest.name})",
@@ -279,7 +279,7 @@ def _times(facts: SiteFacts) -> Iterator[DoctorCheck]:
         )
 
 
-def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _setting_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of Slurm's own settings that change what jobs do."""
     task = facts.slurm_config.get("TaskPlugin", "") or "unknown"
     unbound = "" if "affinity" in task else ": CPU_PER_TASK_PINNING has no effect; ranks are bound by numactl"
@@ -289,14 +289,14 @@ def _settings(facts: SiteFacts) -> Iterator[DoctorCheck]:
         yield DoctorCheck("limits", "doubt", "EnforcePartLimits=NO", remedy)
 
 
-def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
+def _container_checks(facts: SiteFacts) -> Iterator[DoctorCheck]:
     """Yields checks of what runs containers here, Pyxis or Enroot; nothing where jobs use no container."""
     runtime = facts.slurm.runtime
     if runtime == "pyxis" and facts.controller_is_up:
         lacking = not {*_PYXIS_OPTIONS} <= {*facts.container_options}
         found = "srun has no --container-image" if lacking else "srun has its options"
         remedy = "install Pyxis for this Slurm release, or set slurm.runtime to enroot or none"
-        yield line("Pyxis", lacking, found, remedy)
+        yield check_line("Pyxis", lacking, found, remedy)
     if runtime == "none":
         return
     name = "writing to an image's files"
@@ -304,17 +304,19 @@ def _containers(facts: SiteFacts) -> Iterator[DoctorCheck]:
         options = facts.container_options
         unknown = runtime == "pyxis" and options and "container-writable" not in options
         remedy = "this Pyxis has no --container-writable: update it, or set slurm.container_writable: false"
-        yield line(name, unknown, "jobs may", remedy)
+        yield check_line(name, unknown, "jobs may", remedy)
     else:
         remedy = "right only where the site forbids it: libraries in the image build and cache files there"
         yield DoctorCheck(name, "doubt", "slurm.container_writable is false", remedy)
     remedy = "import images on a compute node: --install-method srun"
-    yield line("Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt")
+    yield check_line(
+        "Enroot on this machine", not facts.local_enroot, facts.local_enroot or "not found", remedy, "doubt"
+    )
     if facts.local_enroot and not facts.has_unsquashfs:
         yield DoctorCheck("unsquashfs", "blocks", "not found", "install squashfs-tools: images are checked with it")
 
 
-def release(text: str) -> tuple[int, int]:
+def release_numbers(text: str) -> tuple[int, int]:
     """The first two numbers of a release, ``(24, 5)`` of ``24.05.3``; ``(0, 0)`` where ``text`` begins with none."""
     found = re.match(r"(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)

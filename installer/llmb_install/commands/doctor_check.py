@@ -18,6 +18,6 @@ class DoctorCheck:
     remedy: str = ""
 
 
-def line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
+def check_line(name: str, bad: object, found: str, remedy: str, level: Level = "blocks") -> DoctorCheck:
     """A line of the doctor's report: ``ok``, or the given ``level`` with ``remedy`` where ``bad`` is true."""
     return DoctorCheck(name, level if bad else "ok", found, remedy if bad else "")

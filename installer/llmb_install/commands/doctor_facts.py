@@ -11,7 +11,7 @@ from pathlib import Path
 from llmb_common.base.cluster_types import SLURM, traits_of
 from llmb_common.base.engines import image_file_name
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.files import me, user_name
+from llmb_common.base.files import effective_user_id, user_name
 from llmb_common.base.hostlist import expand
 from llmb_common.base.words import assignments, limit_seconds
 from llmb_common.executors.base import Container, executor_for
@@ -23,7 +23,7 @@ from llmb_common.nodes.needs import needs_of_site
 from llmb_common.planning.site.cluster import ClusterConfig
 from llmb_common.planning.time_limit import save_seconds
 from llmb_install.answers.answers import load_recipes
-from llmb_install.answers.detect import Site, container_options, detect_site, output
+from llmb_install.answers.detect import Site, command_output, container_options, detect_site
 from llmb_install.working.artefact import free_bytes
 
 
@@ -107,7 +107,7 @@ class SiteFacts:
         return [*filter(None, [engine.python]), *engine.releases.values()] if engine else []
 
 
-def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
+def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool) -> SiteFacts:
     """Gather all facts that doctor judges, from this machine, Slurm and one node; what does not answer stays empty.
 
     ``ask_node``: run one small job on a node of the GPU partition. ``clone``: where the recipes are.
@@ -117,8 +117,8 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
     traits = traits_of(config.cluster_type or SLURM)
     use_slurm = site.has_slurm and traits.slurm_options
     commands = SLURM_COMMANDS if traits.slurm_options else (traits.submits_with,)
-    is_up = "is UP" in output("scontrol", "ping") if use_slurm else False
-    text = output("scontrol", "show", "config") if is_up else ""
+    is_up = "is UP" in command_output("scontrol", "ping") if use_slurm else False
+    text = command_output("scontrol", "show", "config") if is_up else ""
     settings = assignments(text.splitlines())
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
     workloads = workloads_here(clone, config)
@@ -136,7 +136,7 @@ def gather(config: ClusterConfig, install: Path, clone: Path, *, ask_node: bool)
         container_options=container_options() if is_up else (),
         slurm_config=settings,
         has_accounting=has_accounting,
-        local_enroot=output("enroot", "version").strip(),
+        local_enroot=command_output("enroot", "version").strip(),
         has_unsquashfs=shutil.which("unsquashfs") is not None,
         free_install=free_bytes(install),
         free_images=free_bytes(image_folder),
@@ -177,21 +177,27 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
     What does not answer sets no limit. Without ``has_accounting`` only the partition and the topology are asked.
     """
     slurm: SlurmSettings = config.scheduler(SLURM)
-    text = output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner") if slurm.gpu_partition else ""
+    text = (
+        command_output("scontrol", "show", "partition", slurm.gpu_partition, "--oneliner")
+        if slurm.gpu_partition
+        else ""
+    )
     partition = assignments(text.split())
     grace = partition.get("GraceTime", "")
     walls, graces = [], [int(grace) if grace.isdigit() else 0]
     if has_accounting:
-        asked = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
-        named = {asked or "", partition.get("QoS", "")}
-        which = [f"user={user_name(me())}"]
+        qos = dict(parse_additional(slurm.additional_params, "slurm.additional_params")).get("qos")
+        named = {qos or "", partition.get("QoS", "")}
+        filters = [f"user={user_name(effective_user_id())}"]
         if slurm.account:
-            which.append(f"account={slurm.account}")
-        for row in _rows("sacctmgr", "-nP", "show", "associations", *which, "format=partition,maxwall,defaultqos"):
+            filters.append(f"account={slurm.account}")
+        for row in _slurm_rows(
+            "sacctmgr", "-nP", "show", "associations", *filters, "format=partition,maxwall,defaultqos"
+        ):
             if row[0] in ("", slurm.gpu_partition):
                 walls.append(("your association", row[1]))
-                named |= set() if asked else {row[2] or "normal"}
-        for name, wall, notice in _rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
+                named |= set() if qos else {row[2] or "normal"}
+        for name, wall, notice in _slurm_rows("sacctmgr", "-nP", "show", "qos", "format=name,maxwall,gracetime"):
             if name in named:
                 walls.append((f"QOS {name}", wall))
                 graces.append(60 * (limit_minutes(notice) or 0))
@@ -200,7 +206,7 @@ def slurm_limits(config: ClusterConfig, *, has_accounting: bool) -> Limits:
         found = limit_minutes(wall)
         if found is not None:
             minutes.append((name, found))
-    return Limits(tuple(minutes), max(graces), _blocks(output("scontrol", "show", "topology")))
+    return Limits(tuple(minutes), max(graces), _block_sizes(command_output("scontrol", "show", "topology")))
 
 
 def limit_minutes(text: str) -> int | None:
@@ -212,7 +218,7 @@ def limit_minutes(text: str) -> int | None:
     return days * 1440 + hours * 60 + minutes
 
 
-def _blocks(text: str) -> tuple[int, ...] | None:
+def _block_sizes(text: str) -> tuple[int, ...] | None:
     """The number of nodes in each block of ``scontrol show topology``'s output; None where it lists no blocks.
 
     Before Slurm 24.11 there is no size in it, and the nodes are counted.
@@ -226,11 +232,11 @@ def _blocks(text: str) -> tuple[int, ...] | None:
     return tuple(sizes) or None
 
 
-def _rows(*argv: str) -> list[list[str]]:
+def _slurm_rows(*argv: str) -> list[list[str]]:
     """Run a command of Slurm and return its lines, each split at ``|`` into as many fields as its ``format=`` names.
 
     Other lines are left out; empty where it does not answer.
     """
     fields = argv[-1].count(",") + 1
-    rows = [line.split("|") for line in output(*argv).splitlines()]
+    rows = [line.split("|") for line in command_output(*argv).splitlines()]
     return [row for row in rows if len(row) == fields]

@@ -15,7 +15,7 @@ from llmb_common.health.one_node import NodeReport
 from llmb_common.nodes.facts import Folder
 from llmb_common.nodes.findings import Remark, doctor_remarks
 from llmb_common.nodes.needs import needs_of_site
-from llmb_install.commands.doctor_check import DoctorCheck, Level, line
+from llmb_install.commands.doctor_check import DoctorCheck, Level, check_line
 from llmb_install.commands.doctor_facts import SiteFacts
 
 _LEVELS: dict[str, Level] = {"fail": "blocks", "warn": "doubt"}
@@ -40,28 +40,28 @@ def node_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     needs = needs_of_site(facts.config, facts.install, traits)
     remarks = doctor_remarks(node.facts, replace(needs, nodes=2))
     yield DoctorCheck("a compute node", "ok", node.facts.host)
-    yield from _hardware(facts, node, remarks)
+    yield from _hardware_checks(facts, node, remarks)
     if facts.slurm.runtime != "none":
         software = node.facts.software
         found = software.enroot or software.enroot_missing or "not found"
-        yield _ruled("Enroot on the node", remarks, "runtime", found)
-    yield from _folders(facts, node)
-    yield from _hung(node)
+        yield _rule_check("Enroot on the node", remarks, "runtime", found)
+    yield from _folder_checks(facts, node)
+    yield from _hung_checks(node)
     if facts.slurm.runtime == "none":  # jobs train in the Pythons of cluster_config.yaml
-        yield _engine(facts, node)
+        yield _engine_check(facts, node)
     elif facts.image is None:
         remedy = "import one: llmb-install add WORKLOAD, or update"
         found = f"no image of these workloads in {facts.image_folder}"
         yield DoctorCheck("the image on the node", "doubt", found, remedy)
     else:
-        yield from _image(facts, facts.image, node)
+        yield from _image_checks(facts, facts.image, node)
     if node.skew is not None:
         remedy = "set up time synchronization: Slurm's credentials fail when clocks differ"
         is_apart = abs(node.skew) > _SKEW_SECONDS
-        yield line("clock of the node", is_apart, f"{node.skew:+.1f} s from ours", remedy, "doubt")
+        yield check_line("clock of the node", is_apart, f"{node.skew:+.1f} s from ours", remedy, "doubt")
 
 
-def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
+def _rule_check(name: str, remarks: Mapping[str, Remark], rule: str, found: str, remedy: str = "") -> DoctorCheck:
     """The line ``name`` of the report, as bad as what ``rule`` remarked about the node; ok where it remarked
     nothing.
 
@@ -73,34 +73,34 @@ def _ruled(name: str, remarks: Mapping[str, Remark], rule: str, found: str, reme
     return DoctorCheck(name, _LEVELS[remark.level], found, remedy or remark.remedy)
 
 
-def _hardware(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
+def _hardware_checks(facts: SiteFacts, node: NodeReport, remarks: Mapping[str, Remark]) -> Iterator[DoctorCheck]:
     """Yields checks of a node's architecture, GPUs, driver and network, by what the rules about nodes remarked."""
     remedy = f"cluster_config.yaml says {facts.config.arch}: images would be built for the wrong architecture"
-    yield _ruled("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
+    yield _rule_check("architecture", remarks, "architecture", node.facts.machine.architecture or "", remedy)
     shown, gpu_type = node.facts.before, facts.config.gpu_type
     if shown.gpus:
         found = f"{len(shown.gpus)} x {shown.gpus[0].product or '?'}, driver {shown.driver or '?'}"
-        yield _ruled("GPUs of the node", remarks, "gpu-type", found, f"cluster_config.yaml says {gpu_type}")
-        yield _ruled("CUDA of the driver", remarks, "cuda", shown.cuda or "unknown")
+        yield _rule_check("GPUs of the node", remarks, "gpu-type", found, f"cluster_config.yaml says {gpu_type}")
+        yield _rule_check("CUDA of the driver", remarks, "cuda", shown.cuda or "unknown")
     elif gpu_type != gpus.CPU:
-        yield _ruled("GPUs of the node", remarks, "no-gpu-facts", "nvidia-smi shows none")
+        yield _rule_check("GPUs of the node", remarks, "no-gpu-facts", "nvidia-smi shows none")
     names = [port.name for port in node.facts.machine.adapters]
-    yield _ruled("InfiniBand or RoCE", remarks, "network", ", ".join(names) or "no device")
+    yield _rule_check("InfiniBand or RoCE", remarks, "network", ", ".join(names) or "no device")
     for rule, name in (("gpudirect", "GPUDirect RDMA"), ("memlock", "locked memory")):
         if rule in remarks:
-            yield _ruled(name, remarks, rule, remarks[rule].text)
+            yield _rule_check(name, remarks, rule, remarks[rule].text)
 
 
-def _folders(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
+def _folder_checks(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yields checks of whether a node sees the installation, the image folder and the workload folder."""
     if facts.install.is_dir():
         sees = node.folder("installation").there
         remedy = "put the installation on a file system that all nodes share"
-        yield line("installation on the node", not sees, "visible" if sees else "not visible", remedy)
+        yield check_line("installation on the node", not sees, "visible" if sees else "not visible", remedy)
     if facts.config.image_folder and facts.slurm.runtime != "none":
         reads = node.folder("images").there
         remedy = f"{facts.image_folder} must be on a file system that all nodes share, open to you"
-        yield line("images on the node", not reads, "readable" if reads else "not readable", remedy)
+        yield check_line("images on the node", not reads, "readable" if reads else "not readable", remedy)
     yield from _workload_folder(facts, node)
 
 
@@ -118,15 +118,15 @@ def _workload_folder(facts: SiteFacts, node: NodeReport) -> Iterator[DoctorCheck
         return
     states = {"on the node": node.folder("workload").state}
     if node.inside.started:
-        said = node.inside.values.get("workloads", ())
-        there = Folder(there=bool(said), problem=None if "written" in said else "not written")
-        states["in the container"] = there.state
+        report = node.inside.values.get("workloads", ())
+        folder = Folder(there=bool(report), problem=None if "written" in report else "not written")
+        states["in the container"] = folder.state
     remedy = "jobs write their runs there: it must be on a file system that all nodes mount read-write"
     for where, state in states.items():
-        yield line(f"workload folder {where}", state != "writable", state, remedy)
+        yield check_line(f"workload folder {where}", state != "writable", state, remedy)
 
 
-def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
+def _hung_checks(node: NodeReport) -> Iterator[DoctorCheck]:
     """Yields one check that blocks, of programs on the node that did not answer; nothing where all did."""
     silent = ["nvidia-smi"] if "did not answer" in (node.facts.before.missing or "") else []
     hung = dict.fromkeys([*silent, *node.facts.hung, *node.inside.values.get("hung", ())])
@@ -135,7 +135,7 @@ def _hung(node: NodeReport) -> Iterator[DoctorCheck]:
         yield DoctorCheck("programs of the node", "blocks", f"{', '.join(hung)}: no answer", remedy)
 
 
-def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
+def _engine_check(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
     """The check of whether the Pythons in which jobs train start on the node.
 
     It blocks where one does not, or none is set.
@@ -144,10 +144,10 @@ def _engine(facts: SiteFacts, node: NodeReport) -> DoctorCheck:
     lost = [python for python in wanted if python not in node.facts.software.starts]
     found = f"{', '.join(lost)} does not start" if lost else ", ".join(wanted) or "none in cluster_config.yaml"
     remedy = "set engine.python to one with Megatron-Bridge that all nodes see"
-    return line("training engine on the node", lost or not wanted, found, remedy)
+    return check_line("training engine on the node", lost or not wanted, found, remedy)
 
 
-def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
+def _image_checks(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCheck]:
     """Yields checks of whether the image starts on the node, has room to be unpacked, and sees the node's GPUs."""
     inside = node.inside
     started = node.inside.started
@@ -157,26 +157,26 @@ def _image(facts: SiteFacts, image: Path, node: NodeReport) -> Iterator[DoctorCh
     else:
         # srun's own lines only where nobody else says anything.
         own = [line for line in inside.lines if not line.startswith("srun: ")] or inside.lines
-        said = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "no message"
+        message = "; ".join(line.removeprefix("slurmstepd: error: ") for line in own[-3:]) or "no message"
         in_time = " in time" if inside.status in (None, 124, 137) else ""
         remedy = "start it by hand (srun --container-image, or enroot start); llmb-install verify checks the file"
-        yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {said}", remedy)
+        yield DoctorCheck(name, "blocks", f"{image.name} did not start{in_time}: {message}", remedy)
     # Only Pyxis unpacks where Enroot says.
     room = node.facts.software.unpacked if facts.slurm.runtime == "pyxis" else None
     needed = image.stat().st_size if image.is_file() else 0
     if room and room.free is not None and not {*inside.values.get("root", ())} & {*_NOT_UNPACKED}:
         found = f"{size(room.free)} free at {room.path} of the node, for about {size(needed)}"
         remedy = "Pyxis unpacks it there: set ENROOT_DATA_PATH in /etc/enroot/enroot.conf to a larger local disk"
-        yield line("room to unpack the image", room.free < needed and not started, found, remedy)
+        yield check_line("room to unpack the image", room.free < needed and not started, found, remedy)
     if facts.slurm.runtime == "enroot":
-        yield _root_for(facts, node.facts.software.roots or Folder(), needed)
+        yield _unpack_folder_check(facts, node.facts.software.roots or Folder(), needed)
     outside, shown = len(node.facts.before.gpus), len(inside.values.get("gpu", ()))
     if started and outside:
         remedy = "Enroot needs its hook 98-nvidia.sh, and libnvidia-container on the node"
-        yield line("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
+        yield check_line("GPUs in the container", shown < outside, f"{shown} of {outside}", remedy)
 
 
-def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
+def _unpack_folder_check(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
     """The check of whether jobs unpack their image, of ``needed`` bytes, on a local disk of the node.
 
     Else Enroot mounts it, which does not outlive the SIGCONT with which Slurm announces a preemption: a job could not
@@ -196,4 +196,4 @@ def _root_for(facts: SiteFacts, roots: Folder, needed: int) -> DoctorCheck:
         "a job that is preempted with grace loses up to one checkpoint interval: set ENROOT_DATA_PATH in "
         "/etc/enroot/enroot.conf to a local disk of the nodes with room for twice the image"
     )
-    return line("saving when preempted", preempts, f"{why}: jobs mount the image", remedy, "doubt")
+    return check_line("saving when preempted", preempts, f"{why}: jobs mount the image", remedy, "doubt")

@@ -14,7 +14,7 @@ from typing import Any
 from llmb_common.base.errors import EnvironmentLacks, RequestError
 from llmb_common.base.files import write_output
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import counted, size, tell
+from llmb_common.base.printable import counted, print_message, size
 from llmb_common.base.words import is_slurm_name
 from llmb_common.executors.slurm.query import mpi_types
 from llmb_common.recipes.recipe import Recipe
@@ -23,8 +23,8 @@ from llmb_install.answers import answers as answers_module
 from llmb_install.answers import checks, detect
 from llmb_install.answers.answers import as_given, load_recipes, required_answers, stored_answers
 from llmb_install.answers.checks import listed_engines, path_problems
-from llmb_install.answers.given import Given, expand_workloads, on_slurm, plain
-from llmb_install.answers.questions import QUESTIONS, Answers, merged, missing
+from llmb_install.answers.given import Given, answer_text, expand_workloads, on_slurm
+from llmb_install.answers.questions import QUESTIONS, Answers, merged_answers, missing_questions
 from llmb_install.commands import upkeep
 from llmb_install.installation import Installation
 from llmb_install.parts import credentials
@@ -51,11 +51,11 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
     """
     if options.list_workloads:
         return list_workloads(clone)
-    answers, secrets, was_asked = _gather(options, clone, path)
+    answers, secrets, was_asked = _gather_answers(options, clone, path)
     if options.record:
         write_output(Path(options.record), answers_module.to_yaml(answers))
-        told = f"recorded in {options.record}; install with: ./installer.py --play {options.record}"
-        return Result({"recorded": options.record}, remarks=[told])
+        next_line = f"recorded in {options.record}; install with: ./installer.py --play {options.record}"
+        return Result({"recorded": options.record}, remarks=[next_line])
     answers = replace(answers, install_path=str(arguments.real_path(Path(answers.install_path))))
     raise_all(_site_problems(options, answers, clone, path))
     checks.require_free_folder(Path(answers.install_path), agreed=options.into_used_folder or options.dry_run)
@@ -76,7 +76,7 @@ def install(options: argparse.Namespace, clone: Path, path: Path) -> Result:
                 f"another command changed the installation in {answers.install_path} in the meantime",
                 remedy="run the same command again",
             )
-        return Installation(clone, *_gather(options, clone, path)[:2])
+        return Installation(clone, *_gather_answers(options, clone, path)[:2])
 
     return carry_out(options, decide)
 
@@ -97,11 +97,11 @@ def add(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
     def decide() -> Installation:
         """The installation at ``path`` as it is now, with the further workloads and releases."""
-        old = _own_answers(required_answers(path))
+        old = _without_detected_mpi(required_answers(path))
         workloads = tuple(sorted({*old.workloads, *new}))
         all_engines = tuple(sorted({*(old.engines or ()), *engines})) or None
         changed = replace(old, workloads=workloads, engines=all_engines)
-        return Installation(clone, _checked(options, changed), credentials.from_environment())
+        return Installation(clone, _with_space_check(options, changed), credentials.from_environment())
 
     return carry_out(options, decide)
 
@@ -151,8 +151,8 @@ def update(options: argparse.Namespace, clone: Path, path: Path) -> Result:
 
     def decide() -> Installation:
         """The installation at ``path`` as its own answers say now."""
-        answers = _own_answers(required_answers(path))
-        return Installation(clone, _checked(options, answers), credentials.from_environment())
+        answers = _without_detected_mpi(required_answers(path))
+        return Installation(clone, _with_space_check(options, answers), credentials.from_environment())
 
     return carry_out(options, decide, repair=True)
 
@@ -197,7 +197,7 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     data: dict[str, Any] = {"install_path": str(installation.path)}
     if options.dry_run:
         rows = [{"step": a.id, "does": a.show(), "download": a.download, "disk": a.disk} for a in todo]
-        lines = [*(f"{part.id}\n    {part.show()}\n" for part in todo), f"{_estimate(todo)}\n"]
+        lines = [*(f"{part.id}\n    {part.show()}\n" for part in todo), f"{_estimate_line(todo)}\n"]
         text = "".join(lines) if todo else _NOTHING.format(installation.path)
         return Result({**data, "dry_run": True, "todo": rows}, text)
     ran: list[str] = []
@@ -210,8 +210,8 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
             upkeep.finish_removal(installation, reporter)
             artefacts = installation.artefacts()
             # What the thorough check finds damaged stays as it is until there is another.
-            there = [part for part in artefacts if repair and part.is_complete()]
-            damaged = {name: problem for name, problem in artefact.verify_all(there, reporter).items() if problem}
+            complete = [part for part in artefacts if repair and part.is_complete()]
+            damaged = {name: problem for name, problem in artefact.verify_all(complete, reporter).items() if problem}
             check = installation.answers.space_check
             ran = artefact.make_missing(artefacts, reporter, damaged, space_check=check)
             upkeep.prune(installation, reporter)
@@ -224,11 +224,11 @@ def carry_out(options: argparse.Namespace, decide: Callable[[], Installation], *
     ]
     remarks += [f"note: {problem}" for problem in installation.gone_workloads().values()]
     if ran and options.command == "install":
-        remarks += _what_next(installation)
+        remarks += _next_steps(installation)
     return Result({**data, "ran": ran, "complete": True}, text, remarks=remarks)
 
 
-def _what_next(installation: Installation) -> Iterator[str]:
+def _next_steps(installation: Installation) -> Iterator[str]:
     """Yields remarks on a finished installation: that colleagues cannot use it, by the umask, and what to do next."""
     folder = shlex.quote(str(installation.path))
     check = "llmb-install doctor; " if installation.answers.on_slurm else ""
@@ -255,16 +255,16 @@ def describe(installation: Installation, accounts: Sequence[str] = ()) -> str:
     if answers.get("account") in accounts and others:
         answers["account"] = f"{answers['account']} (also: {', '.join(others)})"
     hidden = {"schema", "space_check"}
-    lines = [f"  {key:16}{plain(value)}" for key, value in answers.items() if key not in hidden]
+    lines = [f"  {key:16}{answer_text(value)}" for key, value in answers.items() if key not in hidden]
     secrets = installation.secrets
     lines += [f"  {'hf_token':16}given"] if secrets.hf_token else []
     lines += [f"  {'ngc_api_key':16}given"] if secrets.ngc_api_key else []
     todo = artefact.missing(installation.artefacts())
     free = f"{size(free_bytes(installation.path))} free in {installation.path}"
-    return "\n".join(["", *lines, "", f"  {_estimate(todo)}; {free}", ""])
+    return "\n".join(["", *lines, "", f"  {_estimate_line(todo)}; {free}", ""])
 
 
-def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
+def _gather_answers(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answers, Secrets, bool]:
     """What to install, by flags, ``--play``, earlier answers or the user: answers, secrets, whether the user was
     asked.
 
@@ -283,20 +283,28 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
         given: Given = {**_without_found_mpi(play, options.play), **flags}
         # The file's own folder counts before LLMB_INSTALL and the default, which are for when nobody says.
         given.setdefault("install_path", str(path))
-        given = {**_found_on(given), **given}
-        return answers_module.complete(given, recipes, where=options.play, lines=lines), found.updated(secrets), False
+        given = {**_gres_answer(given), **given}
+        return (
+            answers_module.complete_answers(given, recipes, where=options.play, lines=lines),
+            found.updated(secrets),
+            False,
+        )
     stored = stored_answers(path)
-    defaults: Given = as_given(_own_answers(stored)) if stored else {}
+    defaults: Given = as_given(_without_detected_mpi(stored)) if stored else {}
     if stored is None:
-        defaults |= _found_on(flags)
+        defaults |= _gres_answer(flags)
     terminal = sys.stdin.isatty() and sys.stderr.isatty()
-    if terminal and (not flags.keys() - {"install_path", "space_check"} or missing(merged(defaults, flags))):
+    if terminal and (
+        not flags.keys() - {"install_path", "space_check"} or missing_questions(merged_answers(defaults, flags))
+    ):
         from llmb_install.answers.dialogue import Dialogue
 
-        tell(_WELCOME)
+        print_message(_WELCOME)
         site = detect.detect_site()
         last = checks.read_draft(checks.LAST)
-        offered = merged(defaults if stored else {**detect.earlier(last, site), **defaults}, flags)
+        offered = merged_answers(
+            defaults if stored else {**detect.fitting_earlier_answers(last, site), **defaults}, flags
+        )
         dialogue = Dialogue(site, recipes, flags, {"install_path": str(path), **offered})
 
         def summary(answers: Answers, secrets: Secrets) -> str:
@@ -311,10 +319,10 @@ def _gather(options: argparse.Namespace, clone: Path, path: Path) -> tuple[Answe
         result = dialogue.run(found, summary)
         options.into_used_folder = True  # where there was a reason to ask, it was asked
         return *result, True
-    given = {**merged(defaults, flags), "install_path": str(path)}
-    answers = answers_module.complete(given, recipes)
+    given = {**merged_answers(defaults, flags), "install_path": str(path)}
+    answers = answers_module.complete_answers(given, recipes)
     if stored:
-        _say_what_is_kept(answers, flags, recipes)
+        _note_what_stays(answers, flags, recipes)
     return answers, found, False
 
 
@@ -326,17 +334,17 @@ def _site_problems(options: argparse.Namespace, answers: Answers, clone: Path, p
     given = as_given(answers)
     found = path_problems(given)
     stored = stored_answers(path)
-    if options.no_site_check or (stored and _own_answers(stored) == replace(answers, space_check=True)):
+    if options.no_site_check or (stored and _without_detected_mpi(stored) == replace(answers, space_check=True)):
         return found
     recipes = load_recipes(clone)
     if options.workloads or options.play or stored is None:
         found += detect.row_problems(given, recipes)
     elif names := detect.without_rows(answers.workloads, recipes, answers.gpu_type):
-        tell(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}")
+        print_message(f"note: no configuration for {answers.gpu_type}: {', '.join(names)}")
     return [*found, *detect.slurm_problems(given)]
 
 
-def _found_on(given: Given) -> Given:
+def _gres_answer(given: Given) -> Given:
     """The answer ``gres`` if Slurm says that the given partition has GPUs, so that nobody is asked; else empty."""
     name = given.get("gpu_partition")
     if given.get("cluster_type") is not None and not on_slurm(given):
@@ -347,7 +355,7 @@ def _found_on(given: Given) -> Given:
     return {"gres": True} if has_gpus else {}
 
 
-def _own_mpi(mpi: str) -> str | None:
+def _chosen_mpi(mpi: str) -> str | None:
     """``mpi`` where somebody chose it; None where it is what release 0.2 found by itself: Slurm's PMIx, else
     ``none``.
     """
@@ -356,9 +364,9 @@ def _own_mpi(mpi: str) -> str | None:
     return None if mpi == found else mpi
 
 
-def _own_answers(answers: Answers) -> Answers:
+def _without_detected_mpi(answers: Answers) -> Answers:
     """The answers with ``mpi`` left out where release 0.2 had found it by itself; asks Slurm where one is set."""
-    return answers if answers.mpi is None else replace(answers, mpi=_own_mpi(answers.mpi))
+    return answers if answers.mpi is None else replace(answers, mpi=_chosen_mpi(answers.mpi))
 
 
 def _without_found_mpi(play: Given, where: str) -> Given:
@@ -369,32 +377,32 @@ def _without_found_mpi(play: Given, where: str) -> Given:
     mpi = play.get("mpi")
     if not isinstance(mpi, str) or not is_slurm_name(mpi):
         return play  # what is wrong with it is said later
-    own = _own_mpi(mpi)
+    own = _chosen_mpi(mpi)
     becomes = f"{mpi} is written as slurm.mpi to cluster_config.yaml, for every job" if own else "left out"
-    tell(f"note: {where}: mpi is no longer a question, jobs get what they need: {becomes}")
+    print_message(f"note: {where}: mpi is no longer a question, jobs get what they need: {becomes}")
     return {**play, "mpi": own}
 
 
-def _say_what_is_kept(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
+def _note_what_stays(answers: Answers, flags: Given, recipes: Mapping[str, Recipe]) -> None:
     """Tell the user which answers are those of the installation, where the flags alone would mean something else."""
     path = answers.install_path
     try:
-        alone = answers_module.complete({**flags, "install_path": path}, recipes)
+        alone = answers_module.complete_answers({**flags, "install_path": path}, recipes)
     except RequestError:
-        tell(f"continuing with the answers of {path}")
+        print_message(f"continuing with the answers of {path}")
         return
     fields = [q.field for q in QUESTIONS if getattr(answers, q.field) != getattr(alone, q.field)]
     if fields:
-        kept = ", ".join(f"{field} {plain(getattr(answers, field))}" for field in fields)
-        tell(f"kept from the answers of {path}: {kept}")
+        kept = ", ".join(f"{field} {answer_text(getattr(answers, field))}" for field in fields)
+        print_message(f"kept from the answers of {path}: {kept}")
 
 
-def _checked(options: argparse.Namespace, answers: Answers) -> Answers:
+def _with_space_check(options: argparse.Namespace, answers: Answers) -> Answers:
     """The answers, without the check of free space if ``--no-space-check`` was given."""
     return replace(answers, space_check=False) if options.no_space_check else answers
 
 
-def _estimate(todo: list[Artefact]) -> str:
+def _estimate_line(todo: list[Artefact]) -> str:
     """How many steps are to do, and about how much is to download and to store, as a line for people."""
     download = sum(part.download for part in todo)
     disk = sum(part.disk for part in todo)

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from llmb_common.base.errors import CheckFailed
 from llmb_common.base.outcome import Result
-from llmb_common.base.processes import Answer, ask
+from llmb_common.base.processes import Answer, run_program
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_common.runs.timing.records import iterations_in
-from llmb_install.answers.answers import complete, load_recipes, stored_answers
+from llmb_install.answers.answers import complete_answers, load_recipes, stored_answers
 from llmb_install.installation import Installation, write_site_config
 from llmb_install.parts.engine import TOOL
 from llmb_install.working import command
@@ -43,10 +43,12 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
         try:
             with install_lock(install, reporter):
                 given = {"install_path": str(install), "cluster_type": "local", "gpu_type": "cpu"}
-                answers = stored_answers(install) or complete({**given, "workloads": [WORKLOAD]}, load_recipes(clone))
-                _install(Installation(clone, answers), reporter, space_check=not options.no_space_check)
-            run_folder = _train(clone, install, reporter)
-            table = _table(clone, install, run_folder)
+                answers = stored_answers(install) or complete_answers(
+                    {**given, "workloads": [WORKLOAD]}, load_recipes(clone)
+                )
+                _make_installation(Installation(clone, answers), reporter, space_check=not options.no_space_check)
+            run_folder = _train_tiny_model(clone, install, reporter)
+            table = _timing_table(clone, install, run_folder)
         except BaseException:
             reporter.say_where_the_log_is()
             raise
@@ -65,7 +67,7 @@ def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Resul
     return Result(text=table.output, remarks=remarks)
 
 
-def _install(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
+def _make_installation(installation: Installation, reporter: Reporter, *, space_check: bool) -> None:
     """Make what a CPU installation lacks; the user is told where its engine is there already.
 
     An existing one for other jobs only gets the CPU engine, which is entered in its ``cluster_config.yaml``. Under the
@@ -82,7 +84,7 @@ def _install(installation: Installation, reporter: Reporter, *, space_check: boo
     write_site_config(installation.path, {("engine", "python"): str(engine.link / "bin" / "python")})
 
 
-def _environment(clone: Path, install: Path) -> dict[str, str]:
+def _training_environment(clone: Path, install: Path) -> dict[str, str]:
     """The caller's environment for the training run, without the variables that would change what is trained.
 
     With ``LLMB_INSTALL``, ``LLMB_REPO`` and ``LLMB_PYTHON`` for this installation. PYTHONIOENCODING is left out, too:
@@ -93,7 +95,7 @@ def _environment(clone: Path, install: Path) -> dict[str, str]:
     return kept | {"LLMB_INSTALL": str(install), "LLMB_REPO": str(clone), "LLMB_PYTHON": str(tool)}
 
 
-def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
+def _train_tiny_model(clone: Path, install: Path, reporter: Reporter) -> Path:
     """Train through ``launch.sh`` as a user would; returns the folder of the new run.
 
     Raises:
@@ -108,7 +110,7 @@ def _train(clone: Path, install: Path, reporter: Reporter) -> Path:
     title = f"training a tiny Llama 3.1, {STEPS} steps on {RANKS} processes"
     with reporter.step(title) as step:
         step.update(lambda: _training_progress(experiments, before))
-        env = _environment(clone, install) | variables
+        env = _training_environment(clone, install) | variables
         done = command.run(["bash", str(recipe / "launch.sh")], reporter, env=env, cwd=recipe, patience=_ENDING)
     new = sorted(set(_run_folders(experiments)) - before)
     if done.status != 0:
@@ -143,9 +145,9 @@ def _run_folders(experiments: Path) -> list[Path]:
     return [record.parent for record in experiments.glob("*/*/run.json")]
 
 
-def _table(clone: Path, install: Path, run_folder: Path) -> Answer:
+def _timing_table(clone: Path, install: Path, run_folder: Path) -> Answer:
     """What the documented script prints of a run: the table of step times. A script that fails is told in the
     answer.
     """
     parser = clone / "common" / "parse_train_timing_mbridge.sh"
-    return ask(["bash", str(parser), str(run_folder)], 120, env=_environment(clone, install))
+    return run_program(["bash", str(parser), str(run_folder)], 120, env=_training_environment(clone, install))

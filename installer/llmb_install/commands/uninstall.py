@@ -16,7 +16,7 @@ from pathlib import Path
 from llmb_common.base.errors import LLMBError, RecordError, RequestError
 from llmb_common.base.files import read_json
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import tell
+from llmb_common.base.printable import print_message
 from llmb_common.base.run_states import is_live
 from llmb_common.base.strict_yaml import NotFlatError, load_flat
 from llmb_common.runs.index.roots import list_file, run_folders_in
@@ -43,13 +43,13 @@ def uninstall(options: argparse.Namespace, clone: Path, path: Path) -> Result:
         raise files.no_installation(path)
     if not options.yes:
         _require_no_runs(options, path)
-        _confirm(path, _targets(options, path))  # without the lock: somebody may think for long
+        _confirm_removal(path, _paths_to_remove(options, path))  # without the lock: somebody may think for long
     with transaction(path, verbose=options.verbose, log=False) as reporter:
         _require_no_runs(options, path)
-        targets = _targets(options, path)
+        targets = _paths_to_remove(options, path)
         for target in targets:
             with reporter.step(f"removing {target}"):
-                _remove(target)
+                _remove_path(target)
         try:
             file = credentials.remove_ngc_key(path)
         except RecordError as problem:  # no reason to keep the rest, and nothing that another attempt would change
@@ -87,7 +87,9 @@ def _require_no_runs(options: argparse.Namespace, path: Path) -> None:
         raise
     except Exception as error:
         if names := _unfinished_on_record(path):
-            tell(f"note: the tool that asks for the state of jobs is damaged ({error}): using their last known states")
+            print_message(
+                f"note: the tool that asks for the state of jobs is damaged ({error}): using their last known states"
+            )
             raise runs_remain(doing, names) from error
 
 
@@ -97,7 +99,7 @@ def _unfinished_on_record(install: Path) -> list[str]:
     Records that cannot be read are left out: a damaged installation can be removed too.
     """
     found = {}
-    for folder in run_folders_in(map(str, _experiments(install))):
+    for folder in run_folders_in(map(str, _experiment_folders(install))):
         with contextlib.suppress(RecordError, AttributeError):
             record = read_json(Path(folder) / "run.json")
             if is_live(record.get("state", "FAILED")):
@@ -105,14 +107,14 @@ def _unfinished_on_record(install: Path) -> list[str]:
     return sorted(found.values())
 
 
-def _experiments(install: Path) -> Iterator[Path]:
+def _experiment_folders(install: Path) -> Iterator[Path]:
     """Yields the folders that runs are in: the installation's, and those elsewhere that are on its list."""
     yield from install.glob("workloads/*/experiments")
     with contextlib.suppress(RecordError, LookupError, TypeError):  # no list, or a damaged one
         yield from map(Path, read_json(list_file(install))["folders"])
 
 
-def _targets(options: argparse.Namespace, path: Path) -> list[Path]:
+def _paths_to_remove(options: argparse.Namespace, path: Path) -> list[Path]:
     """The paths to remove, in order: what the installer has made, and the results where ``--results-too`` was given."""
     targets = list(belongings(path))
     results = path / "workloads"
@@ -147,12 +149,12 @@ def _remove_state(folder: Path) -> None:
     """
     last = [folder / ANSWERS_FILE.name, folder / "lock"]
     for entry in [entry for entry in folder.iterdir() if entry not in last and entry.name != "lock.owner"]:
-        _remove(entry)
+        _remove_path(entry)
     for entry in last:
         entry.unlink()
 
 
-def _remove(target: Path) -> None:
+def _remove_path(target: Path) -> None:
     """Remove a file, a link, or a folder with its content; one that is gone already is no error."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
@@ -160,7 +162,7 @@ def _remove(target: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-def _confirm(path: Path, targets: list[Path]) -> None:
+def _confirm_removal(path: Path, targets: list[Path]) -> None:
     """List on stderr what would be removed from the installation ``path`` and wait until the user types ``yes``.
 
     Removes nothing itself. Each of ``targets`` lies in ``path``.
@@ -173,7 +175,7 @@ def _confirm(path: Path, targets: list[Path]) -> None:
         raise RequestError(
             f"uninstall of {path} would remove {names}, and there is no terminal to confirm it", remedy="give --yes"
         )
-    tell(f"This removes from {path}: {names}")
+    print_message(f"This removes from {path}: {names}")
     with contextlib.suppress(termios.error, OSError, ValueError):  # keys that were pressed before are no answer
         termios.tcflush(sys.stdin, termios.TCIFLUSH)
     print("Type yes to continue: ", end="", file=sys.stderr, flush=True)

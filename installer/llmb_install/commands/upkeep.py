@@ -14,7 +14,7 @@ from typing import Any
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.outcome import Result
-from llmb_common.base.printable import tell
+from llmb_common.base.printable import print_message
 from llmb_common.base.run_states import is_live
 from llmb_common.runs.index.runs import RunFilter
 from llmb_common.runs.index.search import find_runs
@@ -25,7 +25,7 @@ from llmb_install.arguments import runs_remain
 from llmb_install.installation import Installation
 from llmb_install.parts.belongings import environment_paths
 from llmb_install.parts.engine import ENGINE_NAMES
-from llmb_install.parts.environment import discard
+from llmb_install.parts.environment import remove_environment
 from llmb_install.parts.image import Image
 from llmb_install.working import artefact
 from llmb_install.working.artefact import read_receipt
@@ -59,7 +59,7 @@ def require_no_runs(install: Path, doing: str, workloads: tuple[str, ...] = ()) 
     try:
         live = _live_runs(install, workloads)
     except RecordError as error:  # a damaged installation can be removed too
-        tell(f"note: cannot tell whether runs use it: {error.message}")
+        print_message(f"note: cannot tell whether runs use it: {error.message}")
         return
     if not live:
         return
@@ -95,7 +95,7 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
     """
     note = installation.path / _NOTE
     noted = read_receipt(note) or {}
-    images = _names(noted, "images")
+    images = _noted_names(noted, "images")
     needed = installation.needed_images() if images else set()
     for name in images:
         path = installation.path / "images" / Path(name).name
@@ -103,9 +103,9 @@ def finish_removal(installation: Installation, reporter: Reporter) -> None:
             Image("", path, installation.answers.arch, installation.path / ".llmb" / "receipts").discard()
             reporter.note(f"removed {path}")
     unneeded = set(ENGINE_NAMES) - installation.engine_names()
-    for name in _names(noted, "engines"):
+    for name in _noted_names(noted, "engines"):
         for path in environment_paths(installation.path, name) if name in unneeded else ():
-            discard(path)
+            remove_environment(path)
             reporter.note(f"removed {path}")
     note.unlink(missing_ok=True)
 
@@ -130,7 +130,7 @@ def prune(installation: Installation, reporter: Reporter) -> None:
             reporter.note(f"removed {folder}")
 
 
-def _names(noted: Mapping[str, Any], key: str) -> list[str]:
+def _noted_names(noted: Mapping[str, Any], key: str) -> list[str]:
     """The texts in the list ``key`` of the note; empty where it has no such list."""
     names = noted.get(key, [])
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []

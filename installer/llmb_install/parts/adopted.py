@@ -29,10 +29,10 @@ def write_receipt(folder: Path, release: str, image: Path) -> None:
     ``folder``.
     """
     folder.mkdir(exist_ok=True)
-    write_record(folder.parent, receipt_path(folder, release), {"schema": 1, "image": str(image), **_state(image)})
+    write_record(folder.parent, receipt_path(folder, release), {"schema": 1, "image": str(image), **_file_state(image)})
 
 
-def _state(image: Path) -> dict[str, Any]:
+def _file_state(image: Path) -> dict[str, Any]:
     """Size in bytes and modification time in nanoseconds of an image file, which change when it is replaced."""
     status = image.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns}
@@ -48,14 +48,14 @@ def problem_with(folder: Path, name: str, own: SiteRelease, image: Path | None, 
         image: its file; None where it names no image
         base: the variant that plain pretraining runs, to read the catalogue with
     """
-    problem = _problem(folder, name, own, image, base)
+    problem = _release_problem(folder, name, own, image, base)
     if problem is None:
         return None
     again = f"llmb-install adopt {quote(own.image)}" if own.image else "write the file again, or name another one"
     return f"{problem}\n  -> {again}"
 
 
-def _problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
+def _release_problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base: Variant) -> str | None:
     """What is wrong with an adopted release, its image or its catalogue, in words; None: nothing."""
     if image is not None:
         if not image.is_file():
@@ -65,7 +65,7 @@ def _problem(folder: Path, name: str, own: SiteRelease, image: Path | None, base
         except BadImage as bad:
             return f"its image {image} is damaged: {bad}"
         receipt = read_receipt(receipt_path(folder, name))
-        if receipt is not None and {key: receipt.get(key) for key in ("size", "mtime_ns")} != _state(image):
+        if receipt is not None and {key: receipt.get(key) for key in ("size", "mtime_ns")} != _file_state(image):
             return f"its image {image} is another one than the one that its functions were read in"
     try:
         return _wrong_file(name, own, base)
@@ -83,7 +83,7 @@ def _wrong_file(name: str, own: SiteRelease, base: Variant) -> str | None:
         catalogue = Catalogue(Path(own.catalogue), base)
         if not is_of(catalogue.release, name):
             return f"{own.catalogue} is of Megatron-Bridge {catalogue.release}"
-        if not catalogue.is_whole():
+        if not catalogue.is_intact():
             return f"{own.catalogue} is damaged: its functions are not those of its SHA-256"
     if own.validation is not None:
         validation = read_validation(Path(own.validation))

@@ -14,7 +14,7 @@ from pathlib import Path
 from llmb_common.planning.site import FILE_NAME
 from llmb_install.parts import files
 from llmb_install.parts.engine import ENGINE_NAMES, HUB, TOOL
-from llmb_install.parts.environment_build import build_names, cache_name, is_ours
+from llmb_install.parts.environment_build import build_names, cache_name, is_environment_link
 from llmb_install.parts.files import CATALOGUES
 from llmb_install.working import scratch
 from llmb_install.working.artefact import read_receipt
@@ -64,7 +64,7 @@ def belongings(install: Path) -> list[Path]:
     found += environment_paths(install, TOOL)
     bin_folder = install / "bin"
     own = [] if bin_folder.is_symlink() else [bin_folder / name for name in files.COMMANDS]
-    return [*found, *(path for path in own if files.is_ours(path))]
+    return [*found, *(path for path in own if files.is_own_script(path))]
 
 
 def environment_paths(install: Path, name: str) -> list[Path]:
@@ -77,7 +77,7 @@ def environment_paths(install: Path, name: str) -> list[Path]:
     found = []
     for path in _entries(install, "venvs"):
         if path.is_symlink():
-            is_its = path.name == name and is_ours(path)
+            is_its = path.name == name and is_environment_link(path)
         else:
             is_its = path.is_dir() and (build.match(path.name) is not None or path.name == cache_name(name))
         if is_its:

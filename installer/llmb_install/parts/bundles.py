@@ -24,7 +24,7 @@ _CHOSEN = "LLMB_BUNDLE"
 """The variable that tells the second stage."""
 
 
-def fingerprint(clone: Path) -> str:
+def locks_fingerprint(clone: Path) -> str:
     """A SHA-256 of all lock files of the clone, as hexadecimal digits: a bundle serves releases of LLMB with the
     same.
     """
@@ -37,8 +37,9 @@ def image_path(bundle: Path, architecture: str, source: str) -> Path:
     return bundle / "images" / architecture / image_file_name(source)
 
 
-def in_use() -> bool:
-    """Whether this process takes packages and images from a bundle alone, after ``use`` here or in its parent."""
+def is_bundle_in_use() -> bool:
+    """Whether this process takes packages and images from a bundle alone, after ``use_bundle`` here or in its
+    parent."""
     return bool(os.environ.get(_CHOSEN))
 
 
@@ -48,7 +49,7 @@ def bundled_image(architecture: str, source: str) -> Path | None:
     return image_path(Path(chosen), architecture, source) if chosen else None
 
 
-def use(bundle: Path, clone: Path) -> None:
+def use_bundle(bundle: Path, clone: Path) -> None:
     """Let this process, and those that it starts, take packages and images from ``bundle`` alone from now on.
 
     That is by environment variables. Everything in it is compared with its hash first, except images: each is when it
@@ -125,7 +126,7 @@ def _require_fit(bundle: Path, clone: Path) -> None:
             remedy="start ./installer.py with such a Python, or make a bundle for this machine: "
             f"llmb-install bundle --to DIR --platform {machine} --python {version}",
         )
-    if made_of != fingerprint(clone):
+    if made_of != locks_fingerprint(clone):
         raise EnvironmentLacks(
             f"the bundle {bundle} was made by another release of LLMB, which needs other packages than {clone}",
             remedy="make it again with this release, or install from the release that made it",

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_install.parts.engine import Tool
-from llmb_install.parts.environment_build import child_environment, not_had
-from llmb_install.parts.fetching import fetch
+from llmb_install.parts.environment_build import child_environment, unavailable_error
+from llmb_install.parts.fetching import fetch_package
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.parts.uv import may_know_better
 from llmb_install.working import command
@@ -61,10 +61,10 @@ class Charts(Artefact):
         better.
         """
         try:
-            Sources(settings(child_environment())).links("vl-convert-python", _is_for_here)
+            Sources(read_index_settings(child_environment())).links("vl-convert-python", _is_for_here)
         except Unavailable as problem:
             if not may_know_better(problem):
-                return [_not_had(problem)]
+                return [_charts_unavailable_error(problem)]
         return []
 
     def is_complete(self) -> bool:
@@ -92,7 +92,7 @@ class Charts(Artefact):
             maker, script = folder / "packages", folder / self.path.name
             try:
                 step.update("fetching vl-convert-python")
-                fetch(self.lock, _is_for_here, maker, settings(child_environment()))
+                fetch_package(self.lock, _is_for_here, maker, read_index_settings(child_environment()))
                 step.update("writing the script")
                 python = str(self.tool.folder / "bin" / "python")
                 done = command.run([python, "-I", "-c", _PROGRAM, str(maker), str(script)], reporter)
@@ -103,7 +103,7 @@ class Charts(Artefact):
                     )
                 script.replace(self.path)
             except Unavailable as problem:
-                raise _not_had(problem) from problem
+                raise _charts_unavailable_error(problem) from problem
         return True
 
 
@@ -112,6 +112,6 @@ def _is_for_here(name: str) -> bool:
     return re.fullmatch(rf"vl_convert_python-.*-abi3-manylinux.*_{platform.machine()}\.whl", name) is not None
 
 
-def _not_had(problem: Unavailable) -> EnvironmentLacks:
+def _charts_unavailable_error(problem: Unavailable) -> EnvironmentLacks:
     """The error that what draws charts cannot be fetched, because of ``problem``."""
-    return not_had("what draws the charts of reports cannot be fetched", problem)
+    return unavailable_error("what draws the charts of reports cannot be fetched", problem)

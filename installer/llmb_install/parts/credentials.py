@@ -21,7 +21,7 @@ from pathlib import Path
 from llmb_common.base.errors import RecordError, RequestError
 from llmb_common.base.files import read_json, write_atomic
 from llmb_common.base.words import Secret
-from llmb_install.parts.netrc import added, entries, reached, without
+from llmb_install.parts.netrc import effective_entries, parse_entries, with_lines, without_hosts
 from llmb_install.working.artefact import Artefact, Small
 from llmb_install.working.scratch import private_folder, write
 
@@ -65,7 +65,7 @@ _LINE = re.compile(r"(ENROOT_[A-Z_]+)[ \t=]+(.*\S)")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?::?-([^{}]*))?\}|([A-Za-z_]\w*))")
 
 
-def setting(name: str, env: Mapping[str, str]) -> str:
+def enroot_setting(name: str, env: Mapping[str, str]) -> str:
     """The value of an ``ENROOT_`` variable for a caller with ``env``: from there, else from Enroot's settings files.
 
     Empty where nobody sets it, or where its value would run a program.
@@ -80,23 +80,23 @@ def setting(name: str, env: Mapping[str, str]) -> str:
             continue
         for line in text.splitlines():
             found = _LINE.match(line)
-            if found and found[1] == name and (value := _expanded(found[2], env)):
+            if found and found[1] == name and (value := _expand_variables(found[2], env)):
                 return value
     return ""
 
 
 def temporary_folder(env: Mapping[str, str]) -> Path:
     """The folder in which Enroot unpacks layers, by its settings and ``env``; ``/tmp`` where nobody says."""
-    return Path(setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
+    return Path(enroot_setting("ENROOT_TEMP_PATH", env) or env.get("TMPDIR") or "/tmp")
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:
     """The folder in which Enroot keeps downloaded layers, by its settings and ``env``; it need not exist."""
     base = env.get("XDG_CACHE_HOME") or str(Path(env.get("HOME") or "/") / ".cache")
-    return Path(setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
+    return Path(enroot_setting("ENROOT_CACHE_PATH", env) or Path(base) / "enroot")
 
 
-def _expanded(value: str, env: Mapping[str, str]) -> str:
+def _expand_variables(value: str, env: Mapping[str, str]) -> str:
     """The text of a setting with the variables of ``env`` put in and quotes taken off.
 
     Empty where it would run a program.
@@ -110,7 +110,7 @@ def _expanded(value: str, env: Mapping[str, str]) -> str:
 def enroot_credentials_path(env: Mapping[str, str]) -> Path:
     """The file in which Enroot looks for the user's credentials, by its settings and ``env``; it need not exist."""
     base = env.get("XDG_CONFIG_HOME") or str(Path(env.get("HOME") or Path.home()) / ".config")
-    return Path(setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
+    return Path(enroot_setting("ENROOT_CONFIG_PATH", env) or Path(base) / "enroot") / ".credentials"
 
 
 @contextmanager
@@ -123,12 +123,12 @@ def configuration(host: str, kept: Path, env: Mapping[str, str], root: Path) -> 
     entries. ``root``: the installation in whose folder for unfinished things it lies, for a compute node too.
     """
     is_ngc = host.partition(":")[0] in NGC_HOSTS
-    text = _with_ngc_key(_read(enroot_credentials_path(env)), kept, env) if is_ngc else None
+    text = _with_ngc_key(_read_text(enroot_credentials_path(env)), kept, env) if is_ngc else None
     if text is None:
         yield {}
         return
     with private_folder(root, "enroot") as folder:
-        write_atomic(folder / ".credentials", _bytes(text), mode=0o600)
+        write_atomic(folder / ".credentials", _as_bytes(text), mode=0o600)
         yield {"ENROOT_CONFIG_PATH": str(folder)}
 
 
@@ -138,12 +138,12 @@ def _with_ngc_key(theirs: str, kept: Path, env: Mapping[str, str]) -> str | None
     The key is that in the file ``kept``, else a variable of ``env``. None where nothing has to be added.
     """
     with contextlib.suppress(PermissionError):  # a colleague's
-        if lines := _read(kept):
-            return added(without(theirs, NGC_HOSTS), lines)
+        if lines := _read_text(kept):
+            return with_lines(without_hosts(theirs, NGC_HOSTS), lines)
     variable = next(filter(env.get, _KEY_VARIABLES), "")
-    known = {entry.host for entry in reached(theirs)}
+    known = {entry.host for entry in effective_entries(theirs)}
     unknown = [host for host in NGC_HOSTS if host not in known]
-    return added(theirs, _ngc_lines(f"${variable}", unknown)) if variable and unknown else None
+    return with_lines(theirs, _ngc_lines(f"${variable}", unknown)) if variable and unknown else None
 
 
 def _ngc_lines(password: str, hosts: Sequence[str] = NGC_HOSTS) -> str:
@@ -179,13 +179,13 @@ def _without_own_lines(path: Path, digest: str) -> bool:
 
     A file with nothing else in it is removed.
     """
-    text = _read(path)
-    ours = [e.host for e in entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
-    if not ours:
+    text = _read_text(path)
+    own_hosts = [e.host for e in parse_entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]
+    if not own_hosts:
         return False
-    rest = without(text, ours)
+    rest = without_hosts(text, own_hosts)
     if rest.strip():
-        write_atomic(path, _bytes(rest), mode=0o600)
+        write_atomic(path, _as_bytes(rest), mode=0o600)
     else:
         path.unlink()
     return True
@@ -193,17 +193,17 @@ def _without_own_lines(path: Path, digest: str) -> bool:
 
 def _digest(text: str) -> str:
     """The SHA-256 of a text, as hexadecimal digits."""
-    return hashlib.sha256(_bytes(text)).hexdigest()
+    return hashlib.sha256(_as_bytes(text)).hexdigest()
 
 
-def _read(path: Path) -> str:
-    """The text of a file, bytes that are not UTF-8 kept as surrogates so that ``_bytes`` gives them back; empty: no
+def _read_text(path: Path) -> str:
+    """The text of a file, bytes that are not UTF-8 kept as surrogates so that ``_as_bytes`` gives them back; empty: no
     file.
     """
     return path.read_text(encoding="utf-8", errors="surrogateescape") if path.is_file() else ""
 
 
-def _bytes(text: str) -> bytes:
+def _as_bytes(text: str) -> bytes:
     """A text as bytes; what was no UTF-8 when it was read becomes what it was."""
     return text.encode("utf-8", "surrogateescape")
 
@@ -228,7 +228,7 @@ def key_path(install: Path) -> Path:
 
 def stored_hf_token(install: Path) -> Secret | None:
     """The Hugging Face token that an installation holds; None where it holds none."""
-    text = _read(hf_token_path(install)).strip()
+    text = _read_text(hf_token_path(install)).strip()
     return Secret(text) if text else None
 
 
@@ -258,7 +258,7 @@ def secret_files(install: Path, secrets: Secrets, *, uses_images: bool) -> Itera
         yield hf_token_file(install, secrets.hf_token)
     if secrets.ngc_api_key and uses_images and "ngc_api_key" in secrets.keep:
         yield registry_key(install, secrets.ngc_api_key)
-    yield closed_files(install)
+    yield private_files(install)
 
 
 def hf_token_file(install: Path, token: Secret) -> Small:
@@ -267,16 +267,16 @@ def hf_token_file(install: Path, token: Secret) -> Small:
     """
     path, text = hf_token_path(install), token.reveal() + "\n"
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """What is wrong with the file of the token; None: nothing."""
-        return None if _is_private(path) and _read(path) == text else f"{path} is missing or changed"
+        return None if _is_private(path) and _read_text(path) == text else f"{path} is missing or changed"
 
     def make() -> None:
         """Write the file of the token, readable by its owner alone."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write(install, path, text, mode=0o600)
 
-    return Small("hugging-face-token", f"write {path} (mode 0600)", look, make)
+    return Small("hugging-face-token", f"write {path} (mode 0600)", find_problem, make)
 
 
 def registry_key(install: Path, key: Secret) -> Small:
@@ -287,9 +287,9 @@ def registry_key(install: Path, key: Secret) -> Small:
     """
     path, text = key_path(install), _ngc_lines(key.reveal())
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """What is wrong with the file of the key; None: nothing."""
-        return None if _is_private(path) and _read(path) == text else f"{path} does not have the NGC key"
+        return None if _is_private(path) and _read_text(path) == text else f"{path} does not have the NGC key"
 
     def make() -> None:
         """Write the file of the key, readable by its owner alone.
@@ -307,13 +307,13 @@ def registry_key(install: Path, key: Secret) -> Small:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write(install, path, text, mode=0o600)
 
-    return Small(REGISTRY, f"write {path} (mode 0600)", look, make)
+    return Small(REGISTRY, f"write {path} (mode 0600)", find_problem, make)
 
 
-def closed_files(install: Path) -> Small:
+def private_files(install: Path) -> Small:
     """The part that checks that nobody else can read this user's files with secrets; making it closes them."""
 
-    def loose() -> list[Path]:
+    def readable_by_others() -> list[Path]:
         """The files with secrets that are this user's and that others can read."""
         # Not Path.exists, which raises where a colleague may not look.
         noted = os.path.exists(install / _NOTE)  # noqa: PTH110
@@ -326,14 +326,14 @@ def closed_files(install: Path) -> Small:
                     found.append(path)
         return found
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """Which files with secrets others can read, in words; None: none."""
-        found = loose()
+        found = readable_by_others()
         return f"other users can read {', '.join(map(str, found))}" if found else None
 
     def close() -> None:
         """Make the files with secrets readable by their owner alone."""
-        for path in loose():
+        for path in readable_by_others():
             path.chmod(0o600)
 
-    return Small("secret-files", "make the files with secrets readable by you only", look, close)
+    return Small("secret-files", "make the files with secrets readable by you only", find_problem, close)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from llmb_common.base.engines import DEFAULT_ENGINE
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.printable import tell
+from llmb_common.base.printable import print_message
 from llmb_install.parts import uv
 from llmb_install.parts.environment import Environment
 from llmb_install.parts.environment_build import (
@@ -22,10 +22,10 @@ from llmb_install.parts.environment_build import (
     child_environment,
     cpu_torch_remedy,
     further_indexes,
-    not_had,
+    unavailable_error,
 )
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.parts.uv import Version
 from llmb_install.working.artefact import Room, Small
@@ -110,12 +110,12 @@ class CpuEngine(Environment):
         Fetching tells the user so.
         """
         oldest, newest = KINDS[self.release].pythons
-        wanted = uv.spelt(oldest, newest)
+        wanted = uv.as_text(oldest, newest)
         if python_for(self.release):
             return None
-        tell(f"fetching Python {uv.spelt(newest)} with uv: the CPU engine needs {wanted}")
+        print_message(f"fetching Python {uv.as_text(newest)} with uv: the CPU engine needs {wanted}")
         folder = self.link.with_name(cache_name(self.name))
-        problem = uv.fetch_python(uv.spelt(newest), folder, child_environment())
+        problem = uv.fetch_python(uv.as_text(newest), folder, child_environment())
         if problem is None and python_for(self.release):
             return None
         return EnvironmentLacks(
@@ -132,24 +132,26 @@ class CpuEngine(Environment):
         python = python_for(self.release)
         pinned = re.search(r"^torch==(\S+)", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         # Another engine has it, or a uv with settings of its own knows better.
-        if python is None or pinned is None or any(map(Path.exists, self.shares)) or uv.on_path():
+        if python is None or pinned is None or any(map(Path.exists, self.shares)) or uv.uv_on_path():
             return None
         version = uv.version_of(python) or (0, 0)
         tag = "cp{}{}".format(*version)
         build = re.compile(rf"torch-{re.escape(pinned[1])}-{tag}-{tag}-.*linux.*_{platform.machine()}\.whl")
-        told = settings(child_environment())
+        index_settings = read_index_settings(child_environment())
         try:
-            Sources(told).links("torch", lambda name: build.fullmatch(name) is not None, further_indexes("torch", told))
+            Sources(index_settings).links(
+                "torch", lambda name: build.fullmatch(name) is not None, further_indexes("torch", index_settings)
+            )
         except Unavailable as problem:
-            what = f"PyTorch {pinned[1]} for Python {uv.spelt(version)} cannot be had"
-            return not_had(what, problem, cpu_torch_remedy())
+            what = f"PyTorch {pinned[1]} for Python {uv.as_text(version)} cannot be had"
+            return unavailable_error(what, problem, cpu_torch_remedy())
         return None
 
 
 def own_engine(python: Path) -> Small:
     """The part that stands for a site's own Python with torch and Megatron-Bridge: looked at, and never built here."""
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """What is wrong with the site's own engine; None: nothing."""
         return None if python.is_file() and os.access(python, os.X_OK) else f"{python} is not a program"
 
@@ -160,7 +162,7 @@ def own_engine(python: Path) -> Small:
             remedy="give --engine-python the Python of an environment with torch and Megatron-Bridge",
         )
 
-    return Small("engine", f"use the engine {python}", look, refuse)
+    return Small("engine", f"use the engine {python}", find_problem, refuse)
 
 
 def cpu_engine(clone: Path, install: Path, kind: str = "venv", *, release: str = DEFAULT_ENGINE) -> CpuEngine:
@@ -211,7 +213,7 @@ def _no_builds() -> EnvironmentLacks | None:
     if glibc is None or (int(glibc[1]), int(glibc[2])) < MINIMUM_GLIBC:
         found = "no glibc" if glibc is None else glibc[0]
         return EnvironmentLacks(
-            f"the CPU engine needs glibc {uv.spelt(MINIMUM_GLIBC)} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this "
+            f"the CPU engine needs glibc {uv.as_text(MINIMUM_GLIBC)} or newer (Debian 10, Ubuntu 20.04, RHEL 8); this "
             f"machine has {found}",
             remedy="run the quickstart on a newer Linux, or in a container with one",
         )
@@ -294,8 +296,8 @@ def shared_tool(clone: Path, home: Path) -> SharedTool:
     """The environment with what LLMB needs that a user's clones without an installation share, in the folder
     ``home``.
     """
-    whole = tool_environment(clone, home)
-    return SharedTool(whole.link, whole.python, whole.lock, TOOL_IMPORTS)
+    environment = tool_environment(clone, home)
+    return SharedTool(environment.link, environment.python, environment.lock, TOOL_IMPORTS)
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.printable import size
-from llmb_common.base.processes import ask
-from llmb_install.parts.credentials import cache_folder, enroot_credentials_path, setting, temporary_folder
+from llmb_common.base.processes import run_program
+from llmb_install.parts.credentials import cache_folder, enroot_credentials_path, enroot_setting, temporary_folder
 from llmb_install.working.command import Finished
 from llmb_install.working.reporter import Step
 
@@ -37,9 +37,9 @@ def remove_broken(cache: Path) -> list[Path]:
     """
     broken = []
     for layer in sorted(cache.iterdir()) if cache.is_dir() else ():
-        if not _LAYER.fullmatch(layer.name) or not _is_own(layer.lstat()):
+        if not _LAYER.fullmatch(layer.name) or not _is_own_file(layer.lstat()):
             continue
-        if ask(["zstd", "--test", "--quiet", str(layer)], _SECONDS).status == 1:
+        if run_program(["zstd", "--test", "--quiet", str(layer)], _SECONDS).status == 1:
             broken.append(layer)
             layer.unlink(missing_ok=True)
     return broken
@@ -54,11 +54,15 @@ def remove_abandoned(cache: Path) -> None:
     for path in cache.glob(f"*.{'?' * 10}"):
         with contextlib.suppress(FileNotFoundError):  # one that is whole meanwhile
             status = path.lstat()
-            if _PART.fullmatch(path.name) and _is_own(status) and time.time() - status.st_mtime > _ABANDONED_SECONDS:
+            if (
+                _PART.fullmatch(path.name)
+                and _is_own_file(status)
+                and time.time() - status.st_mtime > _ABANDONED_SECONDS
+            ):
                 path.unlink()
 
 
-def _is_own(status: os.stat_result) -> bool:
+def _is_own_file(status: os.stat_result) -> bool:
     """Whether a file's status is that of a plain file of this user."""
     return stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid()
 
@@ -84,7 +88,7 @@ _UNPACKING = ("Extracting", "Converting")
 class Watch:
     """Follows Enroot's lines: keeps what matters for an explanation and shows how far the import is.
 
-    ``shown`` gives what stands on the progress line while Enroot is doing something.
+    ``progress_text`` gives what stands on the progress line while Enroot is doing something.
     """
 
     def __init__(self, step: Step, shown: Callable[[str], str | Callable[[], str]] = str) -> None:
@@ -107,12 +111,14 @@ class Watch:
         return self.doing.startswith(_UNPACKING)
 
 
-def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> EnvironmentLacks:
+def import_error(
+    source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
+) -> EnvironmentLacks:
     """The error for an import of ``source`` that ended with ``done.status`` other than 0: cause, last lines, remedy.
 
     ``env``: Enroot's environment. ``remote``: it ran on a compute node.
     """
-    cause, remedy = _cause(source, done, watch, env, remote=remote)
+    cause, remedy = _import_failure(source, done, watch, env, remote=remote)
     tail = "\n".join(f"    {line}" for line in done.tail[-5:]) or "    (no output)"
     return EnvironmentLacks(f"{source} was not imported: {cause}\n{tail}", remedy=remedy)
 
@@ -120,7 +126,7 @@ def explain(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *
 _CHOOSE_ARCHITECTURE = "choose the right --arch, or a release of the image that has it"
 
 
-def bad_result(source: str, problem: str, watch: Watch, *, for_others: bool = False) -> EnvironmentLacks:
+def bad_image_error(source: str, problem: str, watch: Watch, *, for_others: bool = False) -> EnvironmentLacks:
     """The error for an import of ``source`` that reported success and left a file that is unusable.
 
     ``problem`` is a clause that says what is wrong with the file; ``for_others``: it is sound, for other machines.
@@ -138,7 +144,9 @@ def bad_result(source: str, problem: str, watch: Watch, *, for_others: bool = Fa
     )
 
 
-def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool) -> tuple[str, str]:
+def _import_failure(
+    source: str, done: Finished, watch: Watch, env: Mapping[str, str], *, remote: bool
+) -> tuple[str, str]:
     """Why an import failed, as a clause, and what to do, by what Enroot printed; never empty."""
     text = "\n".join(done.tail)
     where = " on the compute node" if remote else ""
@@ -150,7 +158,7 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
             "(ENROOT_CACHE_PATH), then run the same command again",
         )
     if status := re.search(r"returned error(?: code)?: (\d{3})", text):
-        return _refused(int(status[1]), source, watch, env)
+        return _registry_refusal(int(status[1]), source, watch, env)
     if remote and re.search(r"srun: error: (Unable to allocate|Invalid|.*[Rr]equested)", text):
         return (
             "Slurm allocated no node for the import",
@@ -183,7 +191,7 @@ def _cause(source: str, done: Finished, watch: Watch, env: Mapping[str, str], *,
     return f"enroot ended with status {done.status}", "correct what its output says, then run the same command again"
 
 
-def _refused(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
+def _registry_refusal(status: int, source: str, watch: Watch, env: Mapping[str, str]) -> tuple[str, str]:
     """Why a registry refused an image, by HTTP status, and what the user can do: two texts. Asks nobody.
 
     ``source`` names the image (for its credentials), ``watch`` what Enroot was doing then. Any status has texts; one
@@ -215,12 +223,12 @@ def _credentials_remedy(source: str, env: Mapping[str, str]) -> str:
 _RETRIES = "ENROOT_TRANSFER_RETRIES"
 
 
-def patience(env: Mapping[str, str]) -> dict[str, str]:
+def retry_variables(env: Mapping[str, str]) -> dict[str, str]:
     """Enroot's variable that has it try a download again, three times; empty where the user or the site has set it.
 
     Of itself Enroot gives up at once. It tries as curl does: after 429 and 5xx, and where a name is not resolved.
     """
-    return {} if setting(_RETRIES, env) else {_RETRIES: "3"}
+    return {} if enroot_setting(_RETRIES, env) else {_RETRIES: "3"}
 
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
@@ -235,7 +243,7 @@ def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping
     """
     argv = [*prefix, "enroot", "digest", "--arch", architecture, f"docker://{image}"]
     seconds = _WITH_A_NODE_SECONDS if prefix else _DIGEST_SECONDS
-    answer = ask(argv, seconds, env={**env, _RETRIES: "0"})
+    answer = run_program(argv, seconds, env={**env, _RETRIES: "0"})
     found = answer.output.strip()
     if answer.ok and _DIGEST.fullmatch(found):
         return found, ""
@@ -244,17 +252,17 @@ def digest_of(image: str, architecture: str, prefix: Sequence[str], env: Mapping
     return None, answer.why or "the registry did not tell it"
 
 
-def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
+def progress_text(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
     """What stands on the progress line while Enroot is ``doing`` something, which begins now.
 
     While it downloads or writes the image that is a function, whose text says how much has come to ``cache`` or
     ``output`` since, and how fast; else ``doing`` itself.
     """
-    began, before = time.monotonic(), _sizes(cache)
+    began, before = time.monotonic(), _file_sizes(cache)
 
     def downloaded() -> int:
         """Bytes in Enroot's cache in files that were not there when this began."""
-        return sum(bytes_ for name, bytes_ in _sizes(cache).items() if name not in before)
+        return sum(bytes_ for name, bytes_ in _file_sizes(cache).items() if name not in before)
 
     def written() -> int:
         """Bytes of the image file that have been written; 0: it is not there yet."""
@@ -276,7 +284,7 @@ def shown(doing: str, output: Path, cache: Path) -> str | Callable[[], str]:
     return text
 
 
-def _sizes(folder: Path) -> dict[str, int]:
+def _file_sizes(folder: Path) -> dict[str, int]:
     """The sizes in bytes of what lies in a folder, by name; empty where there is no folder."""
     found = {}
     for path in folder.iterdir() if folder.is_dir() else ():

@@ -24,11 +24,18 @@ from llmb_common.base.errors import EnvironmentLacks, LLMBError
 from llmb_common.base.files import write_json
 from llmb_common.base.packages import damaged_files
 from llmb_common.base.printable import counted, first_few, size
-from llmb_common.base.processes import ask, uses
+from llmb_common.base.processes import is_in_use, run_program
 from llmb_install.parts import environment_build, uv
-from llmb_install.parts.environment_build import Content, build_names, cache_name, child_environment, is_ours, no_uv
+from llmb_install.parts.environment_build import (
+    Content,
+    build_names,
+    cache_name,
+    child_environment,
+    is_environment_link,
+    no_uv,
+)
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import settings
+from llmb_install.parts.pip_settings import read_index_settings
 from llmb_install.parts.refusals import Unavailable
 from llmb_install.working.artefact import Artefact, Room, read_receipt
 from llmb_install.working.reporter import Reporter, Step
@@ -63,7 +70,7 @@ class Environment(Content, Artefact):
         first package of the lock. Asks the indexes; writes nothing.
         """
         found = []
-        if os.path.lexists(self.link) and not is_ours(self.link):
+        if os.path.lexists(self.link) and not is_environment_link(self.link):
             lack = EnvironmentLacks(
                 f"{self.link} was not made by the installer, and the environment {self.name} belongs there",
                 remedy="move it away, or choose another directory (--install-path)",
@@ -71,13 +78,13 @@ class Environment(Content, Artefact):
             found.append(lack)
         if self.kind == "conda":
             try:
-                environment_build.conda(self.name)
+                environment_build.conda_program(self.name)
             except EnvironmentLacks as lack:
                 found.append(lack)
-        sources = Sources(settings(child_environment()))
+        sources = Sources(read_index_settings(child_environment()))
         first = re.search(r"^([A-Za-z0-9._-]+)==", self.lock.read_text(encoding="utf-8"), re.MULTILINE)
         try:
-            if uv.at_hand(self.link.with_name(cache_name(self.name))) is None:
+            if uv.find_uv(self.link.with_name(cache_name(self.name))) is None:
                 sources.links("uv", uv.is_for_here)
             elif first:
                 sources.links(first[1])
@@ -92,11 +99,11 @@ class Environment(Content, Artefact):
 
         Where there is none, a name at which nothing lies.
         """
-        builds = _builds(self, self.inputs()[:8])
+        builds = _build_folders(self, self.inputs()[:8])
         linked = self.link.parent / self.link.readlink() if self.link.is_symlink() else None
         if linked in builds:
             return linked
-        finished = [folder for folder in builds if self._fits(folder)]
+        finished = [folder for folder in builds if self._is_build_current(folder)]
         return finished[-1] if finished else self.link.with_name(f"{self.name}-{self.inputs()[:8]}")
 
     def new_folder(self) -> Path:
@@ -144,8 +151,8 @@ class Environment(Content, Artefact):
             folder = self.folder
         else:
             with reporter.step(f"environment {self.name}") as step:
-                folder = _build(self, reporter, step)
-        _point(self.link, folder.name)
+                folder = _build_environment(self, reporter, step)
+        _replace_link(self.link, folder.name)
         return True
 
     def ensure_usable(self, reporter: Reporter) -> bool:
@@ -176,7 +183,7 @@ class Environment(Content, Artefact):
 
     def earlier_builds(self) -> list[Path]:
         """The folders of builds that are not in use now, including unfinished and damaged ones; removes none."""
-        return [folder for folder in _builds(self) if folder != self.folder]
+        return [folder for folder in _build_folders(self) if folder != self.folder]
 
     def prune(self) -> list[Path]:
         """Remove earlier builds that no process of this machine uses; returns their folders.
@@ -184,9 +191,9 @@ class Environment(Content, Artefact):
         Raises:
             EnvironmentLacks: one cannot be removed
         """
-        old = [folder for folder in self.earlier_builds() if not uses(folder)]
+        old = [folder for folder in self.earlier_builds() if not is_in_use(folder)]
         for folder in old:
-            discard(folder)
+            remove_environment(folder)
         return old
 
     def _smoke_problem(self) -> str | None:
@@ -202,9 +209,12 @@ class Environment(Content, Artefact):
     def _is_built(self) -> bool:
         """Whether a build of these inputs is there whose Python starts."""
         folder = self.folder
-        return self._fits(folder) and ask([str(folder / "bin" / "python"), "-I", "-S", "-c", ""], 60).ok
+        return (
+            self._is_build_current(folder)
+            and run_program([str(folder / "bin" / "python"), "-I", "-S", "-c", ""], 60).ok
+        )
 
-    def _fits(self, folder: Path) -> bool:
+    def _is_build_current(self, folder: Path) -> bool:
         """Whether a build's receipt is of these inputs, and names the packages that are there."""
         receipt = read_receipt(folder / RECEIPT)
         if receipt is None or receipt.get("inputs") != self.inputs():
@@ -217,14 +227,14 @@ def _discard_unfinished(environment: Environment) -> None:
 
     One that cannot be removed stays for another time.
     """
-    for folder in _builds(environment):
-        if folder != environment.folder and not (folder / RECEIPT).exists() and not uses(folder):
+    for folder in _build_folders(environment):
+        if folder != environment.folder and not (folder / RECEIPT).exists() and not is_in_use(folder):
             # What resists, because somebody still writes there, is removed another time.
             with contextlib.suppress(EnvironmentLacks):
-                discard(folder)
+                remove_environment(folder)
 
 
-def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
+def _build_folders(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path]:
     """The folders of all builds of an environment, whole or not, sorted by name; empty: there is none.
 
     ``content``: a regular expression for the eight hex digits in a build's name, the hash of what is in it.
@@ -236,7 +246,7 @@ def _builds(environment: Environment, content: str = "[0-9a-f]{8}") -> list[Path
         return []
 
 
-def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
+def _build_environment(environment: Environment, reporter: Reporter, step: Step) -> Path:
     """Build the environment in a new folder, which is returned; what an earlier attempt left is removed first.
 
     Raises:
@@ -245,11 +255,11 @@ def _build(environment: Environment, reporter: Reporter, step: Step) -> Path:
     _discard_unfinished(environment)
     folder = environment.new_folder()
     try:
-        environment_build.build(environment, folder, reporter, step)
+        environment_build.build_environment(environment, folder, reporter, step)
     except LLMBError:
         # On a full disk the next attempt needs the room.
         with contextlib.suppress(EnvironmentLacks):
-            discard(folder)
+            remove_environment(folder)
         raise
     packages = installed_packages(folder)
     receipt = {
@@ -284,14 +294,14 @@ def _closed_to_others(built: Path) -> Path | None:
     return closed(python) if closed(built / "bin") is None else None
 
 
-def _point(link: Path, target: str) -> None:
+def _replace_link(link: Path, target: str) -> None:
     """Make ``link`` lead to ``target`` by one rename, in place of what it led to; a folder there is an OSError."""
     fresh = unfinished(root_for(link.parent, link.parent.parent), link.name)
     fresh.symlink_to(target)
     fresh.replace(link)
 
 
-def discard(folder: Path) -> None:
+def remove_environment(folder: Path) -> None:
     """Remove an environment, or the link to one; what is gone already is no error.
 
     Its receipt goes first, so that a kill in between leaves nothing that looks complete.

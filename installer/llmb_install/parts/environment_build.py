@@ -16,12 +16,12 @@ from functools import cached_property
 from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.processes import ask
+from llmb_common.base.processes import run_program
 from llmb_install.parts import uv
-from llmb_install.parts.fetching import hashes
+from llmb_install.parts.fetching import lock_hashes
 from llmb_install.parts.package_files import add_clone, link_packages
 from llmb_install.parts.package_index import Sources
-from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 from llmb_install.parts.refusals import Unavailable, broken_off
 from llmb_install.working import command
 from llmb_install.working.reporter import Reporter, Step
@@ -76,7 +76,7 @@ class Build:
     @cached_property
     def settings(self) -> IndexSettings:
         """Indexes and links that this machine's pip and uv are configured to use."""
-        return settings(child_environment())
+        return read_index_settings(child_environment())
 
     @cached_property
     def uv(self) -> str:
@@ -86,7 +86,7 @@ class Build:
             EnvironmentLacks: no index has it.
         """
         try:
-            return uv.obtained(self.cache, self.settings)
+            return uv.get_uv(self.cache, self.settings)
         except Unavailable as problem:
             raise no_uv(problem) from problem
 
@@ -107,7 +107,7 @@ class Build:
             EnvironmentLacks: its exit status is not 0; the message says ``what``, and the package index may explain it
         """
         if done.status != 0:
-            raise failure(self, what, done, remedy)
+            raise failed_program_error(self, what, done, remedy)
 
     def install(self, arguments: list[str], what: str, total: int = 0) -> command.Finished:
         """Have uv install what ``arguments`` name, and return how it ended, whatever its status.
@@ -121,7 +121,7 @@ class Build:
         return self.run(argv, UvProgress(self.step, what, total))
 
 
-def not_had(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
+def unavailable_error(what: str, problem: Unavailable, if_absent: str = "") -> EnvironmentLacks:
     """The error that ``what`` cannot be had, because of ``problem``; not raised.
 
     Where an index does not answer, that alone is said.
@@ -129,17 +129,17 @@ def not_had(what: str, problem: Unavailable, if_absent: str = "") -> Environment
     ``if_absent``: what to do where the indexes answer, and do not have it.
     """
     remedy = if_absent if problem.absent and if_absent else problem.remedy
-    text = str(problem) if problem.down else f"{what}:\n{_indented(str(problem).splitlines())}"
+    text = str(problem) if problem.down else f"{what}:\n{_indent_lines(str(problem).splitlines())}"
     return EnvironmentLacks(text, remedy=remedy)
 
 
 def no_uv(problem: Unavailable) -> EnvironmentLacks:
     """The error that uv, without which nothing is installed, cannot be had, because of ``problem``."""
     remedy = f"{problem.remedy}, or put a uv on PATH"
-    return not_had("uv, which installs everything else, cannot be fetched", problem, remedy)
+    return unavailable_error("uv, which installs everything else, cannot be fetched", problem, remedy)
 
 
-def _indented(lines: Iterable[str]) -> str:
+def _indent_lines(lines: Iterable[str]) -> str:
     """The lines as one text, each with four blanks before it; empty for no lines."""
     return "\n".join(f"    {line}" for line in lines)
 
@@ -159,7 +159,7 @@ def build_names(environment: str, content: str = "[0-9a-f]{8}") -> re.Pattern[st
     return re.compile(rf"{re.escape(environment)}-{content}(-[0-9a-f]{{6}})?\Z")
 
 
-def is_ours(link: Path) -> bool:
+def is_environment_link(link: Path) -> bool:
     """Whether ``link`` is a link, made by the installer, to a build of the environment of that name."""
     return link.is_symlink() and build_names(link.name).match(str(link.readlink())) is not None
 
@@ -182,7 +182,9 @@ def disk_is_full(done: command.Finished) -> bool:
     return any("No space left on device" in line or "Disk quota exceeded" in line for line in done.tail)
 
 
-def failure(build: Build, what: str, done: command.Finished, remedy: str, if_absent: str = "") -> EnvironmentLacks:
+def failed_program_error(
+    build: Build, what: str, done: command.Finished, remedy: str, if_absent: str = ""
+) -> EnvironmentLacks:
     """The error for a program that failed in a build: ``what``, and what the index says of the package it failed at.
 
     Where the index says nothing, the last lines of the program. ``if_absent``: what to do where the indexes answer, and
@@ -190,38 +192,38 @@ def failure(build: Build, what: str, done: command.Finished, remedy: str, if_abs
     """
     if disk_is_full(done):
         remedy = f"free space under {build.folder.parent}, then run the same command again"
-    elif problem := _refusal(build, "\n".join(done.tail)):
-        return not_had(f"environment {build.environment.name}: {what}", problem, if_absent)
-    cause = _indented(done.tail[-8:]) or f"    (no output, exit status {done.status})"
+    elif problem := _index_refusal(build, "\n".join(done.tail)):
+        return unavailable_error(f"environment {build.environment.name}: {what}", problem, if_absent)
+    cause = _indent_lines(done.tail[-8:]) or f"    (no output, exit status {done.status})"
     return EnvironmentLacks(f"environment {build.environment.name}: {what}\n{cause}", remedy=remedy)
 
 
-def _refusal(build: Build, output: str) -> Unavailable | None:
+def _index_refusal(build: Build, output: str) -> Unavailable | None:
     """What the indexes say, asked now, of the package that uv's ``output`` is about.
 
     None: about none, or they have it. uv calls a package unknown that an index refuses to show, and a page for people a
     damaged archive.
     """
     lock = build.environment.lock.read_text(encoding="utf-8")
-    said = output.partition("error:")[2]
+    message = output.partition("error:")[2]
     pinned = [requirement.partition("==") for requirement in lock_requirements(lock)]
     names = "|".join(re.escape(name) for name, equal, _ in pinned if equal)
-    named = re.search(rf"(?<![\w.-])({names})(?=/|==|`| was)", said)
+    named = re.search(rf"(?<![\w.-])({names})(?=/|==|`| was)", message)
     if named is None or not named[1]:
         return None
     package = named[1]
-    file = re.search(r"[^\s/`]+(?:\.whl|\.tar\.gz)\b", said)
+    file = re.search(r"[^\s/`]+(?:\.whl|\.tar\.gz)\b", message)
     wanted = urllib.parse.unquote(file[0]) if file else ""
     more = further_indexes(package, build.settings)
     sources = Sources(build.settings)
     try:
-        if wanted or "No solution found" in said:
-            sources.fetch(package, wanted.__eq__, hashes(with_hashes(lock, package)), more)
+        if wanted or "No solution found" in message:
+            sources.fetch(package, wanted.__eq__, lock_hashes(with_hashes(lock, package)), more)
             return None
         links = sources.links(package, more=more)
     except Unavailable as problem:
         return problem
-    if "end of file" in said:
+    if "end of file" in message:
         return broken_off(links[0].location, f"file of {package}")
     return sources.refusal
 
@@ -252,7 +254,7 @@ def with_hashes(text: str, name: str) -> str:
     return found[0] if found else ""
 
 
-def extract(lock: Path, name: str, folder: Path) -> Path | None:
+def write_partial_lock(lock: Path, name: str, folder: Path) -> Path | None:
     """Write a lock file to ``folder`` with nothing but package ``name`` of ``lock``; its path.
 
     None, and nothing written, where the lock has no such package.
@@ -269,15 +271,15 @@ CPU_TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 """PyTorch's own index of CPU builds, where uv looks if told of that backend."""
 
 
-def further_indexes(package: str, told: IndexSettings) -> tuple[str, ...]:
+def further_indexes(package: str, settings: IndexSettings) -> tuple[str, ...]:
     """Addresses of indexes at which ``package`` is looked for besides this machine's; PyTorch's own for ``torch``.
 
     Empty for other packages, and where pip is told to use no index.
     """
-    return (CPU_TORCH_INDEX,) if package == "torch" and not told.options else ()
+    return (CPU_TORCH_INDEX,) if package == "torch" and not settings.options else ()
 
 
-def _install(build: Build) -> None:
+def _install_lock(build: Build) -> None:
     """Install into the new environment everything that its lock says, and nothing else.
 
     What another environment has is linked.
@@ -290,7 +292,7 @@ def _install(build: Build) -> None:
     pinned = lock_requirements(text)
     total = count_for_here(pinned)
     if build.environment.editable is not None:
-        _add(build, [*HASHED, "-r", str(lock)], "the tool", total)
+        _install_packages(build, [*HASHED, "-r", str(lock)], "the tool", total)
         add_clone(build.folder, build.environment.editable)
         return
     for other in build.environment.shares:
@@ -301,12 +303,12 @@ def _install(build: Build) -> None:
         _install_cpu_torch(build, torch)
     isolation = []
     # A package without a wheel is built with the setuptools of the lock, not with today's.
-    if backend := extract(lock, "setuptools", build.folder):
-        _add(build, [*HASHED, "-r", str(backend)], "setuptools")
+    if backend := write_partial_lock(lock, "setuptools", build.folder):
+        _install_packages(build, [*HASHED, "-r", str(backend)], "setuptools")
         isolation = ["--no-build-isolation"]
     if build.environment.of_newer_python:
         lock = _install_as_if_newer(build, text)
-    _add(build, [*isolation, *HASHED, "-r", str(lock)], "packages", total)
+    _install_packages(build, [*isolation, *HASHED, "-r", str(lock)], "packages", total)
 
 
 def _install_as_if_newer(build: Build, lock: str) -> Path:
@@ -322,7 +324,7 @@ def _install_as_if_newer(build: Build, lock: str) -> Path:
     for part in parts:
         lock = lock.replace(part, "")
     rest.write_text(lock, encoding="utf-8")
-    _add(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
+    _install_packages(build, [*HASHED, "--python-version", "3.12", "-r", str(newer)], "Megatron-Bridge")
     return rest
 
 
@@ -334,7 +336,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
     Raises:
         EnvironmentLacks: neither has it, or the disk is full
     """
-    hashed = [*HASHED, "-r", str(extract(build.environment.lock, "torch", build.folder))]
+    hashed = [*HASHED, "-r", str(write_partial_lock(build.environment.lock, "torch", build.folder))]
     for source, arguments in (
         ("this machine's index", hashed),
         ("PyTorch's CPU builds", ["--torch-backend", "cpu", *hashed]),
@@ -346,7 +348,7 @@ def _install_cpu_torch(build: Build, torch: str) -> None:
         if disk_is_full(done):
             break
     remedy = cpu_torch_remedy()
-    raise failure(build, f"{torch} could not be installed", done, remedy, if_absent=remedy)
+    raise failed_program_error(build, f"{torch} could not be installed", done, remedy, if_absent=remedy)
 
 
 def cpu_torch_remedy() -> str:
@@ -357,7 +359,7 @@ def cpu_torch_remedy() -> str:
     )
 
 
-def _add(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
+def _install_packages(build: Build, arguments: list[str], what: str, total: int = 0) -> None:
     """Install what ``arguments`` name; ``what`` is said of it, and ``total`` is the number of packages.
 
     Raises:
@@ -395,7 +397,7 @@ class UvProgress:
             self._step.update(f"{self._what}: compiling")
 
 
-def build(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
+def build_environment(environment: Content, folder: Path, reporter: Reporter, step: Step) -> None:
     """Make the environment in ``folder``, where nothing is yet: create it, install its lock, import its packages.
 
     What uv has fetched is kept beside it when that fails, for the next attempt, and removed at the end. Writes no
@@ -405,8 +407,8 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
         EnvironmentLacks: it could not be made; the cause is in the message.
     """
     build = Build(environment, folder, reporter, step)
-    _create(build)
-    _install(build)
+    _create_environment(build)
+    _install_lock(build)
     step.update("checking that it imports")
     what = f"its packages do not import ({', '.join(environment.smoke)})"
     remedy = "correct what the last lines name, such as a variable in your shell; then run the same command again"
@@ -415,31 +417,31 @@ def build(environment: Content, folder: Path, reporter: Reporter, step: Step) ->
     (folder / ".lock").unlink(missing_ok=True)  # uv's, open to everybody
 
 
-def _create(build: Build) -> None:
+def _create_environment(build: Build) -> None:
     """Make the empty environment in the build's folder, by uv or conda; uv is fetched in any case.
 
     Raises:
         EnvironmentLacks: it cannot be made
     """
     build.folder.parent.mkdir(parents=True, exist_ok=True)
-    if not uv.at_hand(build.cache):
+    if not uv.find_uv(build.cache):
         build.step.update("fetching uv")
     program = build.uv  # conda's environments are filled with it, too
     build.step.update("creating it")
     argv = [program, "venv", "--cache-dir", str(build.cache), "--python", build.environment.python, str(build.folder)]
     if build.environment.kind == "conda":
-        maker = conda(build.environment.name)
+        maker = conda_program(build.environment.name)
         found = uv.version_of(build.environment.python)
         if found is None:
             raise EnvironmentLacks(
                 f"{build.environment.python} does not say its version", remedy="run the installer with another Python"
             )
-        argv = [maker, "create", "--yes", "--prefix", str(build.folder), f"python={uv.spelt(found)}"]
+        argv = [maker, "create", "--yes", "--prefix", str(build.folder), f"python={uv.as_text(found)}"]
     done = build.run(argv)
     build.require(done, f"{Path(argv[0]).name} could not create it", "correct what it says, then try again")
 
 
-def conda(environment: str) -> str:
+def conda_program(environment: str) -> str:
     """The path of the program on PATH that makes an environment of kind ``conda``: conda, mamba or micromamba.
 
     ``environment`` is named in the error.
@@ -465,7 +467,7 @@ def _smoke_argv(environment: Content, folder: Path) -> list[str]:
 
 def smoke_problem(environment: Content, folder: Path) -> str | None:
     """Why the packages of the environment in ``folder`` do not import, in words; None when they do."""
-    answer = ask(_smoke_argv(environment, folder), 300, env=child_environment())
+    answer = run_program(_smoke_argv(environment, folder), 300, env=child_environment())
     if answer.problem:
         return f"{environment.link} does not run: {answer.why}"
     if answer.ok:

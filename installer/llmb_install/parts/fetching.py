@@ -27,17 +27,17 @@ def has_pip() -> bool:
     return importlib.util.find_spec("pip") is not None
 
 
-def hashes(lock: str) -> Set[str]:
+def lock_hashes(lock: str) -> Set[str]:
     """Every SHA-256 in the text of a lock, as hexadecimal digits."""
     return set(re.findall(r"sha256:([0-9a-f]{64})", lock))
 
 
-def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexSettings) -> None:
+def fetch_package(lock: Path, accepts: Callable[[str], bool], folder: Path, settings: IndexSettings) -> None:
     """Put the only package that ``lock`` names into the new folder ``folder``, by pip, the user's uv, or
     ``Sources``.
 
     pip and uv lay it out as for a Python, ``Sources`` as in its wheel, whose name ``accepts`` likes. They are asked
-    once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``told``: the indexes
+    once: what they do not get is asked for again by ``Sources``, which knows whether to wait. ``settings``: the indexes
     that this machine uses. The hash is compared with the lock's.
 
     Raises:
@@ -50,23 +50,23 @@ def fetch(lock: Path, accepts: Callable[[str], bool], folder: Path, told: IndexS
     once = ["--retries", "0", "--timeout", str(ANSWER_SECONDS), "--disable-pip-version-check", "--no-input"]
     clients = [[sys.executable, "-m", "pip", "install", *once, *alone]] if has_pip() else []
     clients += [[own, "pip", "install", "--no-cache", "--python", sys.executable, *alone]] if own else []
-    if any(_did(argv, folder, told) for argv in clients):
+    if any(_try_program(argv, folder, settings) for argv in clients):
         return
     text = lock.read_text("utf-8")
     (package,) = re.findall(r"^([A-Za-z0-9._-]+)==", text, re.MULTILINE)
-    content = Sources(told).fetch(package, accepts, hashes(text))
+    content = Sources(settings).fetch(package, accepts, lock_hashes(text))
     with zipfile.ZipFile(io.BytesIO(content)) as wheel:
         wheel.extractall(str(folder))
 
 
-def _did(argv: List[str], folder: Path, told: IndexSettings) -> bool:
+def _try_program(argv: List[str], folder: Path, settings: IndexSettings) -> bool:
     """Run ``argv``, pip or uv, to install into ``folder``; whether it succeeded. After a failure the folder is
     empty.
     """
     try:
         subprocess.run(
             [*argv, "--target", "."],
-            env={**os.environ, "UV_HTTP_RETRIES": "0", **told.variables},
+            env={**os.environ, "UV_HTTP_RETRIES": "0", **settings.variables},
             cwd=str(folder),  # a json.py in the current folder is not pip's
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

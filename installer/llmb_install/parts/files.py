@@ -63,7 +63,7 @@ def no_installation(install: Path) -> EnvironmentLacks:
 def answers_file(path: Path, text: str) -> Small:
     """The part that keeps the answers, ``text`` in YAML, in the file ``path`` for later commands; not written yet."""
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """What is wrong with the file of answers; None: nothing."""
         with contextlib.suppress(FileNotFoundError, LLMBError):
             # Another release wrote the same answers in another order.
@@ -76,7 +76,7 @@ def answers_file(path: Path, text: str) -> Small:
         path.parent.mkdir(parents=True, exist_ok=True)
         write(path.parents[1], path, text)
 
-    return Small("answers", f"write {path}", look, make)
+    return Small("answers", f"write {path}", find_problem, make)
 
 
 @dataclass(frozen=True)
@@ -178,8 +178,8 @@ except Exception as error:
     else:
         why = None
         try:
-            from llmb_common.base.packages import lost
-            why = lost(error)
+            from llmb_common.base.packages import lost_package_file
+            why = lost_package_file(error)
         except Exception:
             pass
         if why is None and main is None:
@@ -206,7 +206,7 @@ def commands(folder: Path) -> Small:
     """The part that is the scripts ``llmb-run`` and ``llmb-install`` in ``folder``; not written yet."""
     paths = [folder / name for name in COMMANDS]
 
-    def look() -> str | None:
+    def find_problem() -> str | None:
         """What is wrong with the scripts in ``bin``; None: nothing."""
         return None if all(map(is_current, paths)) else f"a command in {folder} is missing or changed"
 
@@ -217,10 +217,10 @@ def commands(folder: Path) -> Small:
             if not is_current(path):
                 write(folder.parent, path, wrapper_text(path.name), mode=0o755)
 
-    return Small("commands", f"write {', '.join(map(str, paths))}", look, make)
+    return Small("commands", f"write {', '.join(map(str, paths))}", find_problem, make)
 
 
-def is_ours(path: Path) -> bool:
+def is_own_script(path: Path) -> bool:
     """Whether ``path`` is a script of ``bin`` that the installer wrote, in this release or an earlier one."""
     return path.is_file() and _MARK in path.read_text(encoding="utf-8", errors="replace")
 

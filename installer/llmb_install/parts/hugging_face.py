@@ -42,7 +42,7 @@ def check_token(token: Secret) -> str:
         return ""
     import requests
 
-    address = f"{_endpoint()}/{_WHO_AM_I}"
+    address = f"{_hub_address()}/{_WHO_AM_I}"
     try:
         answer = requests.get(address, headers={"Authorization": f"Bearer {value}"}, timeout=_SECONDS)
     except requests.RequestException:
@@ -102,7 +102,7 @@ class ModelFiles(Artefact):
         _import_from(self._hub)
         with reporter.step(f"files of {self.repository}") as step:
             snapshot = self._download(anew)
-            self._offline()
+            self._check_offline()
             found = [path for path in sorted(snapshot.rglob("*")) if path.is_file()]
             files = {str(path.relative_to(self.cache)): path.stat().st_size for path in found}
             if not files:
@@ -124,12 +124,12 @@ class ModelFiles(Artefact):
             return f"what looks for files of {self.repository} is missing"
         _import_from(self._hub)
         try:
-            self._offline()
+            self._check_offline()
         except EnvironmentLacks as error:
             return error.message
         return None
 
-    def _offline(self) -> None:
+    def _check_offline(self) -> None:
         """Look for the files in the cache as a job without network will.
 
         Raises:
@@ -166,7 +166,7 @@ class ModelFiles(Artefact):
 
         disable_progress_bars()
         token = self._token
-        page = f"{_endpoint()}/{self.repository}"
+        page = f"{_hub_address()}/{self.repository}"
         attempts = stamina.retry_context(on=_is_passing, attempts=_ATTEMPTS, timeout=120, wait_initial=1, wait_max=30)
         try:
             for attempt in attempts:
@@ -178,10 +178,10 @@ class ModelFiles(Artefact):
                 remedy=f"request access on {page} (it may take a day), set HF_TOKEN, then run the same command again",
             ) from error
         except (HfHubHTTPError, OSError) as error:
-            raise self._explained(error, page) from error
+            raise self._download_error(error, page) from error
         raise AssertionError("the last attempt returns or raises")
 
-    def _explained(self, error: Exception, page: str) -> EnvironmentLacks:
+    def _download_error(self, error: Exception, page: str) -> EnvironmentLacks:
         """The error that says why the files did not come, and what to do; asks Hugging Face whether it accepts the
         token.
 
@@ -207,7 +207,7 @@ class ModelFiles(Artefact):
         )
 
 
-def _endpoint() -> str:
+def _hub_address() -> str:
     """The address of Hugging Face, or of the site's mirror (``HF_ENDPOINT``)."""
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.files import fsync_folder, me, require_trusted, sha256_of, status_of, user_name
+from llmb_common.base.files import effective_user_id, fsync_folder, require_trusted, sha256_of, status_of, user_name
 from llmb_common.base.printable import size
-from llmb_common.base.processes import ask
+from llmb_common.base.processes import run_program
 from llmb_install.parts import enroot
 from llmb_install.parts.credentials import cache_folder, configuration, temporary_folder
 from llmb_install.parts.squashfs import BadImage, Inspector, OtherMachines, check_superblock
@@ -140,8 +140,8 @@ class Image(Artefact):
         if self.path.is_file():
             return []
         if self.origin is None:
-            here = self.prefix or shutil.which("enroot", path=self.env.get("PATH"))
-            return [] if here else [_not_found("enroot")]
+            can_import = self.prefix or shutil.which("enroot", path=self.env.get("PATH"))
+            return [] if can_import else [_missing_program_error("enroot")]
         if self.origin.is_file() and _receipt_beside(self.origin):
             return []
         return [
@@ -208,18 +208,18 @@ class Image(Artefact):
             return False
         with reporter.step(f"image {self.path.name}") as step:
             _require_open(self)
-            if not anew and _adopt(self, reporter, step):
+            if not anew and _adopt_file(self, reporter, step):
                 return True
             _require_writable(self)
-            with nullcontext() if self.root == self.install else _locked(self, reporter):
+            with nullcontext() if self.root == self.install else _lock_image_folder(self, reporter):
                 # Another installation may have imported it while we waited.
                 if anew or not self.is_complete():
                     if self.origin:
-                        _take(self, self.origin, step)
+                        _take_from(self, self.origin, step)
                         return True
                     if self.space_check:
                         _require_space(self)
-                    _import(self, reporter, step)
+                    _import_image(self, reporter, step)
         return True
 
     @property
@@ -244,7 +244,7 @@ class Image(Artefact):
         self.path.unlink(missing_ok=True)
 
 
-def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
+def _adopt_file(image: Image, reporter: Reporter, step: Step) -> bool:
     """Take over the image file that is there if its content is right, by writing a receipt for it; whether it was.
 
     With a receipt, right is what the receipt says, and all of the file is read for it: a copy has another time than the
@@ -271,7 +271,7 @@ def _adopt(image: Image, reporter: Reporter, step: Step) -> bool:
         step.update("reading it for its receipt")
         _write_receipt(image, image.path, adopted=True)
     else:
-        _store(image, {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
+        _store_receipt(image, {**receipt, "mtime_ns": image.path.stat().st_mtime_ns})
     step.update(f"already there, {size(image.path.stat().st_size)}")
     return True
 
@@ -298,7 +298,7 @@ def _receipt_beside(path: Path) -> dict[str, Any] | None:
     return read_receipt(path.with_name(f"{path.name}.receipt.json"))
 
 
-def _take(image: Image, origin: Path, step: Step) -> None:
+def _take_from(image: Image, origin: Path, step: Step) -> None:
     """Link or copy the image from the file ``origin`` to its place, with the receipt there, whose hash is compared.
 
     Raises:
@@ -319,7 +319,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
                 f"{origin} is damaged: {problem}", remedy="copy it again: 'sha256sum -c SHA256SUMS' names what differs"
             ) from problem
         _open_as_folder(image, fresh)
-        _store(image, {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
+        _store_receipt(image, {**receipt, "mtime_ns": fresh.stat().st_mtime_ns})
         fresh.replace(image.path)
         fsync_folder(image.path.parent)
         step.update(size(image.path.stat().st_size))
@@ -327,7 +327,7 @@ def _take(image: Image, origin: Path, step: Step) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def _import(image: Image, reporter: Reporter, step: Step) -> None:
+def _import_image(image: Image, reporter: Reporter, step: Step) -> None:
     """Import the image beside its place, check it, and rename it into place with its receipt.
 
     Raises:
@@ -339,7 +339,7 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
     host = image.asked_for.partition("#")[0]
     try:
         with configuration(host, image.key, env, image.install) as own:
-            settings = {**env, **enroot.patience(env), **own}
+            settings = {**env, **enroot.retry_variables(env), **own}
             step.update("asking for its digest")
             digest, why = enroot.digest_of(image.asked_for, image.architecture, image.prefix, settings)
             done, watch = _run_enroot(image, fresh, reporter, step, settings)
@@ -348,15 +348,15 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
                     reporter.note(f"        layer {layer} was damaged and is removed: importing again")
                 done, watch = _run_enroot(image, fresh, reporter, step, settings)
         if done.status != 0:
-            raise enroot.explain(image.asked_for, done, watch, env, remote=bool(image.prefix))
+            raise enroot.import_error(image.asked_for, done, watch, env, remote=bool(image.prefix))
         if not fresh.is_file():
-            raise enroot.bad_result(image.asked_for, "there is none", watch)
+            raise enroot.bad_image_error(image.asked_for, "there is none", watch)
         step.update("checking it")
         try:
             image.inspector.check(fresh, image.architecture)
         except BadImage as problem:
             for_others = isinstance(problem, OtherMachines)
-            raise enroot.bad_result(image.asked_for, str(problem), watch, for_others=for_others) from problem
+            raise enroot.bad_image_error(image.asked_for, str(problem), watch, for_others=for_others) from problem
         step.update("reading it for its receipt")
         with fresh.open("rb") as stream:
             os.fsync(stream.fileno())
@@ -369,7 +369,7 @@ def _import(image: Image, reporter: Reporter, step: Step) -> None:
             reporter.note(f"        the digest of {image.path.name} is unknown: {why}")
         step.update(size(image.path.stat().st_size))
     except FileNotFoundError as error:
-        raise _not_found(str(error.filename)) from error
+        raise _missing_program_error(str(error.filename)) from error
     finally:
         with contextlib.suppress(OSError):
             fresh.unlink()
@@ -386,12 +386,12 @@ def _run_enroot(
     if not image.prefix:  # else Enroot chooses where to unpack, and Slurm ends what it has started
         unpacked = import_folder(image.install, temporary_folder(env))
     with unpacked as variables:
-        watch = enroot.Watch(step, lambda doing: enroot.shown(doing, output, cache_folder(env)))
+        watch = enroot.Watch(step, lambda doing: enroot.progress_text(doing, output, cache_folder(env)))
         argv = image.import_command(output)
         return command.run(argv, reporter, env={**env, **variables}, on_line=watch), watch
 
 
-def _not_found(program: str) -> EnvironmentLacks:
+def _missing_program_error(program: str) -> EnvironmentLacks:
     """The error that ``program``, with which images are imported, is missing."""
     return EnvironmentLacks(
         f"container images cannot be imported: {program} was not found",
@@ -418,10 +418,10 @@ def _write_receipt(image: Image, path: Path, *, adopted: bool, digest: str | Non
         "digest": digest,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
     }
-    _store(image, receipt)
+    _store_receipt(image, receipt)
 
 
-def _store(image: Image, receipt: Mapping[str, object]) -> None:
+def _store_receipt(image: Image, receipt: Mapping[str, object]) -> None:
     """Write ``receipt`` as the image's, to ``Image.receipt_path``."""
     target = image.receipt_path()
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -447,7 +447,7 @@ def _require_open(image: Image) -> None:
         EnvironmentLacks: it is closed; names its owner
     """
     status = status_of(image.path)
-    if status and status.st_uid != me() and not os.access(image.path, os.R_OK):
+    if status and status.st_uid != effective_user_id() and not os.access(image.path, os.R_OK):
         raise EnvironmentLacks(
             f"{image.path} belongs to {user_name(status.st_uid)} and is closed to you",
             remedy=f"ask its owner to run: chmod go+r {shlex.quote(str(image.path))}; or choose another --image-folder",
@@ -455,7 +455,7 @@ def _require_open(image: Image) -> None:
 
 
 @contextmanager
-def _locked(image: Image, reporter: Reporter) -> Iterator[None]:
+def _lock_image_folder(image: Image, reporter: Reporter) -> Iterator[None]:
     """Hold the lock of an image folder that others write to as well, for at most two hours of waiting.
 
     What a killed import of this user has left there is removed first.
@@ -523,6 +523,6 @@ def _free_on_node(folder: Path, prefix: Sequence[str]) -> int | None:
 
     ``prefix``: the words that run a command on a compute node, as ``srun``.
     """
-    answer = ask([*prefix, "df", "-Pk", str(folder)], 600)
+    answer = run_program([*prefix, "df", "-Pk", str(folder)], 600)
     fields = answer.output.splitlines()[-1].split() if answer.ok and answer.output.strip() else []
     return int(fields[3]) * 1024 if len(fields) >= 4 and fields[3].isdigit() else None

@@ -21,7 +21,7 @@ class NetrcEntry:
     end: int
 
 
-def entries(text: str) -> list[NetrcEntry]:
+def parse_entries(text: str) -> list[NetrcEntry]:
     """All entries in the text of a netrc file, in their order, ``default`` among them; empty: there is none.
 
     An entry ends where the next one, or a macro, begins.
@@ -46,21 +46,21 @@ def entries(text: str) -> list[NetrcEntry]:
     return found
 
 
-def reached(text: str) -> list[NetrcEntry]:
+def effective_entries(text: str) -> list[NetrcEntry]:
     """The entries of a netrc file that curl finds: those before ``default``, which fits every host."""
-    return list(takewhile(lambda entry: entry.host, entries(text)))
+    return list(takewhile(lambda entry: entry.host, parse_entries(text)))
 
 
-def added(text: str, lines: str) -> str:
+def with_lines(text: str, lines: str) -> str:
     """The text of a netrc file with ``lines`` added before its ``default`` entry, or at its end."""
-    position = next((entry.start for entry in entries(text) if not entry.host), len(text))
+    position = next((entry.start for entry in parse_entries(text) if not entry.host), len(text))
     before = text[:position]
     return f"{before}\n{lines}{text[position:]}" if before and before[-1] != "\n" else before + lines + text[position:]
 
 
-def without(text: str, hosts: Collection[str]) -> str:
+def without_hosts(text: str, hosts: Collection[str]) -> str:
     """The text of a netrc file without the entries of ``hosts``; comments between them stay."""
-    for entry in reversed(entries(text)):
+    for entry in reversed(parse_entries(text)):
         if entry.host in hosts:
             inside = text[entry.start : entry.end].splitlines(keepends=True)
             comments = "".join(line for line in inside if line.lstrip().startswith("#"))

@@ -49,21 +49,26 @@ def link_packages(source: Path, target: Path, wanted: Collection[str]) -> list[s
     stay.
     """
     source = source.resolve()  # its link may move while we read
-    here = next(source.glob("lib/python3.*/site-packages"), None)
-    there = next(target.glob("lib/python3.*/site-packages"), None)
-    if here is None or there is None or here.parent.name != there.parent.name or not _can_link(here, there):
+    source_packages = next(source.glob("lib/python3.*/site-packages"), None)
+    target_packages = next(target.glob("lib/python3.*/site-packages"), None)
+    if (
+        source_packages is None
+        or target_packages is None
+        or source_packages.parent.name != target_packages.parent.name
+        or not _can_link(source_packages, target_packages)
+    ):
         return []
-    present = {_requirement(metadata).partition("==")[0] for metadata in there.glob(f"*{_METADATA}")}
-    found = {_requirement(metadata): metadata for metadata in sorted(here.glob(f"*{_METADATA}"))}
+    present = {_requirement(metadata).partition("==")[0] for metadata in target_packages.glob(f"*{_METADATA}")}
+    found = {_requirement(metadata): metadata for metadata in sorted(source_packages.glob(f"*{_METADATA}"))}
     chosen = {name: found[name] for name in found if name in wanted and name.partition("==")[0] not in present}
     if not chosen or any(damaged_files(source)):
         return []
     for metadata in chosen.values():
-        _link(metadata, there)
+        _link_package(metadata, target_packages)
     return list(chosen)
 
 
-def _link(metadata: Path, there: Path) -> None:
+def _link_package(metadata: Path, there: Path) -> None:
     """Link the files of one package, by its metadata folder, into the ``site-packages`` folder ``there``.
 
     Its programs stay behind: each names the Python that it was installed for. Its record is written last, which makes

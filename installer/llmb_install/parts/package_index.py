@@ -49,13 +49,13 @@ _PACKAGES = (".whl", ".tar.gz", ".zip")
 class Sources:
     """Where this machine's settings say that packages come from: folders and pages of links, then indexes."""
 
-    def __init__(self, told: IndexSettings) -> None:
-        self._env = env = told.variables
+    def __init__(self, settings: IndexSettings) -> None:
+        self._env = env = settings.variables
         self._pages = [page for page in env.get("UV_FIND_LINKS", "").split(",") if page]
         # uv's may have a name before their address: internal=https://...
         more = [re.sub(r"\A[\w.-]+=", "", index) for index in env.get("UV_INDEX", "").split()]
         indexes = [*more, env.get("UV_DEFAULT_INDEX") or PUBLIC_INDEX]
-        self._indexes = [] if "--no-index" in told.options else indexes
+        self._indexes = [] if "--no-index" in settings.options else indexes
         self._trusted = env.get("UV_INSECURE_HOST", "").split()
         self._failed: Dict[str, Unavailable] = {}
         self._read_pages: Dict[str, List[Link]] = {}
@@ -81,14 +81,16 @@ class Sources:
         Raises:
             Unavailable: there is none; with what each index said that did not answer, or did not let us look.
         """
-        package = _normal(package)
+        package = _normalized_name(package)
         found: List[Link] = []
         refused: List[Unavailable] = []
         without: List[str] = []
         pages = [*self._pages, *(f"{index.rstrip('/')}/{package}/" for index in (*self._indexes, *more))]
         for page in pages:
             try:
-                listed = [link for link in self._page(page) if _normal(link.name).startswith(f"{package}-")]
+                listed = [
+                    link for link in self._links_on_page(page) if _normalized_name(link.name).startswith(f"{package}-")
+                ]
             except Unavailable as problem:
                 if problem.absent:
                     without.append(str(problem))
@@ -99,16 +101,16 @@ class Sources:
             if not listed:
                 without.append(without_password(page))
         suitable = [link for link in found if accepts(link.name)]
-        self.refusal = _together(refused) if refused else None
+        self.refusal = _joined_error(refused) if refused else None
         if suitable:
             return suitable
         if self.refusal:
             raise self.refusal
         if found:
-            asked = ", ".join(without_password(page) for page in pages)
-            raise Unavailable(f"there is no build for this machine ({asked})", refusals.OTHER_INDEX, absent=True)
-        asked = ", ".join(without) or "pip is told to use no index"
-        raise refusals.nowhere(package, asked)
+            pages_text = ", ".join(without_password(page) for page in pages)
+            raise Unavailable(f"there is no build for this machine ({pages_text})", refusals.OTHER_INDEX, absent=True)
+        pages_text = ", ".join(without) or "pip is told to use no index"
+        raise refusals.not_found_error(package, pages_text)
 
     def fetch(
         self, package: str, accepts: Callable[[str], bool], hashes: Collection[str], more: Collection[str] = ()
@@ -124,7 +126,7 @@ class Sources:
         problems = []
         for link in self.links(package, accepts, more):
             try:
-                content = _persistently(functools.partial(self._read, link.location, self._seconds()))
+                content = _with_retries(functools.partial(self._read_location, link.location, self._silence_limit()))
             except Unavailable as problem:
                 problems.append(problem)
                 continue
@@ -132,10 +134,10 @@ class Sources:
                 return content
             shown = without_password(link.location)
             page = content[:4096].decode("utf-8", "replace")
-            problems.append(refusals.web_page(shown, page) if _is_html(page) else refusals.other_content(shown))
+            problems.append(refusals.web_page(shown, page) if _is_html(page) else refusals.hash_error(shown))
         raise problems[-1]
 
-    def _seconds(self) -> float:
+    def _silence_limit(self) -> float:
         """How many seconds an index may be silent, by uv's own setting ``UV_HTTP_TIMEOUT``; 60 where that is no
         number.
         """
@@ -144,7 +146,7 @@ class Sources:
         except ValueError:
             return 60.0
 
-    def _page(self, page: str) -> List[Link]:
+    def _links_on_page(self, page: str) -> List[Link]:
         """The files that a page of links, or a folder, names; each is read once, and kept. Empty: it names none.
 
         Raises:
@@ -162,41 +164,43 @@ class Sources:
         Raises:
             Unavailable: it cannot be read, or is a page for people
         """
-        local = _local(page)
+        local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
             return [Link(path.name, str(path)) for path in sorted(local.iterdir())]
         if local is not None and local.suffix in (".whl", ".gz"):
             return [Link(local.name, str(local))]
         if local is not None and local.is_dir():
             page = (local / "index.html").as_uri()
-        host = _host(page)
+        host = _host_and_port(page)
         if host in self._failed:
             raise self._failed[host]
 
         def read() -> bytes:
             """The content of the page, within ``ANSWER_SECONDS``."""
-            return _bounded(ANSWER_SECONDS, self.configured(page), lambda: self._read(page, ANSWER_SECONDS))
+            return _with_timeout(
+                ANSWER_SECONDS, self.configured(page), lambda: self._read_location(page, ANSWER_SECONDS)
+            )
 
         try:
-            text = _persistently(read).decode("utf-8", "replace")
+            text = _with_retries(read).decode("utf-8", "replace")
         except Unavailable as problem:
             if host and problem.down:
                 self._failed[host] = problem
             raise
         base = without_fragment(page)
-        found = [_joined(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
+        found = [_join_address(base, html.unescape(link)) for link in re.findall(r'href="([^"]+)"', text)]
         links = [Link(urllib.parse.unquote(without_fragment(url).rpartition("/")[2]), url) for url in found if url]
         if _is_for_people(text) and not any(link.name.endswith(_PACKAGES) for link in links):
             raise refusals.web_page(without_password(page), text)
         return links
 
-    def _read(self, location: str, seconds: float) -> bytes:
+    def _read_location(self, location: str, seconds: float) -> bytes:
         """The content of a file, here or at an address, waiting at most so many seconds for each answer.
 
         Raises:
             Unavailable: it cannot be read
         """
-        local = _local(location)
+        local = _local_path(location)
         shown = without_password(location)
         if local is not None and not local.exists():
             raise Unavailable(f"{shown}: not found", "check that folder", absent=True)
@@ -206,7 +210,7 @@ class Sources:
             # This handler heeds no_proxy.
             handlers: List[urllib.request.BaseHandler] = [urllib.request.ProxyHandler(self._proxies())]
             if location.startswith("https:"):
-                handlers.append(urllib.request.HTTPSHandler(context=self._tls(urllib.parse.urlsplit(location))))
+                handlers.append(urllib.request.HTTPSHandler(context=self._tls_context(urllib.parse.urlsplit(location))))
             opener = urllib.request.build_opener(*handlers)
             request = self._request(location)
             with opener.open(request, timeout=seconds) as answer:
@@ -217,10 +221,12 @@ class Sources:
             # Where redirects have led; none of them is told the password.
             known = request.has_header("Authorization") and error.url == request.full_url
             later = error.headers.get("Retry-After", "")
-            raise refusals.refused(without_password(error.url), error.code, error.reason, later, known=known) from error
+            raise refusals.http_error(
+                without_password(error.url), error.code, error.reason, later, known=known
+            ) from error
         except (OSError, ValueError, EOFError, http.client.HTTPException) as error:
             place = shown if isinstance(error, http.client.IncompleteRead) else self.configured(location)
-            raise refusals.unanswered(place, error, self._by_proxy(location)) from error
+            raise refusals.unanswered_error(place, error, self._by_proxy(location)) from error
 
     def _request(self, location: str) -> urllib.request.Request:
         """The request for an address, with the user and password that are known for its host; not sent."""
@@ -257,16 +263,16 @@ class Sources:
         """The address of the proxy for each scheme, by the settings for packages, else by the environment; empty:
         none.
         """
-        told = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
-        return {**urllib.request.getproxies(), **told}
+        proxies = {name[:-6].lower(): self._env[name] for name in ("HTTP_PROXY", "HTTPS_PROXY") if name in self._env}
+        return {**urllib.request.getproxies(), **proxies}
 
     def _by_proxy(self, location: str) -> str:
         """`` (by the proxy ADDRESS)``, for a message about ``location``; empty where no proxy was used for it."""
-        host = _host(location).rpartition("@")[2]
+        host = _host_and_port(location).rpartition("@")[2]
         proxy = self._proxies().get(location.partition(":")[0])
         return f" (by the proxy {without_password(proxy)})" if proxy and not urllib.request.proxy_bypass(host) else ""
 
-    def _tls(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
+    def _tls_context(self, parts: urllib.parse.SplitResult) -> ssl.SSLContext:
         """The TLS settings for an address.
 
         Nothing is verified for a trusted host, and on a machine without any certificates where no password is sent.
@@ -285,19 +291,19 @@ class Sources:
         return context
 
 
-def _normal(name: str) -> str:
+def _normalized_name(name: str) -> str:
     """The name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _local(location: str) -> Optional[Path]:
+def _local_path(location: str) -> Optional[Path]:
     """The path of a location on this machine; None for an address elsewhere."""
     if location.startswith("file:"):
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(location).path))
     return None if re.match(r"[a-z]+://", location) else Path(location).expanduser()
 
 
-def _host(page: str) -> str:
+def _host_and_port(page: str) -> str:
     """Host and port of an address, with user and password if it has them; empty for a path.
 
     Raises:
@@ -306,10 +312,10 @@ def _host(page: str) -> str:
     try:
         return urllib.parse.urlsplit(page).netloc
     except ValueError as error:
-        raise refusals.unanswered(without_password(page), error) from error
+        raise refusals.unanswered_error(without_password(page), error) from error
 
 
-def _joined(base: str, link: str) -> str:
+def _join_address(base: str, link: str) -> str:
     """The address to which ``link`` on the page ``base`` leads; empty where that is no address."""
     try:
         return urllib.parse.urljoin(base, link)
@@ -332,7 +338,7 @@ def _is_for_people(text: str) -> bool:
     return re.search(r"<form|<script|http-equiv=.?refresh", text, re.IGNORECASE) is not None
 
 
-def _together(problems: List[Unavailable]) -> Unavailable:
+def _joined_error(problems: List[Unavailable]) -> Unavailable:
     """What several indexes answered, as one error; not raised."""
     first = problems[0]
     texts = "; ".join(dict.fromkeys(map(str, problems)))
@@ -341,7 +347,7 @@ def _together(problems: List[Unavailable]) -> Unavailable:
     return Unavailable(f"the package index {texts}", first.remedy, down=down, by_name=by_name)
 
 
-def _persistently(read: Callable[[], bytes]) -> bytes:
+def _with_retries(read: Callable[[], bytes]) -> bytes:
     """What ``read`` returns; where its error says that asking later may help, it is tried twice more after a pause.
 
     Raises:
@@ -361,7 +367,7 @@ def _persistently(read: Callable[[], bytes]) -> bytes:
         raise
 
 
-def _bounded(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
+def _with_timeout(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
     """What ``work`` returns, in at most ``seconds``, however long it takes to look a name up or to try each address.
 
     ``shown`` is what the message says did not answer.
@@ -369,7 +375,7 @@ def _bounded(seconds: float, shown: str, work: Callable[[], bytes]) -> bytes:
     Raises:
         Unavailable: ``work`` raised it, or has not ended; it then goes on in its thread, and nobody waits for it
     """
-    silence = refusals.unanswered(shown, TimeoutError(f"no answer in {seconds:.0f} s"))
+    silence = refusals.unanswered_error(shown, TimeoutError(f"no answer in {seconds:.0f} s"))
     ended: List[Union[bytes, Unavailable]] = [silence]
 
     def run() -> None:

@@ -40,7 +40,7 @@ class IndexSettings(NamedTuple):
     options: Tuple[str, ...] = ()
 
 
-def settings(env: Mapping[str, str]) -> IndexSettings:
+def read_index_settings(env: Mapping[str, str]) -> IndexSettings:
     """What pip is told by its files and by ``env``, as variables and options of uv; variables of uv's own win.
 
     ``options`` is ``--no-index`` or empty. Settings that uv needs no word for are left out.

@@ -59,7 +59,7 @@ def without_password(location: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="").geturl() if parts.netloc else location
 
 
-def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
+def unanswered_error(shown: str, error: Exception, by: str = "") -> Unavailable:
     """The error that ``shown`` gave no answer at all, or only half of one, because of ``error``; not raised.
 
     ``by``: the proxy that was asked, as `` (by the proxy ADDRESS)``; empty: none.
@@ -71,7 +71,7 @@ def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
         missing = f"{len(cause.partial)} of {len(cause.partial) + (cause.expected or 0)} bytes"
         return broken_off(shown, f"answer{by}", f", after {missing}")
     if isinstance(cause, ssl.SSLError):
-        what = f"cannot be reached safely{by}: {_tls(cause)}"
+        what = f"cannot be reached safely{by}: {_tls_problem(cause)}"
         remedy = (
             f"name the authorities that this site trusts (PIP_CERT=/path/to/ca.pem or SSL_CERT_FILE), or {OTHER_INDEX}"
         )
@@ -83,7 +83,7 @@ def unanswered(shown: str, error: Exception, by: str = "") -> Unavailable:
     else:
         why = str(getattr(cause, "strerror", "") or cause)
     if "407" in why:
-        return _of_proxy(shown, f"{why}{by}")
+        return _proxy_error(shown, f"{why}{by}")
     # Whoever hangs up in the middle may be overloaded.
     later = 0 if isinstance(cause, ConnectionError) and not isinstance(cause, ConnectionRefusedError) else None
     return Unavailable(f"{shown} cannot be reached: {why}{by}", _REACH, down=True, later=later)
@@ -99,13 +99,13 @@ def broken_off(location: str, what: str, where: str = "") -> Unavailable:
     return Unavailable(f"{without_password(location)}: the {what} breaks off{where}", remedy, later=0)
 
 
-def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
+def http_error(shown: str, status: int, reason: str, retry_after: str, *, known: bool) -> Unavailable:
     """The error for an HTTP answer of ``shown`` that has no file; not raised.
 
     ``retry_after``: that header, empty if it has none; ``known``: it was told a user and a password.
     """
     code = f"{status} {reason}"
-    later = _seconds(retry_after)
+    later = _retry_after_seconds(retry_after)
     # A date in another century is a broken clock, not a time to wait.
     wait = f"; it asks to be left alone for {later:.0f} s" if 0 < later <= _LONGEST_WAIT else ""
     if status in (404, 410):
@@ -119,7 +119,7 @@ def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bo
         remedy = f"ask those who run it for access, or {OTHER_INDEX}"
         return Unavailable(f"{shown} refuses access ({code})", remedy, by_name=True)
     if status == 407:
-        return _of_proxy(shown, code)
+        return _proxy_error(shown, code)
     if 300 <= status < 400:
         remedy = f"look where 'curl -IL {shown}' leads, and {OTHER_INDEX}"
         return Unavailable(f"{shown} redirects in a circle ({status})", remedy)
@@ -130,10 +130,10 @@ def refused(shown: str, status: int, reason: str, retry_after: str, *, known: bo
     return Unavailable(f"{shown} refuses the request ({code})", f"check the address of the index, or {OTHER_INDEX}")
 
 
-def nowhere(package: str, asked: str) -> Unavailable:
-    """The error that nobody has any file of ``package``; ``asked``: who was asked, and what they answered."""
+def not_found_error(package: str, pages: str) -> Unavailable:
+    """The error that nobody has any file of ``package``; ``pages``: who was asked, and what they answered."""
     remedy = f"check the address of the index, which most often ends in /simple, or {OTHER_INDEX}"
-    return Unavailable(f"no index or folder has {package} ({asked})", remedy, absent=True)
+    return Unavailable(f"no index or folder has {package} ({pages})", remedy, absent=True)
 
 
 def web_page(shown: str, text: str) -> Unavailable:
@@ -147,7 +147,7 @@ def web_page(shown: str, text: str) -> Unavailable:
     return Unavailable(f"{shown} answers with a web page{named} in place of packages", remedy, by_name=True)
 
 
-def other_content(shown: str) -> Unavailable:
+def hash_error(shown: str) -> Unavailable:
     """The error that the file ``shown`` has another hash than the lock says."""
     remedy = (
         f"have those who run it fetch the file again, or {OTHER_INDEX}; what the locks do not name is never installed"
@@ -155,19 +155,19 @@ def other_content(shown: str) -> Unavailable:
     return Unavailable(f"{shown} has another content than the lock file says", remedy)
 
 
-def _of_proxy(shown: str, why: str) -> Unavailable:
+def _proxy_error(shown: str, why: str) -> Unavailable:
     """The error that ``shown`` cannot be reached because the proxy wants a user; ``why`` ends the message."""
     remedy = "put its user and password into the address of the proxy (PIP_PROXY=http://USER:PASSWORD@HOST:PORT)"
     return Unavailable(f"{shown} cannot be reached, because the proxy wants a user: {why}", remedy, by_name=True)
 
 
-def _tls(cause: ssl.SSLError) -> str:
+def _tls_problem(cause: ssl.SSLError) -> str:
     """Why a connection could not be secured, as a clause."""
     why = getattr(cause, "verify_message", "") or cause.reason or str(cause)
     return f"its certificate is not accepted ({why})" if "CERTIFICATE" in (cause.reason or "") else f"TLS: {why}"
 
 
-def _seconds(text: str) -> float:
+def _retry_after_seconds(text: str) -> float:
     """How many seconds the header ``Retry-After`` asks to wait, as a number or a date; 0 where it asks for nothing."""
     if text.strip().isdigit():
         return float(text)

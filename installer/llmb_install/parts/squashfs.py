@@ -9,7 +9,7 @@ from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
 from llmb_common.base.files import open_plain
-from llmb_common.base.processes import MOST_BYTES, Answer, ask
+from llmb_common.base.processes import MOST_BYTES, Answer, run_program
 
 _SUPERBLOCK = struct.Struct("<4sIIIIHHHHHHQQ")
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
@@ -117,7 +117,7 @@ class Inspector:
         Raises:
             EnvironmentLacks: it cannot run, or hangs.
         """
-        answer = ask([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
+        answer = run_program([*self._prefix, "unsquashfs", *arguments], _SECONDS, most=most)
         if answer.problem == "no-program":
             raise EnvironmentLacks(
                 f"{answer.why}; it is needed to check container images",

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Callable, Iterable, Iterator, List, Mapping, Optional, TextIO, Tuple
 
 from llmb_install.parts import fetching
-from llmb_install.parts.fetching import fetch
-from llmb_install.parts.pip_settings import IndexSettings, settings
+from llmb_install.parts.fetching import fetch_package
+from llmb_install.parts.pip_settings import IndexSettings, read_index_settings
 from llmb_install.parts.refusals import Unavailable
 
 _SECONDS = 600
@@ -32,7 +32,7 @@ BESIDE = Path(sys.executable).parent
 """The programs of the Python that runs this."""
 
 
-def at_hand(*folders: Path) -> Optional[str]:
+def find_uv(*folders: Path) -> Optional[str]:
     """The path of uv in one of ``folders``, else beside the Python that runs this; None where there is none."""
     for folder in (*folders, BESIDE):
         program = folder / "uv"
@@ -41,12 +41,12 @@ def at_hand(*folders: Path) -> Optional[str]:
     return None
 
 
-def on_path() -> Optional[str]:
+def uv_on_path() -> Optional[str]:
     """The path of the user's own uv, whatever its release; None if there is none on PATH."""
     return shutil.which("uv")
 
 
-def fetched(folder: Path, told: IndexSettings) -> str:
+def fetch_uv(folder: Path, settings: IndexSettings) -> str:
     """Fetch the uv that the lock names into ``folder``, which is made; returns its path. What is there is replaced.
 
     Raises:
@@ -57,7 +57,7 @@ def fetched(folder: Path, told: IndexSettings) -> str:
     fresh = folder / f".uv.{os.getpid()}"
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        fetch(LOCK, is_for_here, fresh, told)
+        fetch_package(LOCK, is_for_here, fresh, settings)
         (unpacked,) = [*fresh.glob("bin/uv"), *fresh.glob("*.data/scripts/uv")]
         unpacked.chmod(0o755)
         unpacked.replace(program)
@@ -75,7 +75,7 @@ def may_know_better(problem: Unavailable) -> bool:
 
     They may be told what only they understand, such as a keyring: then they are to be tried.
     """
-    return on_path() is not None or (problem.by_name and fetching.has_pip())
+    return uv_on_path() is not None or (problem.by_name and fetching.has_pip())
 
 
 def is_for_here(name: str) -> bool:
@@ -86,19 +86,19 @@ def is_for_here(name: str) -> bool:
     return re.fullmatch(tag, name) is not None
 
 
-def obtained(folder: Path, told: IndexSettings) -> str:
+def get_uv(folder: Path, settings: IndexSettings) -> str:
     """The path of uv: at hand, else fetched into ``folder``, else the one on PATH.
 
     Raises:
         Unavailable: there is none.
     """
-    program = at_hand(folder)
+    program = find_uv(folder)
     if program:
         return program
     try:
-        return fetched(folder, told)
+        return fetch_uv(folder, settings)
     except Unavailable:
-        program = on_path()
+        program = uv_on_path()
         if program is None:
             raise
         return program
@@ -109,12 +109,12 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
 
     uv is fetched into ``folder`` if need be, and gets ten minutes at most.
     """
-    told = settings(env)
+    pip_settings = read_index_settings(env)
     try:
-        program = obtained(folder, told)
+        program = get_uv(folder, pip_settings)
         done = subprocess.run(
             [program, "python", "install", "--no-bin", version],
-            env={"UV_HTTP_RETRIES": "1", **env, **told.variables},
+            env={"UV_HTTP_RETRIES": "1", **env, **pip_settings.variables},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -128,17 +128,19 @@ def fetch_python(version: str, folder: Path, env: Mapping[str, str]) -> Optional
     text = done.stdout.decode("utf-8", "replace").strip()
     if done.returncode == 0:
         return None
-    why = cause(text.splitlines()[-1]) if text else f"exit status {done.returncode}"
+    why = failure_cause(text.splitlines()[-1]) if text else f"exit status {done.returncode}"
     address = re.search(r"Failed to download `\w+://(?:[^/`]*@)?([^/`]+)", text)
     return f"{address[1]}: {why}" if address else why
 
 
-def cause(line: str) -> str:
+def failure_cause(line: str) -> str:
     """Why uv failed, by the last line that it printed: the line without ``cause: `` before it."""
     return re.sub(r"^(cause|Caused by): ", "", line.strip())
 
 
-def install_argv(program: str, python: str, cache: Path, told: IndexSettings, arguments: Iterable[str]) -> List[str]:
+def install_argv(
+    program: str, python: str, cache: Path, settings: IndexSettings, arguments: Iterable[str]
+) -> List[str]:
     """The command line of ``uv pip install`` for ``arguments``, with byte code and the best file of all indexes.
 
     Both are as pip does it. uv calls the latter unsafe, because a package may come from another index than expected;
@@ -148,7 +150,7 @@ def install_argv(program: str, python: str, cache: Path, told: IndexSettings, ar
     options = ["--compile-bytecode", "--index-strategy", "unsafe-best-match"]
     options += ["--link-mode", "hardlink", "--cache-dir", str(cache)]
     words = list(arguments)
-    options += [option for option in told.options if option not in words]  # uv refuses one that is given twice
+    options += [option for option in settings.options if option not in words]  # uv refuses one that is given twice
     return [program, "pip", "install", "--python", python, *options, *words]
 
 
@@ -207,14 +209,14 @@ def find_python(accepts: Accepts) -> Optional[str]:
     """
     if accepts(running_version()):
         return sys.executable
-    for path in _candidates():
-        found = _look_at(path)
+    for path in _candidate_pythons():
+        found = _real_python(path)
         if found is not None and accepts(found[1]):
             return found[0]
     return None
 
 
-def _candidates() -> Iterator[str]:
+def _candidate_pythons() -> Iterator[str]:
     """Yields the paths of Pythons on PATH, then of uv's own, the preferred ones first; not all need to run.
 
     Of every folder, not just the first hit: a version manager's shim may stand in front and refuse to run.
@@ -232,11 +234,11 @@ def _candidates() -> Iterator[str]:
 
 def version_of(path: str) -> Optional[Version]:
     """The version of the Python at ``path``, which is started for it; None where it does not run."""
-    found = _look_at(path)
+    found = _real_python(path)
     return found[1] if found else None
 
 
-def _look_at(path: str) -> Optional[Tuple[str, Version]]:
+def _real_python(path: str) -> Optional[Tuple[str, Version]]:
     """Path of the real executable and version of the Python at ``path``, which is started; None where it does not
     run.
     """
@@ -261,7 +263,7 @@ def _look_at(path: str) -> Optional[Tuple[str, Version]]:
 
 def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
     """What to do where no Python from ``oldest`` to ``newest`` is found, as one line; without ``newest``: or newer."""
-    wanted = spelt(oldest, newest) + ("" if newest else " or newer")
+    wanted = as_text(oldest, newest) + ("" if newest else " or newer")
     return (
         f"get a Python {wanted}: 'module load python' on a cluster with modules, or as root 'dnf install python3.12' "
         "(RHEL, Fedora, Amazon Linux), 'zypper install python311' (SUSE), 'apt-get install python3' "
@@ -270,7 +272,7 @@ def how_to_get(oldest: Version, newest: Optional[Version] = None) -> str:
     )
 
 
-def spelt(oldest: Version, newest: Optional[Version] = None) -> str:
+def as_text(oldest: Version, newest: Optional[Version] = None) -> str:
     """One version, or a range of versions, as people write it: ``3.12``, ``3.10 to 3.13``."""
     first = "{}.{}".format(*oldest)
     return first if newest in (None, oldest) else "{} to {}.{}".format(first, *(newest or oldest))
@@ -306,12 +308,12 @@ def main() -> None:
     """
     env = dict(os.environ)
     env.pop("PYTHONPATH", None)
-    told = settings(env)
+    pip_settings = read_index_settings(env)
     try:
-        program = obtained(cache_folder(env), told)
+        program = get_uv(cache_folder(env), pip_settings)
     except Unavailable as problem:
         sys.exit(f"error: uv could not be fetched: {problem}\n  -> {problem.remedy}")
-    os.execve(program, [program, *sys.argv[1:]], {**env, **told.variables})
+    os.execve(program, [program, *sys.argv[1:]], {**env, **pip_settings.variables})
 
 
 if __name__ == "__main__":

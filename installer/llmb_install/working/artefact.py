@@ -98,12 +98,12 @@ class Artefact(ABC):
 
 @dataclass(frozen=True)
 class Small(Artefact):
-    """An artefact that is looked at and made in one go. ``look`` says what is wrong, or nothing; ``correct`` makes it.
-    ``does`` is for a dry run."""
+    """An artefact that is looked at and made in one go. ``find_problem`` says what is wrong, or nothing; ``correct``
+    makes it. ``does`` is for a dry run."""
 
     name: str
     does: str
-    look: Callable[[], str | None] = field(compare=False)
+    find_problem: Callable[[], str | None] = field(compare=False)
     correct: Callable[[], object] = field(compare=False)
 
     @property
@@ -111,15 +111,15 @@ class Small(Artefact):
         return self.name
 
     def is_complete(self) -> bool:
-        """Whether ``look`` finds nothing wrong."""
-        return not self.look()
+        """Whether ``find_problem`` finds nothing wrong."""
+        return not self.find_problem()
 
     def make(self) -> None:
         self.correct()
 
     def verify(self) -> str | None:
-        """What ``look`` says is wrong with the part; None: nothing."""
-        return self.look() or None
+        """What ``find_problem`` says is wrong with the part; None: nothing."""
+        return self.find_problem() or None
 
     def show(self) -> str:
         return self.does
@@ -194,11 +194,11 @@ def _space(rooms: Sequence[Room]) -> list[EnvironmentLacks]:
     for room in rooms:
         devices.setdefault(existing(room.folder).stat().st_dev, []).append(room)
     found = []
-    for there in devices.values():
-        largest = max(there, key=lambda room: room.bytes)
-        needed, free = sum(room.bytes for room in there), free_bytes(largest.folder)
+    for on_device in devices.values():
+        largest = max(on_device, key=lambda room: room.bytes)
+        needed, free = sum(room.bytes for room in on_device), free_bytes(largest.folder)
         if free < needed:
-            parts = ", ".join(f"{room.what} {size(room.bytes)}" for room in there)
+            parts = ", ".join(f"{room.what} {size(room.bytes)}" for room in on_device)
             found.append(
                 EnvironmentLacks(
                     f"{size(needed)} of space are needed in {largest.folder} ({parts}), and {size(free)} are free",

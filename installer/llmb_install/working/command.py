@@ -143,10 +143,10 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
         if _stopping.is_set():
             raise Interrupted(f"{argv[0]} was not started")
         # Our end is closed when this process ends, however it ends; nobody else inherits it.
-        theirs, ours = os.pipe()
+        child_end, parent_end = os.pipe()
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-B", "-c", _LAUNCHER, str(theirs), _LIBRARY, *argv],
+                [sys.executable, "-I", "-S", "-B", "-c", _LAUNCHER, str(child_end), _LIBRARY, *argv],
                 env=dict(env) if env is not None else None,
                 cwd=cwd,
                 stdin=subprocess.DEVNULL,
@@ -155,12 +155,12 @@ def _start(argv: Sequence[str], env: Mapping[str, str] | None, cwd: Path | None)
                 text=True,
                 errors="replace",
                 start_new_session=True,
-                pass_fds=[theirs],
+                pass_fds=[child_end],
             )
         except BaseException:
-            os.close(ours)
+            os.close(parent_end)
             raise
         finally:
-            os.close(theirs)
-        _running[process] = ours
+            os.close(child_end)
+        _running[process] = parent_end
     return process

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from llmb_common.base.errors import EnvironmentLacks
-from llmb_common.base.files import me, read_plain, status_of, try_lock, user_name
+from llmb_common.base.files import effective_user_id, read_plain, status_of, try_lock, user_name
 from llmb_common.base.processes import ProcessId, end_processes, identify, is_alive, with_variable
 from llmb_install.working import scratch
 from llmb_install.working.reporter import Reporter
@@ -144,7 +144,7 @@ def _whose(folder: Path) -> str:
     for path in (folder, *folder.parents):
         with contextlib.suppress(OSError):
             owner = path.stat().st_uid
-            return f" ({path} belongs to {user_name(owner)})" if owner != me() else ""
+            return f" ({path} belongs to {user_name(owner)})" if owner != effective_user_id() else ""
     return ""
 
 
@@ -157,7 +157,7 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
         EnvironmentLacks: it took too long, or the installation is gone
     """
     deadline = time.monotonic() + patience
-    said = False
+    announced = False
     while True:
         try:
             if _is_locked(descriptor) and lease.acquire():
@@ -166,9 +166,9 @@ def _wait(descriptor: int, lease: _Lease, install: Path, reporter: Reporter, pat
             if error.errno not in (errno.ENOENT, errno.ESTALE):
                 raise
             raise _gone(install) from error
-        if not said:
+        if not announced:
             reporter.note(f"waiting: another installer is working in {install} ({lease.describe_owner()})")
-            said = True
+            announced = True
         if time.monotonic() > deadline:
             raise EnvironmentLacks(
                 f"another installer is working in {install} ({lease.describe_owner()})",

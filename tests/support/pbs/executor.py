@@ -13,7 +13,7 @@ from llmb_common.executors.pbs.words import PbsPlan
 from llmb_common.base.errors import AnswerLost, EnvironmentLacks, LLMBError, RequestError, SchedulerError
 from llmb_common.base.files import shell_part
 from llmb_common.base.hostlist import compress
-from llmb_common.base.processes import ask, identify, is_alive
+from llmb_common.base.processes import identify, is_alive, run_program
 from llmb_common.executors.base import PORT_BASE, PORT_COUNT, Executor, Ranks
 from llmb_common.executors.engine import check_engine
 from llmb_common.runs.finding import Finding
@@ -70,7 +70,7 @@ class PbsExecutor(Executor):
         return ("-W", f"depend=afterany:{':'.join(after)}") if after else ()
 
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        answer = ask(["qsub", *record.submission.options, str(record.paths.script)], SECONDS)
+        answer = run_program(["qsub", *record.submission.options, str(record.paths.script)], SECONDS)
         if answer.problem:
             raise AnswerLost(answer.why, remedy="ask again later")
         if not answer.ok:
@@ -79,7 +79,7 @@ class PbsExecutor(Executor):
         return update_record(record.paths.folder, lambda found: replace(found, job_id=job_id).with_state(SUBMITTED))
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        answer = ask(["qstat", "-x", "-f", "-F", "json"], SECONDS)
+        answer = run_program(["qstat", "-x", "-f", "-F", "json"], SECONDS)
         if not answer.ok:
             why = Finding(unknown=answer.why or answer.complaint)
             return {record.paths.run_id: why for record in records}
@@ -87,7 +87,7 @@ class PbsExecutor(Executor):
         return {record.paths.run_id: _found(record, jobs.get(record.job_name)) for record in records}
 
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        answer = ask(["qdel", *(str(record.job_id) for record in records)], SECONDS)
+        answer = run_program(["qdel", *(str(record.job_id) for record in records)], SECONDS)
         if answer.ok:
             return {}
         error = SchedulerError(f"qdel: {answer.why or answer.complaint}", remedy="try again later")

@@ -21,21 +21,21 @@ from llmb_common.base.errors import (
     LLMBError,
     RecordError,
     RequestError,
-    attempt,
+    result_or_error,
 )
-from llmb_common.base.printable import tell, unfiltered
+from llmb_common.base.printable import print_message, unfiltered
 from llmb_common.base.processes import (
     Answer,
     ProcessId,
-    ask,
     end_processes,
     identify,
     is_alive,
     is_ours_to_end,
     loopback_problem,
+    run_program,
     with_variable,
 )
-from llmb_common.base.sessions import noted
+from llmb_common.base.sessions import noted_signals
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Executor, Held, NodeRequest
 from llmb_common.executors.engine import check_engine
@@ -63,7 +63,7 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
     return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
 
-def _judge(record: RunRecord) -> Finding:
+def _finding_of(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine, by its events and processes.
 
     ``unknown`` where it runs on another machine; an empty finding while its start is still under way.
@@ -130,7 +130,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
         RecordError: its record cannot be written
     """
     paths = record.paths
-    with noted() as signals:
+    with noted_signals() as signals:
         child = _start_script(record, detach=detach)
         process = identify(child.pid)  # None: it has already ended, and recorded that
         record = update_record(paths.folder, lambda found: replace(found, process=process).with_state(RUNNING))
@@ -139,7 +139,7 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
             return record
         status = _follow(child, paths.run_id, Progress(paths.log, record.plan.trained_steps), signals)
         if status is None:
-            tell(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it")
+            print_message(f"ending the run, which may take {END_SECONDS:.0f} s; press Ctrl-C again to kill it")
             before = len(signals)
             if process is not None:
                 end_processes(process, lambda: processes_of(record), END_SECONDS, lambda: len(signals) > before)
@@ -218,7 +218,7 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
             code="not-yours",
         )
     end_processes(process, lambda: processes_of(record), END_SECONDS)
-    return attempt(give_up, record)
+    return result_or_error(give_up, record)
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
@@ -227,12 +227,12 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
     @property
     def nodes(self) -> Sequence[str]:
         """The name of this machine alone."""
-        return (_name(),)
+        return (_node_name(),)
 
     @property
     def addresses(self) -> dict[str, str]:
         """The loopback address, by this machine's name."""
-        return {_name(): "127.0.0.1"}
+        return {_node_name(): "127.0.0.1"}
 
     @property
     def port(self) -> int:
@@ -246,7 +246,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
         Returns what it says. Without a container, whatever ``inside`` says.
         """
-        return ask(argv, seconds, env=os.environ)
+        return run_program(argv, seconds, env=os.environ)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
@@ -268,7 +268,7 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
         return None
 
 
-def _name() -> str:
+def _node_name() -> str:
     """The name of this machine, as a node's own program says it."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
@@ -296,7 +296,7 @@ class LocalExecutor(TorchrunScript, Executor):
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
         """Return what became of runs, by run id, by their events and processes on this machine."""
-        return {record.paths.run_id: _judge(record) for record in records}
+        return {record.paths.run_id: _finding_of(record) for record in records}
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
         """Return this machine's name with an empty text: it can always be had.
@@ -304,7 +304,7 @@ class LocalExecutor(TorchrunScript, Executor):
         Raises:
             RequestError: another node, or a partition, is asked for
         """
-        name = _name()
+        name = _node_name()
         if partition is not None or nodes not in (None, name):
             raise RequestError(
                 f"without Slurm this machine, {name}, is the only node",

@@ -13,7 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from llmb_common.base.errors import LLMBError, RecordError, SchedulerError, attempt
+from llmb_common.base.errors import LLMBError, RecordError, SchedulerError, result_or_error
 from llmb_common.base.run_states import is_waiting
 from llmb_common.executors.slurm.own_jobs import has_own_name, jobs_in_queue
 from llmb_common.executors.slurm.query import CANCEL_SECONDS, JobInfo, run_slurm, steps_of
@@ -29,7 +29,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
+def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
     """Return the ids of those jobs of series that can be cancelled as a whole.
 
     All of their runs that have not ended are among ``records``, which are runs of series with a job.
@@ -39,19 +39,19 @@ def _whole_jobs(records: Sequence[RunRecord]) -> set[str]:
         assert record.job_id is not None
         assert record.shared is not None
         wanted.setdefault((record.job_id, record.shared.folder), set()).add(record.paths.folder.resolve())
-    return {job for (job, series), these in wanted.items() if _going(series, job) <= these}
+    return {job for (job, series), these in wanted.items() if _live_folders(series, job) <= these}
 
 
-def _going(series: Path, job: str) -> set[Path]:
+def _live_folders(series: Path, job: str) -> set[Path]:
     """Return the folders of the runs of a series that have not ended, and were not given up before their turn.
 
     ``series`` is its folder, ``job`` its id.
     """
     runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
-    return {run for run in runs if _claim(run) in ("", job) and not read_events(run / "events.jsonl").over}
+    return {run for run in runs if _claiming_job(run) in ("", job) and not read_events(run / "events.jsonl").over}
 
 
-def _claim(run: Path) -> str:
+def _claiming_job(run: Path) -> str:
     """Return the id of the job that has begun the run in the folder ``run``; empty before its turn.
 
     ``cancelled`` where it is never to begin.
@@ -72,17 +72,19 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
         SchedulerError: the scheduler does not answer, or the run cannot be told to end just now
         RecordError: its folder cannot be written
     """
-    if _write(record, "claim", _NEW, "cancelled"):
+    if _append_to_run(record, "claim", _NEW, "cancelled"):
         return give_up(record)
     steps = steps_of(str(record.job_id))  # asked first: while the run goes on, these are its own
     if read_events(record.paths.events).exit_code is not None:
         return None
     if is_waiting(record.state):  # its job will be started again, and then goes on with the next run
-        _write(record, "events.jsonl", _MORE, _event(record, "cancel") + "\n" + _event(record, "over"))
+        _append_to_run(
+            record, "events.jsonl", _MORE, _event_line(record, "cancel") + "\n" + _event_line(record, "over")
+        )
         return None
     if not steps:
         raise SchedulerError(f"no step of {record.paths.name} is running", remedy="cancel it again in a moment")
-    _write(record, "events.jsonl", _MORE, _event(record, "cancel"))
+    _append_to_run(record, "events.jsonl", _MORE, _event_line(record, "cancel"))
     run_slurm(["scancel", "--signal=TERM", *steps], CANCEL_SECONDS)
     deadline = time.monotonic() + PATIENCE_SECONDS
     while read_events(record.paths.events).exit_code is None and time.monotonic() < deadline:
@@ -92,12 +94,12 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
     return None
 
 
-def _event(record: RunRecord, name: str) -> str:
+def _event_line(record: RunRecord, name: str) -> str:
     """Return a line for the run's events.jsonl: the event ``name``, now, as the job itself would have written it."""
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
 
-def _write(record: RunRecord, name: str, flags: int, line: str) -> bool:
+def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
     """Write ``line`` into the file ``name`` of the run's folder; return whether it was written.
 
     ``flags`` are those of ``os.open``: with O_EXCL a file that is there already is left alone (False).
@@ -126,32 +128,32 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
     Runs that are missing in it were told to end. Of a series in which others go on, only these runs are ended.
     """
-    told: dict[str, RunRecord | LLMBError] = {}
-    whole = _whole_jobs([record for record in records if record.submission.in_series])
-    names = _names_now(records)
-    asked: dict[str, SchedulerError | None] = {}
+    results: dict[str, RunRecord | LLMBError] = {}
+    series_jobs = _cancellable_series([record for record in records if record.submission.in_series])
+    names = _current_names(records)
+    errors: dict[str, SchedulerError | None] = {}
     for record in records:
-        said: RunRecord | LLMBError | None
+        result: RunRecord | LLMBError | None
         job_id, name = str(record.job_id), names[record.paths.run_id]
-        if record.submission.in_series and job_id not in whole:
-            said = attempt(_end_turn, record)
+        if record.submission.in_series and job_id not in series_jobs:
+            result = result_or_error(_end_turn, record)
         elif record.submission.array_index is not None:
             # Given a name, Slurm 22.05 cancels all waiting tasks of an array instead of the one. The scheduler has just
             # shown the task under our name.
-            said = _scancel(job_id)
+            result = _scancel(job_id)
         elif not isinstance(name, str):
-            said = name
+            result = name
         else:
-            if job_id not in asked:
+            if job_id not in errors:
                 # Given both, scancel cancels only a job that matches both.
-                asked[job_id] = _scancel(f"--name={name}", job_id)
-            said = asked[job_id]
-        if said is not None:
-            told[record.paths.run_id] = said
-    return told
+                errors[job_id] = _scancel(f"--name={name}", job_id)
+            result = errors[job_id]
+        if result is not None:
+            results[record.paths.run_id] = result
+    return results
 
 
-def _names_now(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
+def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
     """Return, by run id, the name by which the run's job goes in the queue now: sites rename jobs.
 
     None where it has ended, and an error where nobody knows, because the scheduler does not answer.

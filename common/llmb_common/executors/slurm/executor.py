@@ -18,16 +18,16 @@ from llmb_common.base.errors import EnvironmentLacks, RequestError, SchedulerErr
 from llmb_common.base.files import require_trusted
 from llmb_common.base.hostlist import compress, expand
 from llmb_common.base.printable import counted
-from llmb_common.base.processes import ask
-from llmb_common.base.words import clock, limit_seconds
+from llmb_common.base.processes import run_program
+from llmb_common.base.words import clock_text, limit_seconds
 from llmb_common.executors.base import Executor
 from llmb_common.executors.engine import check_engine
 from llmb_common.executors.slurm.cancel import end_jobs
 from llmb_common.executors.slurm.hold import hold, own_nodes
-from llmb_common.executors.slurm.look import look_at_slurm
+from llmb_common.executors.slurm.look import poll_slurm
 from llmb_common.executors.slurm.query import limits_of, nodes_now, nodes_of_jobs, unfit_nodes
 from llmb_common.executors.slurm.script import SlurmScript
-from llmb_common.executors.slurm.submit import apart, start, start_together
+from llmb_common.executors.slurm.submit import series_conflict, start, start_series
 from llmb_common.executors.slurm.topology import topology
 from llmb_common.executors.slurm.words import slurm_of
 from llmb_common.planning.job_plan import JobPlan
@@ -37,9 +37,9 @@ class SlurmExecutor(SlurmScript, Executor):
     """Runs jobs under Slurm: submits with ``sbatch --parsable``, and asks squeue and sacct what became of them."""
 
     start = staticmethod(start)
-    apart = staticmethod(apart)
-    start_together = staticmethod(start_together)
-    poll = staticmethod(look_at_slurm)
+    series_conflict = staticmethod(series_conflict)
+    start_series = staticmethod(start_series)
+    poll = staticmethod(poll_slurm)
     failed_nodes = staticmethod(unfit_nodes)
     nodes_now = staticmethod(nodes_now)
     topology = staticmethod(topology)
@@ -122,14 +122,14 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """
     slurm = slurm_of(plan)
     try:
-        folder = _existing(Path(plan.workload_folder))
+        folder = _nearest_existing(Path(plan.workload_folder))
         kind = file_system_of(folder)
         if kind not in _OWN_DISKS or _is_exported(folder, root):
             return []
         nodes = nodes_of_jobs(slurm.effective_partition, slurm.nodelist)
     except (OSError, SchedulerError):
         return []  # whoever writes there will say so
-    other = next((name for name, address in nodes if not _is_here(name) and not _is_here(address)), "")
+    other = next((name for name, address in nodes if not _is_this_machine(name) and not _is_this_machine(address)), "")
     if not other:
         return []
     return [
@@ -149,27 +149,29 @@ def limit_doubts(plan: JobPlan) -> list[str]:
         seconds, nodes = limits_of(slurm.effective_partition)
     except SchedulerError:
         return []
-    said = []
+    sentences = []
     if seconds is not None and limit_seconds(plan.time_limit) > seconds and "time" not in dict(slurm.additional):
-        said.append(f"{clock(seconds)}, and this one asks for {plan.time_limit}: lower TIME_LIMIT")
+        sentences.append(f"{clock_text(seconds)}, and this one asks for {plan.time_limit}: lower TIME_LIMIT")
     if nodes is not None and plan.nodes > nodes:
-        said.append(f"{counted(nodes, 'node')}, and this one asks for {plan.nodes}: ask for fewer GPUs")
+        sentences.append(f"{counted(nodes, 'node')}, and this one asks for {plan.nodes}: ask for fewer GPUs")
     where = f"partition {slurm.effective_partition}" if slurm.effective_partition else "the default partition"
     return [
         f"{where} gives a job at most {text}, or choose another partition (sinfo -o '%P %l %s'); unless its QOS allows "
         "more, Slurm refuses the job or keeps it waiting for ever"
-        for text in said
+        for text in sentences
     ]
 
 
 def file_system_of(folder: Path) -> str:
     """The type of the file system that ``folder`` is on, such as ``nfs4``; empty where nobody says."""
     # A file server that is away keeps those who ask.
-    said = ask(["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], 10.0).output.split()
-    return said[-1] if said else ""
+    output_words = run_program(
+        ["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], 10.0
+    ).output.split()
+    return output_words[-1] if output_words else ""
 
 
-def _existing(folder: Path) -> Path:
+def _nearest_existing(folder: Path) -> Path:
     """The nearest folder above ``folder``, or itself, that exists; links resolved."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
@@ -193,7 +195,7 @@ def _is_exported(folder: Path, root: Path) -> bool:
     return False
 
 
-def _is_here(name: str) -> bool:
+def _is_this_machine(name: str) -> bool:
     """Whether a host name or an address is one of this machine."""
     own = socket.gethostname().partition(".")[0]
     if name.partition(".")[0] in (own, "localhost"):

@@ -15,7 +15,7 @@ import msgspec
 
 from llmb_common.base.errors import SchedulerError
 from llmb_common.base.hostlist import compress, expand
-from llmb_common.base.processes import Answer, ask, clean_environment
+from llmb_common.base.processes import Answer, clean_environment, run_program
 from llmb_common.base.sessions import end_session
 from llmb_common.base.talking import Conversation, talk
 from llmb_common.executors.base import MOST_GROUPS, PORT_BASE, PORT_COUNT, Container, Held, NodeRequest
@@ -60,7 +60,7 @@ class HeldNodes:
         For at most ``seconds``. As a step of the job beside others: one that hangs does not keep the next from
         starting.
         """
-        return ask(self._step(argv, inside, nodes), seconds)
+        return run_program(self._srun_command(argv, inside, nodes), seconds)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
@@ -72,9 +72,9 @@ class HeldNodes:
         Raises:
             OSError: srun cannot be started
         """
-        return talk(self._step(argv, inside, nodes))
+        return talk(self._srun_command(argv, inside, nodes))
 
-    def _step(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
+    def _srun_command(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
         """The command line of srun that runs ``argv`` once on each of ``nodes``, empty: on all, in a container or
         not.
         """
@@ -83,7 +83,7 @@ class HeldNodes:
         step += [f"--nodes={count}", f"--ntasks={count}", "--ntasks-per-node=1", "--kill-on-bad-exit=0"]
         if nodes:
             step.append(f"--nodelist={compress(nodes)}")
-        step += _inside(self.slurm, inside, argv) if inside else argv
+        step += _in_container(self.slurm, inside, argv) if inside else argv
         return step
 
     def unreached(self, answer: Answer) -> Sequence[str]:
@@ -94,7 +94,7 @@ class HeldNodes:
         return re.findall(r"Task launch for \S+ failed on node ([\w.-]+):", answer.errors)
 
 
-def _inside(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
+def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
     """Return ``argv`` with what makes it run in the container ``inside``.
 
     Before it stand options of srun for Pyxis, or a start of Enroot.
@@ -125,7 +125,7 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
     assert isinstance(slurm, SlurmPlan)
     if wanted.nodes:
         slurm = msgspec.structs.replace(slurm, partition=partition_of(wanted.nodes, slurm.partition))
-    argv = [*allocation(wanted, slurm), "sh", "-c", _SAY]
+    argv = [*salloc_command(wanted, slurm), "sh", "-c", _SAY]
     try:
         process = subprocess.Popen(
             argv,
@@ -141,7 +141,7 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
         ) from error
     with process:
         try:
-            job_id, _, nodes = _granted(process, wanted.wait + _SECONDS_MORE).partition(" ")
+            job_id, _, nodes = _wait_for_allocation(process, wanted.wait + _SECONDS_MORE).partition(" ")
             yield HeldNodes(job_id, tuple(expand(nodes)), slurm)
         finally:
             assert process.stdin is not None
@@ -157,7 +157,7 @@ def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> 
     return HeldNodes(job_id, tuple(nodes), part)
 
 
-def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
+def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     """Return the command line of salloc for the ``wanted`` nodes, without the program that it is to run.
 
     Charged and queued as the site's jobs are.
@@ -175,7 +175,7 @@ def allocation(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
     return argv + [f"--{key}={further[key]}" for key in ("qos", "reservation", "constraint") if further.get(key)]
 
 
-def _granted(process: subprocess.Popen[bytes], seconds: float) -> str:
+def _wait_for_allocation(process: subprocess.Popen[bytes], seconds: float) -> str:
     """Wait up to ``seconds`` for salloc to be granted its nodes; return ``<job id> <nodes>``, a host list.
 
     Raises:
@@ -183,16 +183,16 @@ def _granted(process: subprocess.Popen[bytes], seconds: float) -> str:
     """
     assert process.stdout is not None
     assert process.stderr is not None
-    deadline, said = time.monotonic() + seconds, b""
+    deadline, output = time.monotonic() + seconds, b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        while b"\n" not in said and selector.select(max(0.0, deadline - time.monotonic())):
+        while b"\n" not in output and selector.select(max(0.0, deadline - time.monotonic())):
             block = process.stdout.read1(1 << 16)  # type: ignore[attr-defined]
-            said += block
+            output += block
             if not block:
                 break
-    if b"\n" in said:
-        return said.decode().partition("\n")[0]
+    if b"\n" in output:
+        return output.decode().partition("\n")[0]
     end_session(process.pid, 1.0, process.poll)
     lines = process.stderr.read().decode(errors="replace").splitlines()
     words = [line.removeprefix("salloc: ").removeprefix("error: ").strip() for line in lines]

@@ -15,7 +15,7 @@ import msgspec
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.errors import LLMBError, SchedulerError
 from llmb_common.base.hostlist import compress, expand_known
-from llmb_common.base.processes import identify, is_alive, runs_with
+from llmb_common.base.processes import identify, is_alive, is_running_with
 from llmb_common.base.run_states import is_live, is_waiting
 from llmb_common.executors.slurm.own_jobs import jobs_in_accounting, jobs_in_queue, latest
 from llmb_common.executors.slurm.query import WRITTEN_OFF, JobInfo, unfit_nodes
@@ -40,7 +40,7 @@ _START_SECONDS = 60.0
 """Between a job's start by the controller's clock, and the first line of its script by the node's."""
 
 
-def _with_attempts(
+def _add_attempts(
     records: Sequence[RunRecord], findings: Mapping[str, Finding], accounting: Mapping[str, list[JobInfo]]
 ) -> dict[str, Finding]:
     """``findings`` by run id, with the earlier starts of runs of which there is news. Never raises.
@@ -48,7 +48,7 @@ def _with_attempts(
     ``accounting`` has, by run id, all starts of those runs for which it was asked already.
     """
     found = dict(findings)
-    asked: list[tuple[RunRecord, list[Start]]] = []
+    restarted: list[tuple[RunRecord, list[Start]]] = []
     for record in records:
         state = found[record.paths.run_id].state
         events = read_events(record.paths.events)
@@ -57,17 +57,17 @@ def _with_attempts(
         if events.started is not None and is_waiting(state or ""):
             starts.append(Start(events.nodes, events.started, events.preempted, events.unfit or ""))
         if starts and (len(starts) > len(attempts_of(record)) or state not in (None, record.state)):
-            asked.append((record, starts))
-    if not asked:
+            restarted.append((record, starts))
+    if not restarted:
         return found
     try:
-        rows = {**accounting, **jobs_in_accounting([one for one, _ in asked if one.paths.run_id not in accounting])}
+        rows = {**accounting, **jobs_in_accounting([one for one, _ in restarted if one.paths.run_id not in accounting])}
     except SchedulerError:
         rows = dict(accounting)
-    for record, starts in asked:
+    for record, starts in restarted:
         finding = found[record.paths.run_id]
         attempts = _attempts(finding, starts, rows.get(record.paths.run_id, []))
-        attempts = _with_failed_nodes(attempts, attempts_of(record))
+        attempts = _add_failed_nodes(attempts, attempts_of(record))
         waits = is_waiting(finding.state or "") and bool(attempts)
         detail = "; ".join(filter(None, (finding.detail, str(attempts[-1])))) if waits else finding.detail
         found[record.paths.run_id] = replace(finding, detail=detail, attempts=tuple(attempts))
@@ -103,7 +103,7 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
     return sorted(attempts, key=lambda attempt: attempt.started or 0.0)
 
 
-def _with_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
+def _add_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
     """Return ``attempts`` with the nodes that failed, where accounting does not name them.
 
     Those that ``known``, the attempts on record, say to have failed, which may be back in service, or else those that
@@ -149,7 +149,7 @@ LOCAL_GRACE_SECONDS = 30
 """The grace period if certainly no sbatch is running: its process was on this machine and is gone."""
 
 
-def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
+def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     """Return what became of each run, by run id, as Slurm and the jobs' own events say; records are not changed.
 
     Never raises because of the scheduler: what it does not answer is ``unknown``.
@@ -158,7 +158,7 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     accounting: dict[str, list[JobInfo]] = {}
     problem = ""
     # Before Slurm is asked: the job of an sbatch that ends meanwhile may be missing from the answer.
-    unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_be_born(record)}
+    unborn = {record.paths.run_id for record in records if record.state == SUBMITTING and may_still_appear(record)}
     try:
         queue = jobs_in_queue(records)
     except SchedulerError as error:
@@ -172,11 +172,11 @@ def look_at_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
     for record in records:
         run_id = record.paths.run_id
         jobs = queue.get(run_id) or latest(accounting.get(run_id, []))
-        findings[run_id] = _judge(record, jobs, problem, may_come=run_id in unborn)
-    return _with_attempts(records, findings, accounting)
+        findings[run_id] = _finding_of(record, jobs, problem, may_come=run_id in unborn)
+    return _add_attempts(records, findings, accounting)
 
 
-def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
+def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
     """What has become of a run, by its jobs and events.
 
     Args:
@@ -192,13 +192,17 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bo
         # crash.
         shadows = [job for job in jobs if job.is_late]
         jobs = [job for job in jobs if not job.is_late]
-    job = _ours(record, jobs, events)
+    job = _job_of_run(record, jobs, events)
     written_off = job is not None and job.reason == WRITTEN_OFF
     if job is not None and written_off and events.exit_code is None:
         detail = f"{WRITTEN_OFF}; llmb-run retry starts it again"
         return Finding(LOST, detail, since=job.ended, job_id=job.job_id, nodes=job.nodes or events.nodes)
     if job is not None and not written_off and not (job.is_late and (problem or events.exit_code is not None)):
-        return _in_turn(record, job, events) if record.submission.in_series else _from_job(record, job, events)
+        return (
+            _finding_in_series(record, job, events)
+            if record.submission.in_series
+            else _finding_of_job(record, job, events)
+        )
     # A job that is preempted leaves its end to Slurm, which may queue it again whatever its exit code.
     succeeded = events.over if record.submission.in_series else events.exit_code == 0 and not events.preempted
     if events.exit_code is not None and (succeeded or not problem):
@@ -217,7 +221,7 @@ def _judge(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bo
         detail = f"Slurm does not know job {record.job_id}, but its log grows"
         return Finding(RUNNING, detail, since=events.started, job_id=record.job_id, nodes=events.nodes)
     if record.state == LOST or time.time() - (record.missing_since or time.time()) > LOST_SECONDS:
-        return Finding(LOST, _lost(record, events, shadows), missing=True)
+        return Finding(LOST, _lost_job_text(record, events, shadows), missing=True)
     return Finding(missing=True)
 
 
@@ -233,17 +237,19 @@ def _still_writes(record: RunRecord) -> bool:
     return False
 
 
-def _lost(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
+def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
     """Return in words how it is known that a run's job is gone, and what to do about that."""
     if events.started is not None:
-        how = "the scheduler has forgotten the job, and it left no end record"
+        evidence = "the scheduler has forgotten the job, and it left no end record"
     else:
-        how = f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
+        evidence = (
+            f"squeue no longer knows job {record.job_id}, which never started: the controller may have lost its jobs"
+        )
     kept = f"; accounting still shows it as {shadows[0].state} and gets no more updates" if shadows else ""
-    return f"{how}{kept}; llmb-run retry starts it again"
+    return f"{evidence}{kept}; llmb-run retry starts it again"
 
 
-def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
+def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
     """Return the run's job among ``jobs``: the one on record, else the one that started, else the first.
 
     None where there is none, or none has the id on record.
@@ -255,7 +261,7 @@ def _ours(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo 
     return jobs[0] if jobs and record.job_id is None else None
 
 
-def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
+def _finding_of_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run, by the state in which Slurm shows its own job.
 
     The finding has that state, but ``UNFIT`` where a failed job ended unfit by its events. ``reason`` is empty once the
@@ -277,7 +283,7 @@ def _from_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
         since=since,
         job_id=job.job_id,
         reason=job.reason if live else "",
-        stuck=_what_to_do(job.reason) if is_waiting(job.state) else "",
+        stuck=_pending_remedy(job.reason) if is_waiting(job.state) else "",
         nodes=job.nodes or events.nodes,
         start=job.started,
     )
@@ -307,31 +313,31 @@ _STUCK = (
 """Reasons for which a job waits until somebody changes it (``job_reason_string`` of 22.05), and what to do."""
 
 
-def _what_to_do(reason: str) -> str:
+def _pending_remedy(reason: str) -> str:
     """What a user can do about a job that waits for ``reason``; empty where waiting is all."""
     return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
 
-def _in_turn(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
+def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run of a series, by the series' job and the run's own events.
 
     What its job says holds for the run whose turn it is, and for all while there are no nodes. One whose turn has not
     come waits, or is NOT_SUBMITTED where the job ended before.
     """
-    place, whole = record.submission.turn, _from_job(record, job, events)
-    assert place is not None
+    own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
+    assert own_turn is not None
     if events.over:
         return end_of(events, cancelled=events.cancelled)
     if job.state == COMPLETED:
-        return replace(whole, state=FAILED, detail="the job continued, but this run left no record of its end")
+        return replace(of_job, state=FAILED, detail="the job continued, but this run left no record of its end")
     if events.started is not None or is_waiting(job.state):
-        return replace(whole, start=events.started or whole.start)
+        return replace(of_job, start=events.started or of_job.start)
     if is_live(job.state):
-        turn = f"turn {place.index + 1} of {place.turns} in job {job.job_id}"
+        turn = f"turn {own_turn.index + 1} of {own_turn.turns} in job {job.job_id}"
         return Finding("PENDING", turn, since=job.submitted, job_id=job.job_id, reason=turn)
     if job.state in _CUT_SHORT:
         return Finding(NOT_SUBMITTED, f"job {job.job_id} ended ({job.state}) before the run's turn", since=job.ended)
-    return whole
+    return of_job
 
 
 _CUT_SHORT = ("TIMEOUT", "DEADLINE", "NODE_FAIL", "PREEMPTED", "REVOKED", "OUT_OF_MEMORY")
@@ -360,12 +366,12 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
         status, _, signal = job.exit_code.partition(":")
         code = f"signal {signal}" if signal not in ("", "0") else f"exit code {status}"
     # Of a job that was cancelled while it waited, the queue keeps what it waited for.
-    waited = job.state == CANCELLED and not _what_to_do(job.reason)
+    waited = job.state == CANCELLED and not _pending_remedy(job.reason)
     reason = "" if waited or job.reason == "NonZeroExitCode" else job.reason
     return "; ".join(part for part in (code, events.problem, reason) if part)
 
 
-def may_still_be_born(record: RunRecord) -> bool:
+def may_still_appear(record: RunRecord) -> bool:
     """Whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear."""
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:
@@ -375,4 +381,4 @@ def may_still_be_born(record: RunRecord) -> bool:
         return True
     if submitter != identify() and is_alive(submitter) is not False:
         return True  # it is working on it, or is on a machine that cannot be seen from here
-    return age < LOCAL_GRACE_SECONDS or runs_with(str(record.submitted_script))
+    return age < LOCAL_GRACE_SECONDS or is_running_with(str(record.submitted_script))

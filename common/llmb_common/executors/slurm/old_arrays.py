@@ -1,8 +1,8 @@
 """Tasks of job arrays, as releases before 0.3 submitted identical runs: looked at and cancelled until release 0.4.
 
 Then this module goes, with what only serves it: ``Submission.array_index`` and what asks for it,
-``RunPaths.old_array``, ``query._tasks``, and the lines on arrays in ``job.sh``. Those stay meanwhile so that the script
-of an interrupted run is still what its plan gives.
+``RunPaths.old_array``, ``query._task_ids``, and the lines on arrays in ``job.sh``. Those stay meanwhile so that the
+script of an interrupted run is still what its plan gives.
 
 All tasks of an array have its name, and the id of task 4 of array 123 is ``123_4``.
 """
@@ -30,5 +30,5 @@ def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
     if any(not job.is_late for job in own) or read_events(record.paths.events).started is not None:
         return own
     # Of tasks that were cancelled together before they started Slurm keeps one row, without their numbers.
-    whole = [job for job in jobs if "_" not in job.job_id and not is_live(job.state)]
-    return [msgspec.structs.replace(job, job_id=f"{job.job_id}_{index}") for job in whole] or own
+    array_jobs = [job for job in jobs if "_" not in job.job_id and not is_live(job.state)]
+    return [msgspec.structs.replace(job, job_id=f"{job.job_id}_{index}") for job in array_jobs] or own

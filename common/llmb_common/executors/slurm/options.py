@@ -67,20 +67,20 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
     options: dict[str, str | None] = {}
-    for part in _parts(text):
+    for part in _split_options(text):
         key = option_name(part)
         given = assigned(part)
         value = given[1].strip() if given else ""
         if not re.fullmatch(r"[a-z][a-z0-9-]*", key):
             raise RequestError(
                 f"{where}: {part!r} is not a Slurm option",
-                remedy=f"for example {_apart(where, 'nodelist=n1,n2', 'constraint=gpu', 'exclusive')}",
+                remedy=f"for example {_separate_options(where, 'nodelist=n1,n2', 'constraint=gpu', 'exclusive')}",
             )
         # sbatch accepts abbreviated options.
         if owned := next((name for name in _OURS if name.startswith(key)), None):
             also = "" if owned == key else f", and sbatch reads --{key} as an abbreviation of it"
             raise RequestError(f"{where}: --{owned} is set by the job script{also}", remedy=f"use {_OURS[owned]}")
-        if written_out := _abbreviated(key):
+        if written_out := _abbreviated_options(key):
             raise RequestError(f"{where}: --{key} is an abbreviation", remedy=f"write {' or '.join(written_out)}")
         if given and not value:
             raise RequestError(f"{where}: {part!r} has no value", remedy="write key=value, or just the flag")
@@ -89,30 +89,31 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
         if key not in _WITH_COMMAS and (second := re.search(_SECOND_OPTION, value)):
             raise RequestError(
                 f"{where}: {value if where == f'--{key}' else part!r} contains a second option, {second[1]!r}",
-                remedy=f"separate them: {_apart(where, f'{key}={value[: second.start()]}', value[second.start(1) :])}",
+                remedy="separate them: "
+                + _separate_options(where, f"{key}={value[: second.start()]}", value[second.start(1) :]),
             )
         if key in ("account", "partition") and not is_slurm_name(value):
             raise RequestError(f"{where}: {part!r} is not a valid Slurm name", remedy=SLURM_NAME_REMEDY)
-        said = value if given else None
-        if key in options and options[key] != said:
+        value_or_none = value if given else None
+        if key in options and options[key] != value_or_none:
             raise RequestError(
                 f"{where}: --{key} is given twice, and sbatch would use the last one",
-                remedy=f"give it once; separate list items with commas: {key}={options[key]},{said}"
+                remedy=f"give it once; separate list items with commas: {key}={options[key]},{value_or_none}"
                 if key in ("nodelist", "exclude") and options[key]
                 else "give it once",
             )
-        options[key] = said
+        options[key] = value_or_none
     return tuple(options.items())
 
 
-def _abbreviated(key: str) -> list[str]:
+def _abbreviated_options(key: str) -> list[str]:
     """The options with a value that sbatch may read ``key`` as; empty where it is written out, or another option."""
     if key in _WITH_VALUE or len(key) < 3:
         return []
     return sorted(option for option in _WITH_VALUE if option.startswith(key))
 
 
-def _apart(where: str, *options: str) -> str:
+def _separate_options(where: str, *options: str) -> str:
     """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons.
 
     What ``where`` itself is an option for stays its own: ``--exclude n1``.
@@ -151,11 +152,11 @@ def override_additional(given: str, *parts: str) -> str:
 
     ``parts`` come from the command line.
     """
-    said = set(map(option_name, parts))
-    return ";".join([*(part for part in _parts(given) if option_name(part) not in said), *parts])
+    replaced = set(map(option_name, parts))
+    return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])
 
 
-def _parts(text: str) -> list[str]:
+def _split_options(text: str) -> list[str]:
     """The options in a text with semicolons between them, without blanks and empty ones."""
     parts = [part.strip() for part in text.split(";")]
     return [part for part in parts if part]

@@ -14,7 +14,7 @@ from itertools import chain, islice
 
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.executors.slurm.old_arrays import jobs_of_task
-from llmb_common.executors.slurm.query import JobInfo, accounted, queued
+from llmb_common.executors.slurm.query import JobInfo, query_accounting, query_queue
 from llmb_common.runs.record import SUBMITTING, RunRecord
 from llmb_common.runs.timing.job_events import read_events
 
@@ -31,7 +31,7 @@ def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
     Raises:
         SchedulerError: the controller cannot be reached.
     """
-    return _jobs_of(records, queued)
+    return _jobs_of(records, query_queue)
 
 
 def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
@@ -45,13 +45,13 @@ def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]
     if not records:
         return {}
     since = min(record.created for record in records)
-    return _jobs_of(records, lambda which: accounted(which, since))
+    return _jobs_of(records, lambda which: query_accounting(which, since))
 
 
 def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
     """Return of each job only its last start, sorted by the number in the job's id; ``jobs`` has the oldest first."""
     by_id = {job.job_id: job for job in jobs}
-    return sorted(by_id.values(), key=lambda job: int(_number(job.job_id)))
+    return sorted(by_id.values(), key=lambda job: int(_job_number(job.job_id)))
 
 
 def has_own_name(record: RunRecord) -> bool:
@@ -63,19 +63,19 @@ def has_own_name(record: RunRecord) -> bool:
     return own_id in record.job_name
 
 
-def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
+def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
     """Return the jobs of each run, by run id; a run without a job is left out.
 
-    ``ask`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``. What it raises passes.
+    ``query`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``. What it raises passes.
     """
     by_id: dict[str, list[JobInfo]] = {}
     by_name: dict[str, list[JobInfo]] = {}
-    ids = {record.paths.run_id: _ids(record) for record in records}
+    ids = {record.paths.run_id: _job_ids(record) for record in records}
     for chunk in _chunks(chain.from_iterable(ids.values())):
-        for job in ask(f"--jobs={','.join(chunk)}"):
-            by_id.setdefault(_number(job.job_id), []).append(job)
+        for job in query(f"--jobs={','.join(chunk)}"):
+            by_id.setdefault(_job_number(job.job_id), []).append(job)
     for chunk in _chunks(record.job_name for record in records if not ids[record.paths.run_id]):
-        for job in ask(f"--name={','.join(chunk)}"):
+        for job in query(f"--name={','.join(chunk)}"):
             by_name.setdefault(job.name, []).append(job)
 
     found: dict[str, list[JobInfo]] = {}
@@ -85,40 +85,40 @@ def _jobs_of(records: Sequence[RunRecord], ask: Callable[[str], list[JobInfo]]) 
         candidates = list(chain.from_iterable(by_id.get(number, []) for number in numbers))
         if not numbers:
             candidates = by_name.get(record.job_name, [])
-        own = _own(record, candidates)
+        own = _proven_jobs(record, candidates)
         if own:
             found[record.paths.run_id] = own
         elif not numbers and record.state == SUBMITTING:
             hidden.append(record)
     if hidden:
-        jobs = ask(f"--user={os.getuid()}")
+        jobs = query(f"--user={os.getuid()}")
         for record in hidden:
-            own = _own(record, jobs)
+            own = _proven_jobs(record, jobs)
             if own:
                 found[record.paths.run_id] = own
     return found
 
 
-def _ids(record: RunRecord) -> set[str]:
+def _job_ids(record: RunRecord) -> set[str]:
     """Return the numbers of the job ids that a run's job may have: that on record, and that which the job has told."""
     known = (record.job_id, read_events(record.paths.events).job_id)
-    return {_number(job_id) for job_id in known if job_id}
+    return {_job_number(job_id) for job_id in known if job_id}
 
 
-def _number(job_id: str) -> str:
+def _job_number(job_id: str) -> str:
     """The number in a job id: ``123`` of ``123``, ``123_4`` and ``123+1``."""
     return job_id.partition("_")[0].partition("+")[0]
 
 
-def _own(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
+def _proven_jobs(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
     """Return those of ``jobs`` that prove to be the run's own; empty where none does."""
-    own = [job for job in jobs if _is_of(record, job)]
+    own = [job for job in jobs if _is_job_of(record, job)]
     if record.submission.array_index is not None:
         return jobs_of_task(record, own)
     return own
 
 
-def _is_of(record: RunRecord, job: JobInfo) -> bool:
+def _is_job_of(record: RunRecord, job: JobInfo) -> bool:
     """Return whether ``job``, which has the run's id or name, or is any job of the user, proves to be the run's.
 
     S4 of SECURITY.md: what is ours may be cancelled.

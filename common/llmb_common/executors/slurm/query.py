@@ -18,8 +18,8 @@ import msgspec
 from llmb_common.base.clocks import CLOCKS_SECONDS
 from llmb_common.base.errors import AnswerLost, RequestError, SchedulerError
 from llmb_common.base.hostlist import compress, expand
-from llmb_common.base.printable import tell
-from llmb_common.base.processes import Answer, ask, clean_environment
+from llmb_common.base.printable import print_message
+from llmb_common.base.processes import Answer, clean_environment, run_program
 from llmb_common.base.run_states import STATES, is_live
 from llmb_common.executors.slurm.options import limit_of
 
@@ -36,10 +36,10 @@ def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | N
         SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
             ``too-long`` if it does not stop printing.
     """
-    answer = ask(command, timeout, env=clean_environment() | dict(env or {}))
+    answer = run_program(command, timeout, env=clean_environment() | dict(env or {}))
     if answer.problem:
-        here = answer.problem == "no-program"
-        remedy = "run this on a login node of the cluster" if here else "try again later"
+        is_missing = answer.problem == "no-program"
+        remedy = "run this on a login node of the cluster" if is_missing else "try again later"
         raise SchedulerError(answer.why, remedy=remedy, code=answer.problem)
     return answer
 
@@ -91,21 +91,23 @@ class JobInfo(msgspec.Struct, frozen=True):
         return bool(self.exit_code) and is_live(self.state)
 
 
-def queued(which: str) -> list[JobInfo]:
+def query_queue(selector: str) -> list[JobInfo]:
     """The jobs that the controller knows, including recently ended ones.
 
-    ``which`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``.
+    ``selector`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``.
 
     Raises:
         SchedulerError: the controller cannot be reached.
     """
     try:
-        answer = _ask(["squeue", "--noheader", "--all", "--states=all", which, f"--format={SEPARATOR.join(_QUEUED)}"])
+        answer = _query(
+            ["squeue", "--noheader", "--all", "--states=all", selector, f"--format={SEPARATOR.join(_QUEUED)}"]
+        )
     except SchedulerError as error:
         if _UNKNOWN_ID in error.message:
             return []  # an answer about that job, and no outage
         raise
-    return [_queued(row) for row in _rows(answer, "squeue", len(_QUEUED))]
+    return [_job_of_squeue(row) for row in _split_rows(answer, "squeue", len(_QUEUED))]
 
 
 SEPARATOR = "\x1f"
@@ -117,28 +119,28 @@ _UNKNOWN_ID = "Invalid job id specified"
 """What squeue says of a single id that it does not know; unknown ones among several are left out."""
 
 
-def _queued(row: Sequence[str]) -> JobInfo:
+def _job_of_squeue(row: Sequence[str]) -> JobInfo:
     """The job in a line of squeue."""
     job_id, state, submitted, started, ended, nodes, name, reason, script = row
     # Of a held job, squeue gives the earliest time that it could start.
-    began = None if "held" in reason.lower() else _time(started)
+    began = None if "held" in reason.lower() else _unix_time(started)
     return JobInfo(
         job_id,
         name,
-        _state(state, "squeue"),
-        _time(submitted),
+        _job_state(state, "squeue"),
+        _unix_time(submitted),
         began,
-        _time(ended),
+        _unix_time(ended),
         nodes,
         reason="" if reason == "None" else reason,
         script=script,
     )
 
 
-def accounted(which: str, since: float) -> list[JobInfo]:
+def query_accounting(selector: str, since: float) -> list[JobInfo]:
     """Every start of the jobs in accounting that were submitted after ``since`` (Unix time), the oldest first.
 
-    ``which`` as in ``queued``. A job that was queued again has a row for each start. Empty where there is no
+    ``selector`` as in ``query_queue``. A job that was queued again has a row for each start. Empty where there is no
     accounting.
 
     Raises:
@@ -146,11 +148,11 @@ def accounted(which: str, since: float) -> list[JobInfo]:
     """
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--duplicates", "--parsable2", f"--delimiter={SEPARATOR}", "--noheader"]
-    command += ["--allusers", f"--starttime={start}", which]
+    command += ["--allusers", f"--starttime={start}", selector]
     optional = ["FailedNode", "SubmitLine"]
     while True:
         try:
-            answer = _ask([*command, f"--format={','.join([*_ACCOUNTED, *optional])}"])
+            answer = _query([*command, f"--format={','.join([*_ACCOUNTED, *optional])}"])
             break
         except SchedulerError as error:
             if error.code == "no-program" or "accounting storage is disabled" in error.message:
@@ -159,8 +161,8 @@ def accounted(which: str, since: float) -> list[JobInfo]:
             if not unknown:
                 raise
             optional.remove(unknown[0])
-    rows = _rows(answer, "sacct", len(_ACCOUNTED) + len(optional))
-    found = [_accounted(dict(zip([*_ACCOUNTED, *optional], row, strict=True))) for row in rows]
+    rows = _split_rows(answer, "sacct", len(_ACCOUNTED) + len(optional))
+    found = [_job_of_sacct(dict(zip([*_ACCOUNTED, *optional], row, strict=True))) for row in rows]
     return sorted(found, key=lambda job: job.submitted or 0.0)
 
 
@@ -172,7 +174,7 @@ _ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName",
 """The fields of accounting that every release has. ``SubmitLine`` came with 21.08, ``FailedNode`` after 22.05."""
 
 
-def _accounted(row: Mapping[str, str]) -> JobInfo:
+def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
     """Return the job in a line of sacct; ``row`` has the line's fields by their column.
 
     Its ``reason`` is ``WRITTEN_OFF`` where sacct says exactly ``CANCELLED`` and ``0:0``, else empty. Its ``script`` is
@@ -186,10 +188,10 @@ def _accounted(row: Mapping[str, str]) -> JobInfo:
     return JobInfo(
         row["JobID"],
         row["JobName"],
-        _state(row["State"], "sacct"),
-        _time(row["Submit"]),
-        _time(row["Start"]),
-        _time(row["End"]),
+        _job_state(row["State"], "sacct"),
+        _unix_time(row["Submit"]),
+        _unix_time(row["Start"]),
+        _unix_time(row["End"]),
         nodes="" if row["NodeList"] == "None assigned" else row["NodeList"],
         reason=WRITTEN_OFF if written_off else "",
         exit_code=row["ExitCode"],
@@ -204,7 +206,7 @@ def unfit_nodes(nodes: str) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    options = ["--Node", *_only(None, nodes), "--states=down,drain,fail,no_respond"]
+    options = ["--Node", *_sinfo_filter(None, nodes), "--states=down,drain,fail,no_respond"]
     rows = _sinfo("%N", *options, remedy="try again when sinfo answers, or name the nodes yourself: --exclude HOSTS")
     return list(dict.fromkeys(name for (name,) in rows))  # one line for each partition
 
@@ -215,7 +217,7 @@ def unknown_nodes(names: Sequence[str]) -> list[str]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    known = {name for (name,) in _sinfo("%N", "--Node", *_only(None, compress(names)))}
+    known = {name for (name,) in _sinfo("%N", "--Node", *_sinfo_filter(None, compress(names)))}
     return [name for name in names if name not in known]
 
 
@@ -231,7 +233,7 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
     """
     found = {
         name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
-        for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_only(partition, nodes))
+        for name, state, where, reason in _sinfo("%N|%T|%P|%E", "--Node", *_sinfo_filter(partition, nodes))
         if partition or nodes or where.endswith("*")
     }
     unknown = [name for name in expand(nodes or "") if name not in found]
@@ -279,7 +281,7 @@ def steps_of(job_id: str) -> list[str]:
     Raises:
         SchedulerError: the controller cannot be reached.
     """
-    answer = _ask(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i"])
+    answer = _query(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i"])
     return [step for step in answer.output.split() if re.fullmatch(r"[0-9]+\.[0-9]+", step)]
 
 
@@ -291,11 +293,11 @@ def limits_of(partition: str | None) -> tuple[int | None, int | None]:
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    rows = [row for row in _sinfo("%P|%l|%s|%D", *_only(partition)) if partition or row[0].endswith("*")]
+    rows = [row for row in _sinfo("%P|%l|%s|%D", *_sinfo_filter(partition)) if partition or row[0].endswith("*")]
     spans = [limit_of(limit) for _, limit, _, _ in rows]
     # 1-4, or 1-infinite: then it is the number of nodes that there are.
     sizes = [min(map(int, [*re.findall(r"[0-9]+$", size), there])) for _, _, size, there in rows if there.isdigit()]
-    return _largest(spans), _largest(sizes)
+    return _largest_limit(spans), _largest_limit(sizes)
 
 
 _MPI_SECONDS = 10.0
@@ -313,12 +315,12 @@ def mpi_types() -> tuple[str, ...]:
 @lru_cache(maxsize=4)
 def _listed_mpi_types(program: str) -> tuple[str, ...]:
     """The kinds of MPI that a program of Slurm's lists; empty where it does not answer."""
-    answer = ask([program, "--mpi=list"], _MPI_SECONDS)
-    said = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
-    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", said))))
+    answer = run_program([program, "--mpi=list"], _MPI_SECONDS)
+    output = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
+    return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", output))))
 
 
-def _largest(limits: Sequence[int | None]) -> int | None:
+def _largest_limit(limits: Sequence[int | None]) -> int | None:
     """The largest of some limits; None where one of them is no limit, or there are none."""
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
@@ -332,10 +334,10 @@ def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str
     Raises:
         SchedulerError: the scheduler does not say.
     """
-    return [(name, address) for name, address in _sinfo("%n|%o", *_only(partition, nodelist)) if name]
+    return [(name, address) for name, address in _sinfo("%n|%o", *_sinfo_filter(partition, nodelist)) if name]
 
 
-def _only(partition: str | None, nodes: str | None = None) -> list[str]:
+def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
     """Return the options of sinfo that choose a partition and a host list of nodes; of None there is none.
 
     Nodes that are named are found in hidden partitions, too.
@@ -364,7 +366,7 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
     return [row for row in rows if len(row) == more + 1]
 
 
-def _ask(command: Sequence[str]) -> Answer:
+def _query(command: Sequence[str]) -> Answer:
     """Run a read-only command of Slurm and return its answer; a failure, but not silence, is retried a few times.
 
     Raises:
@@ -384,7 +386,7 @@ def _ask(command: Sequence[str]) -> Answer:
     raise AnswerLost(f"{command[0]}: {answer.complaint}", remedy="the jobs are not affected; ask again later")
 
 
-def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
+def _split_rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
     """Return the rows of an answer of ``program``, each of so many ``fields``.
 
     A row with several tasks of an array is there once for each task. The last field may go on for several lines: a
@@ -395,7 +397,7 @@ def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
     """
     *lines, rest = answer.output.split("\n")
     if rest:
-        raise _unreadable(program, rest)  # every row ends with a newline
+        raise _unreadable_answer_error(program, rest)  # every row ends with a newline
     rows: list[list[str]] = []
     remarks: list[str] = []
     for line in lines:
@@ -403,22 +405,22 @@ def _rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
         if len(row) == fields and _JOB_ID.fullmatch(row[0]):
             rows.append(row)
         elif len(row) > 1:
-            raise _unreadable(program, line)
+            raise _unreadable_answer_error(program, line)
         elif rows:
             rows[-1][-1] += f"\n{line}"
         elif line.strip():
             remarks.append(line.strip())  # of the site's own wrapper of the command
     if remarks and not rows:
-        raise _unreadable(program, remarks[0])  # nobody knows whether there was an answer at all
+        raise _unreadable_answer_error(program, remarks[0])  # nobody knows whether there was an answer at all
     for remark in remarks:
-        _note(program, remark[:100])
+        _note_unknown_line(program, remark[:100])
     of_tasks: list[list[str]] = []
     for job_id, *others in rows:
-        of_tasks += [[task, *others] for task in _tasks(job_id)]
+        of_tasks += [[task, *others] for task in _task_ids(job_id)]
     return of_tasks
 
 
-def _unreadable(program: str, line: str) -> AnswerLost:
+def _unreadable_answer_error(program: str, line: str) -> AnswerLost:
     """The error that a line of a program's output cannot be read, so that its answer is lost."""
     return AnswerLost(
         f"cannot parse a line of {program}'s output: {line.rstrip()[:200]!r}",
@@ -430,12 +432,12 @@ _JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
 
 
 @lru_cache(maxsize=100)
-def _note(program: str, line: str) -> None:
+def _note_unknown_line(program: str, line: str) -> None:
     """Tell the user, once in each process, of a line that is not about a job."""
-    tell(f"note: {program} printed a line that is not a job, ignored: {line}")
+    print_message(f"note: {program} printed a line that is not a job, ignored: {line}")
 
 
-def _tasks(job_id: str) -> list[str]:
+def _task_ids(job_id: str) -> list[str]:
     """Return the ids of the tasks in an id like ``7_[0-2,5%4]``; an id without brackets alone.
 
     Waiting tasks of an array share a row; %4 is the number that may run at once.
@@ -462,7 +464,7 @@ def base_state(text: str) -> str | None:
     return word if word in STATES else None
 
 
-def _state(text: str, program: str) -> str:
+def _job_state(text: str, program: str) -> str:
     """A job's state without what Slurm appends to it; one of a newer Slurm is kept, and counts as live.
 
     Raises:
@@ -477,6 +479,6 @@ def _state(text: str, program: str) -> str:
     return state
 
 
-def _time(text: str) -> float | None:
+def _unix_time(text: str) -> float | None:
     """Return a time that Slurm printed as Unix seconds; None for its words for no time."""
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None

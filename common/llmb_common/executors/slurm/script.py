@@ -144,7 +144,7 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
     return [sbatch_line(option, value) for option, value in options.items()]
 
 
-def _tried(event: str, status: str, options: str) -> list[str]:
+def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
     """Return the Bash lines that try a setting on the GPUs of all nodes by ``nvidia-smi``, and never fail.
 
     The exit status is kept in the variable ``status``, and recorded as ``event``.
@@ -158,7 +158,7 @@ def _tried(event: str, status: str, options: str) -> list[str]:
     ]
 
 
-def _pyxis(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
+def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
     """Return the options of srun by which Pyxis runs the ranks in the plan's image.
 
     Raises:
@@ -233,10 +233,10 @@ class SlurmScript(JobScript):
             lines += [enter_script(plan, container_mounts(plan, "enroot"), _job_variables(plan)), "ENTER", ""]
         if plan.vboost:
             lines += ["# Clock boost needs rights that not every site gives: tried, recorded, never fatal."]
-            lines += _tried("vboost", "vboost", "boost-slider --vboost 1")
+            lines += _try_on_gpus("vboost", "vboost", "boost-slider --vboost 1")
         if plan.memory_clock is not None:
             lines += ["# As NVIDIA's launcher does on these GPUs. It needs rights too: tried, recorded, never fatal."]
-            lines += _tried("memory-clock", "clock", f"-lmc {plan.memory_clock},{plan.memory_clock}")
+            lines += _try_on_gpus("memory-clock", "clock", f"-lmc {plan.memory_clock},{plan.memory_clock}")
         options = [f"--mpi={slurm.mpi}", "--kill-on-bad-exit=1"]
         if plan.cpu_pinning:
             options += [f"--cpus-per-task={plan.cpu_pinning}", "--cpu-bind=cores"]
@@ -245,5 +245,5 @@ class SlurmScript(JobScript):
         options += ['--output="${log//%/%%}"', "--open-mode=append"]
         lines += ["srun \\", *(f"  {option} \\" for option in options)]
         if slurm.runtime == "pyxis":
-            lines += [f"  {option} \\" for option in _pyxis(plan, slurm)]
+            lines += [f"  {option} \\" for option in _pyxis_options(plan, slurm)]
         return [*lines, '  bash -c "$enter" bash "$task" &' if slurm.runtime == "enroot" else '  bash -c "$task" &']

@@ -22,7 +22,7 @@ import msgspec
 from llmb_common.base.errors import AnswerLost, RecordError, SchedulerError
 from llmb_common.base.files import remedy_for, shell_part, write_atomic
 from llmb_common.base.hostlist import compress, expand
-from llmb_common.base.words import clock, limit_seconds
+from llmb_common.base.words import clock_text, limit_seconds
 from llmb_common.executors.base import WAIT
 from llmb_common.executors.slurm.options import output_pattern
 from llmb_common.executors.slurm.query import limits_of, run_slurm, unknown_nodes
@@ -57,8 +57,8 @@ def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, st
         if error.code != "refused" or not gone:
             raise
     job_id, remark = _sbatch(known, script, job_name)
-    said = f"Slurm does not know {', '.join(gone)[:200]}: not excluded"
-    return job_id, f"{said}; {remark}" if remark else said
+    unknown_nodes_remark = f"Slurm does not know {', '.join(gone)[:200]}: not excluded"
+    return job_id, f"{unknown_nodes_remark}; {remark}" if remark else unknown_nodes_remark
 
 
 _UNKNOWN_NODE = re.compile("invalid node name", re.IGNORECASE)
@@ -103,14 +103,14 @@ def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, s
     except SchedulerError as error:
         if error.code == "no-program":
             raise
-        raise _unknown(job_name, error.message) from error
+        raise _submission_unknown_error(job_name, error.message) from error
     # 123 or 123;cluster, on the last line that has one.
     ids = re.findall(r"^\s*([0-9]+)(?:;\S+)?\s*$", answer.output, re.MULTILINE) if answer.status == 0 else []
     if not ids:
         complaint = answer.errors.strip() or answer.output.strip()
         # 124 and 137: timeout has ended it.
         if answer.status in (0, 124, 137) or _AMBIGUOUS.search(complaint):
-            raise _unknown(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
+            raise _submission_unknown_error(job_name, f"sbatch (exit status {answer.status}) said {complaint[:300]!r}")
         remedy = next((advice for pattern, advice in _ADVICE if re.search(pattern, complaint, re.IGNORECASE)), "")
         if remedy == _OTHER_NODES and any(option.startswith(_EXCLUDE) for option in options):
             remedy += ", or fewer excluded nodes (llmb-run exclude list)"
@@ -128,7 +128,7 @@ _AMBIGUOUS = re.compile(
 not be read (src/common/slurm_errno.c of 22.05 and 26.05, and the system's own)."""
 
 
-def _unknown(job_name: str, message: str) -> AnswerLost:
+def _submission_unknown_error(job_name: str, message: str) -> AnswerLost:
     """Return the error that nobody knows whether sbatch's job was accepted.
 
     ``message`` is what is known of it; the remedy names ``job_name``.
@@ -174,7 +174,7 @@ _GRACE_SECONDS = 120
 _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"'
 
 
-def _allocation(plan: JobPlan) -> dict[str, object]:
+def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
     """What the allocation of a job has only once, under the names that messages have for it."""
     slurm = slurm_of(plan)
     return {
@@ -190,13 +190,13 @@ def _allocation(plan: JobPlan) -> dict[str, object]:
     }
 
 
-def apart(plans: Sequence[JobPlan]) -> str:
+def series_conflict(plans: Sequence[JobPlan]) -> str:
     """Return why runs of these plans cannot be a series, as a clause; empty where they can.
 
     What an allocation has only once differs, or together they take longer than the partition allows; where Slurm does
     not say its limit, sbatch will.
     """
-    allocations = [_allocation(plan) for plan in plans]
+    allocations = [_shared_by_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
     if differing:
         return f"they differ in {', '.join(differing)}"
@@ -226,19 +226,19 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
     limits = [limit_seconds(plan.time_limit) for plan in plans]
     # Pinning is srun's affair here: each run says its own. The longest save decides when the job is told to end.
     longest = max(plans, key=lambda plan: plan.checkpoint.save_seconds if plan.checkpoint.enabled else -1)
-    whole = msgspec.structs.replace(longest, time_limit=clock(sum(limits)), cpu_pinning=None)
+    series_plan = msgspec.structs.replace(longest, time_limit=clock_text(sum(limits)), cpu_pinning=None)
     graces = [plan.checkpoint.save_seconds if plan.checkpoint.enabled else 0 for plan in plans]
     warned = [max(limit - grace, 1) for limit, grace in zip(limits, graces, strict=True)]
-    lines = ["#!/bin/bash", *directives(whole, series.job_name, output_pattern(str(series.log))), ""]
+    lines = ["#!/bin/bash", *directives(series_plan, series.job_name, output_pattern(str(series.log))), ""]
     lines += ["set -euo pipefail", "", f"folder={quote(str(series.folder))}"]
     lines += [f"names=({' '.join(quote(plan.experiment_name) for plan in plans)})"]
     lines += [f"limits=({' '.join(map(str, warned))})"]
     lines += [f"graces=({' '.join(str(max(grace, _GRACE_SECONDS)) for grace in graces)})", ""]
-    lines += [*_reset(plans), "", WAIT, "", shell_part(__file__, "series.sh")]
+    lines += [*_reset_function(plans), "", WAIT, "", shell_part(__file__, "series.sh")]
     return "\n".join(lines) + "\n"
 
 
-def _reset(plans: Sequence[JobPlan]) -> list[str]:
+def _reset_function(plans: Sequence[JobPlan]) -> list[str]:
     """Return the Bash function ``reset`` that undoes what earlier runs of a series set on the nodes.
 
     It is called before each turn. What a run sets stays set: a later one that has it otherwise would train with it. An
@@ -269,10 +269,10 @@ def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
         AnswerLost: nobody knows whether there is a job, or it exists and could not be recorded
         SchedulerError: there is none
     """
-    return _accepted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
+    return _as_submitted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
-def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
+def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Submit runs in state SUBMITTING, the turns of a series, as one job; return their records, saved, in order.
 
     The folder of the series is made, and removed where the job is refused.
@@ -288,7 +288,7 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
     _make_folder(series, records)
     if abs(time.time() - first.created) > FRESH_SECONDS:  # the clock that made them may differ
         for record in records:
-            update_record(record.paths.folder, _confirmed)
+            update_record(record.paths.folder, _still_submitting)
     try:
         job_id, remark = sbatch(first.submission.options, series.script, series.job_name)
     except AnswerLost as error:
@@ -299,7 +299,7 @@ def start_together(records: Sequence[RunRecord]) -> list[RunRecord]:
         shutil.rmtree(series.folder, ignore_errors=True)
         raise
     with ThreadPoolExecutor(AT_ONCE, "accepted") as pool:  # the disk, not Python, takes the time
-        return list(pool.map(lambda record: _accepted(record, job_id, remark), records))
+        return list(pool.map(lambda record: _as_submitted(record, job_id, remark), records))
 
 
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
@@ -326,7 +326,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
     write_atomic(series.script, text, mode=0o755)
 
 
-def _confirmed(found: RunRecord) -> RunRecord:
+def _still_submitting(found: RunRecord) -> RunRecord:
     """Return the record as still being submitted, with the present time.
 
     Raises:
@@ -340,7 +340,7 @@ def _confirmed(found: RunRecord) -> RunRecord:
     return found.with_state(SUBMITTING, "confirmed")
 
 
-def _accepted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
+def _as_submitted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
     """Put on record that sbatch has accepted the run's job ``job_id``; return the record, saved, as SUBMITTED.
 
     Raises:

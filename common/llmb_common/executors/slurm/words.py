@@ -17,7 +17,7 @@ import msgspec
 
 from llmb_common.base import gpus
 from llmb_common.base.errors import RequestError
-from llmb_common.base.words import SLURM_NAME_REMEDY, clock, is_slurm_name, limit_seconds
+from llmb_common.base.words import SLURM_NAME_REMEDY, clock_text, is_slurm_name, limit_seconds
 from llmb_common.executors.slurm.options import limit_of, listed_nodes, parse_additional
 from llmb_common.planning.request.values import gres_type
 from llmb_common.planning.request.variables import VARIABLE_NAMES, FieldNames
@@ -135,7 +135,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
         """
-        return self._listed("nodelist")
+        return self._nodes_of_option("nodelist")
 
     @property
     def excluded(self) -> str | None:
@@ -144,9 +144,9 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
         """
-        return self._listed("exclude")
+        return self._nodes_of_option("exclude")
 
-    def _listed(self, option: str) -> str | None:
+    def _nodes_of_option(self, option: str) -> str | None:
         """Return the nodes of an option of sbatch as a host list; None where the option is not given.
 
         Raises:
@@ -191,7 +191,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
         """Return the plan for these nodes, a host list, in place of those that it names."""
-        return self._with("nodelist", nodes)
+        return self._with_option("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
         """Return the plan to begin ``days`` days after the beginning of this hour, in this machine's time zone.
@@ -199,9 +199,11 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         A command that is repeated within the hour asks for the same.
         """
         # From this hour on: a command that is repeated within it asks for the same.
-        return self._with("begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days)))
+        return self._with_option(
+            "begin", time.strftime("%Y-%m-%dT%H:00:00", time.localtime(time.time() + 86400 * days))
+        )
 
-    def _with(self, option: str, value: str) -> SlurmPlan:
+    def _with_option(self, option: str, value: str) -> SlurmPlan:
         """Return the plan with an option of sbatch set, in place of the one that it had."""
         others = ((name, other) for name, other in self.additional if name != option)
         return msgspec.structs.replace(self, additional=(*others, (option, value)))
@@ -285,20 +287,21 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         Raises:
             RequestError: the request gives two, or one that is no time
         """
-        said = super().time_limit(request)
+        limit = super().time_limit(request)
         options = request.scheduler.get(_OPTIONS, "")
         where = request.say(_OPTIONS)
-        asked = _time_among(options, where)
-        if asked is None:
-            usual = _time_among(self.additional_params, _SITE_OPTIONS)
-            return said or (TimeLimit(usual, "") if usual else None)
-        if said is not None and limit_seconds(said.value) != limit_seconds(asked):
+        among_options = _time_limit_in(options, where)
+        if among_options is None:
+            usual = _time_limit_in(self.additional_params, _SITE_OPTIONS)
+            return limit or (TimeLimit(usual, "") if usual else None)
+        if limit is not None and limit_seconds(limit.value) != limit_seconds(among_options):
             raise RequestError(
-                f"{request.say('TIME_LIMIT', said.value)} and the time among {where}, {asked}, contradict each other",
+                f"{request.say('TIME_LIMIT', limit.value)} and the time among {where}, "
+                f"{among_options}, contradict each other",
                 remedy="leave one of them out",
                 field="TIME_LIMIT",
             )
-        return TimeLimit(asked, _OPTIONS)
+        return TimeLimit(among_options, _OPTIONS)
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
         """Return what Slurm is asked for by a job: the site's part, changed by the request.
@@ -308,8 +311,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         Raises:
             RequestError: options of sbatch are wrong
         """
-        request, said = case.request, case.request.scheduler
-        usual = self.site_part(said.get("SBATCH_PARTITION"))
+        request, variables = case.request, case.request.scheduler
+        usual = self.site_part(variables.get("SBATCH_PARTITION"))
         for name in request.ignored:
             if name in _INSTEAD:
                 case.note(f"{name}: not passed to sbatch; use {_INSTEAD[name]}")
@@ -321,8 +324,8 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
                 f"MASTER_PORT={port}: ranks meet at this port instead of one of the job's own, and two jobs on a node "
                 "would collide; unset MASTER_PORT if it was exported for something else"
             )
-        asked = dict(parse_additional(said.get(_OPTIONS, ""), request.say(_OPTIONS)))
-        additional = {name: value for name, value in usual.additional if name not in asked} | asked
+        given_options = dict(parse_additional(variables.get(_OPTIONS, ""), request.say(_OPTIONS)))
+        additional = {name: value for name, value in usual.additional if name not in given_options} | given_options
         additional.pop("time", None)  # the plan's time limit
         segment = Segment()
         if "segment" not in additional:  # the last word of the site or the user
@@ -332,9 +335,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
                 case.note(segment.notice)
         return msgspec.structs.replace(
             usual,
-            account=said.get("SBATCH_ACCOUNT") or usual.account,
-            gres="SBATCH_GPUS_PER_NODE" in said or usual.gres,
-            gres_type=gres_type(said.get("SBATCH_GPUS_PER_NODE")),
+            account=variables.get("SBATCH_ACCOUNT") or usual.account,
+            gres="SBATCH_GPUS_PER_NODE" in variables or usual.gres,
+            gres_type=gres_type(variables.get("SBATCH_GPUS_PER_NODE")),
             segment=segment.nodes,
             additional=tuple(additional.items()),
             mpi=self._mpi(case) if may_start_mpi else usual.mpi,
@@ -359,7 +362,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         return found
 
 
-def _time_among(options: str, where: str) -> str | None:
+def _time_limit_in(options: str, where: str) -> str | None:
     """Return the time limit among the options of sbatch in ``options``, as ``HH:MM:SS``; None: there is none.
 
     ``where`` names them in messages.
@@ -367,17 +370,17 @@ def _time_among(options: str, where: str) -> str | None:
     Raises:
         RequestError: it is no time, or without an end.
     """
-    said = dict(parse_additional(options, where)).get("time")
-    if said is None:
+    limit = dict(parse_additional(options, where)).get("time")
+    if limit is None:
         return None
-    seconds = limit_of(said)
+    seconds = limit_of(limit)
     if seconds is None:
         raise RequestError(
-            f"{where}: time={said} is not a time limit, or one without an end",
+            f"{where}: time={limit} is not a time limit, or one without an end",
             remedy="for example time=90 (minutes), time=08:00:00 or time=2-00:00:00",
             field=_OPTIONS,
         )
-    return clock(seconds)
+    return clock_text(seconds)
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:

@@ -26,7 +26,7 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
     """(measures, findings) of matrix products, copies and all-reduces within a node; empty without figures."""
     measures: list[Measure] = []
     findings: list[FabricFinding] = []
-    for name, values in _values(measured).items():
+    for name, values in _figures_by_measure(measured).items():
         if values:
             own = usual(
                 [value.figure for value in values],
@@ -35,11 +35,11 @@ def alone_findings(measured: FabricMeasurement, expected: Expectation) -> tuple[
                 by_ratio=expected.by_ratio,
             )
             measures.append(measure(name, [value.figure for value in values], own, expected.least(name)))
-            findings += _findings(name, values, own, expected)
+            findings += _measure_findings(name, values, own, expected)
     return measures, findings
 
 
-def _values(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
+def _figures_by_measure(measured: FabricMeasurement) -> dict[MeasureName, list[Value]]:
     """The figures that GPUs and nodes gave by themselves, by what was measured; empty where nobody gave one."""
     matrix = [Value(node.host, node.gpu, node.tflops) for node in measured.nodes if node.tflops]
     copy = [Value(node.host, node.gpu, node.copy_gbps) for node in measured.nodes if node.copy_gbps]
@@ -74,7 +74,7 @@ def measure(
     )
 
 
-def _findings(
+def _measure_findings(
     name: MeasureName, values: Sequence[Value], own: Usual | None, expected: Expectation
 ) -> list[FabricFinding]:
     """What slow figures of one kind say of GPUs and nodes; empty where none is slow.
@@ -92,7 +92,7 @@ def _findings(
     finding_kind = "slow-within" if name == "within" else "slow-gpu"
     findings = []
     kind: list[str] = []
-    many = is_a_kind(len(slow), len({value.host for value in values}))
+    many = is_too_many(len(slow), len({value.host for value in values}))
     for host, found in slow.items():
         worst = min(found, key=lambda value: value.figure)
         level: Level = "fail" if expected.fails(worst.figure, median, least) else "warn"
@@ -104,7 +104,7 @@ def _findings(
                 finding_kind,
                 level,
                 (host,),
-                f"{host}: {_where(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
+                f"{host}: {_gpus_prefix(found)}{MEASURES[name].word} {figure(worst.figure, MEASURES[name].unit)},"
                 f" {slower(worst.figure, usual_figure)}",
                 deviations=own.deviations(worst.figure) if own else None,
             )
@@ -112,13 +112,13 @@ def _findings(
     if kind:
         of_kind = chain.from_iterable(slow[host] for host in kind)
         median = statistics.median(value.figure for value in of_kind)
-        findings.append(two_kinds(name, kind, median, usual_figure))
+        findings.append(two_kinds_note(name, kind, median, usual_figure))
     elif own and own.lower and not slow:
-        findings.append(two_kinds(name, [], own.lower[1], usual_figure))
+        findings.append(two_kinds_note(name, [], own.lower[1], usual_figure))
     return findings
 
 
-def _where(found: Sequence[Value]) -> str:
+def _gpus_prefix(found: Sequence[Value]) -> str:
     """The GPUs of the figures, to begin a sentence with: ``GPUs 2,5: ``; empty for whole nodes."""
     gpus = [str(value.gpu) for value in found if value.gpu is not None]
     if not gpus:
@@ -130,7 +130,7 @@ OF_FLEET = 0.2
 """Of the nodes: more slow ones are not single faults, but have something in common."""
 
 
-def is_a_kind(slow: int, of: int) -> bool:
+def is_too_many(slow: int, of: int) -> bool:
     """Whether so many slow nodes are too many for single faults: another kind of node, or a common cause.
 
     ``of``: how many nodes there are.
@@ -138,16 +138,16 @@ def is_a_kind(slow: int, of: int) -> bool:
     return slow >= max(4, OF_FLEET * of)
 
 
-def two_kinds(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
+def two_kinds_note(name: MeasureName, hosts: Sequence[str], lower: float, median: float) -> FabricFinding:
     """The note that there are two kinds of nodes, of which the slower one is ``hosts``; empty: not known.
 
     ``lower`` and ``median`` are the medians of the slower and of the usual kind.
     """
-    who = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
+    slower_nodes = f"{len(hosts)} of them, {nodes_text(hosts)}," if hosts else "some"
     return new_finding(
         "two-kinds",
         "note",
         hosts,
-        f"there are two kinds of nodes: {who} give {slower(lower, median)} {MEASURES[name].unit}"
+        f"there are two kinds of nodes: {slower_nodes} give {slower(lower, median)} {MEASURES[name].unit}"
         f" ({MEASURES[name].word})",
     )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from llmb_common.nodes.fabric.grouping import SMALL, by_domain, group_size, natural
+from llmb_common.nodes.fabric.grouping import SMALL, by_domain, group_size, natural_order
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.verdict import FabricVerdict, GroupSpeed
 
@@ -31,14 +31,14 @@ def next_round(measurement: FabricMeasurement, judged: FabricVerdict) -> list[li
     """
     if not measurement.rounds or len(measurement.rounds) > MOST_ROUNDS:
         return []
-    present = [host for host in natural(measurement.hosts) if host not in measurement.missing]
+    present = [host for host in natural_order(measurement.hosts) if host not in measurement.missing]
     known = Witnesses(judged.groups)
-    asked = [host for host in present if host not in known.hung]
-    if len(asked) <= SMALL:
-        return _pairs_left(asked, judged.groups)
+    responding = [host for host in present if host not in known.hung]
+    if len(responding) <= SMALL:
+        return _pairs_left(responding, judged.groups)
     sizes = [len(group.nodes) for group in measurement.rounds[0]]
     size = sizes[0] if sizes else group_size(len(present))
-    return _Round(asked, size, known, judged.topology).groups()
+    return _Round(responding, size, known, judged.topology).groups()
 
 
 def _pairs_left(hosts: Sequence[str], groups: Sequence[GroupSpeed]) -> list[list[str]]:
@@ -76,7 +76,7 @@ class Witnesses:
         """The largest share of what is usual that a group with this node gave; 0 where no group with it gave any."""
         return max((group.share or 0.0 for group in self._of.get(host, ())), default=0.0)
 
-    def against(self, host: str) -> list[GroupSpeed]:
+    def groups_against(self, host: str) -> list[GroupSpeed]:
         """The slow groups in which nobody but ``host`` can be the cause; empty for a node that was ever fast.
 
         They count where its partners were chosen for it: from the second round on, in small fleets from the first.
@@ -109,14 +109,14 @@ class Witnesses:
         wanted = frozenset(nodes)
         return [group for group in self.groups if frozenset(group.nodes) == wanted]
 
-    def named(self) -> list[str]:
+    def nodes_to_blame(self) -> list[str]:
         """The nodes to blame: slow with every partner, with two sets of fast ones or more, and by enough.
 
         Those that hung are not among them.
         """
         found = []
         for host in self._of:
-            witnesses = self.against(host)
+            witnesses = self.groups_against(host)
             if host not in self.hung and len(witnesses) >= ASKED and is_slow(witnesses):
                 found.append(host)
         return found
@@ -136,7 +136,9 @@ class _Round:
         self._size = size
         self._known = known
         self._topology = topology
-        self._suspects = [host for host in hosts if host not in known.cleared and len(known.against(host)) < ASKED]
+        self._suspects = [
+            host for host in hosts if host not in known.cleared and len(known.groups_against(host)) < ASKED
+        ]
         free = [host for host in hosts if host in known.cleared]
         self._free = sorted(free, key=known.best, reverse=True)
         self._groups: list[list[str]] = []
@@ -145,19 +147,21 @@ class _Round:
         """The groups of the next round; empty where nothing is left to ask."""
         again = self._slow_only_together()
         for group in again:
-            self._take(group)
+            self._add_group(group)
         if any(self._has_to_cross(host) for host in self._suspects):
             self._add_controls()
         # Who was asked least often first, and of those the slowest.
-        for host in sorted(self._suspects, key=lambda host: (len(self._known.against(host)), self._known.best(host))):
+        for host in sorted(
+            self._suspects, key=lambda host: (len(self._known.groups_against(host)), self._known.best(host))
+        ):
             if len(self._free) < self._size - 1:
                 break
-            self._take([host, *self._partners(host)])
+            self._add_group([host, *self._partners(host)])
         if self._groups and len(self._known.groups) < ENOUGH:
-            self._regroup()
+            self._add_mixed_groups()
         return self._groups
 
-    def _regroup(self) -> None:
+    def _add_mixed_groups(self) -> None:
         """Add groups of the nodes that are still free, other ones than before, each within one switch.
 
         How much healthy ones differ is better known then, at no cost.
@@ -165,14 +169,14 @@ class _Round:
         for hosts in by_domain(self._free, self._topology).values():
             count = len(hosts) // self._size
             for at in range(count):
-                self._take(hosts[at::count][: self._size])
+                self._add_group(hosts[at::count][: self._size])
 
     def _has_to_cross(self, host: str) -> bool:
         """Whether too few free nodes share the host's switch to make a group there."""
         at_home = [other for other in self._free if self._topology.get(other) == self._topology.get(host)]
         return len(at_home) < self._size - 1
 
-    def _take(self, group: list[str]) -> None:
+    def _add_group(self, group: list[str]) -> None:
         """Add a group to the round; its nodes are free no more."""
         self._groups.append(group)
         self._free = [host for host in self._free if host not in group]
@@ -196,7 +200,7 @@ class _Round:
         once = Counter(frozenset(group.nodes) for group in self._known.groups)
         found: list[list[str]] = []
         taken: set[str] = set()
-        for group in self._known.unexplained(self._known.named()):
+        for group in self._known.unexplained(self._known.nodes_to_blame()):
             is_new = once[frozenset(group.nodes)] < ASKED and taken.isdisjoint(group.nodes)
             is_there = self._hosts.issuperset(group.nodes)
             if is_new and is_there and self._known.cleared.issuperset(group.nodes):
@@ -216,7 +220,7 @@ class _Round:
             rest = [host for host in self._free if self._topology.get(host) != self._topology.get(first)]
             if len(rest) < self._size - 1:
                 return
-            self._take([first, *rest[: self._size - 1]])
+            self._add_group([first, *rest[: self._size - 1]])
 
 
 def spans(group: Sequence[str], topology: Mapping[str, str]) -> bool:
@@ -250,8 +254,8 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     ``topology`` has the switch, segment or NVL72 domain of hosts.
     """
     known = Witnesses(groups)
-    named = known.named()
-    domains = _domains(named, known, topology)
+    named = known.nodes_to_blame()
+    domains = _slow_domains(named, known, topology)
     in_domains = set(chain.from_iterable(domains.values()))
     together: dict[frozenset[str], GroupSpeed] = {}
     unknown: dict[frozenset[str], GroupSpeed] = {}
@@ -273,7 +277,7 @@ def blame(groups: Sequence[GroupSpeed], topology: dict[str, str]) -> Blame:
     )
 
 
-def _domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
+def _slow_domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -> dict[str, tuple[str, ...]]:
     """The switches or segments of which most nodes are slow, each with these nodes."""
     members: dict[str, set[str]] = {}
     for group in known.groups:
@@ -281,7 +285,7 @@ def _domains(named: Sequence[str], known: Witnesses, topology: dict[str, str]) -
             members.setdefault(topology.get(host, ""), set()).add(host)
     found = {}
     for domain, hosts in members.items():
-        slow = tuple(host for host in natural(named) if host in hosts)
+        slow = tuple(host for host in natural_order(named) if host in hosts)
         if domain and len(members) > 1 and len(slow) >= max(3, _OF_DOMAIN * len(hosts)):
             found[domain] = slow
     return found

@@ -50,18 +50,18 @@ def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> Fabr
     GPUs have nothing in common."""
     changes = []
     for name, of in _SAME.items() if first.device == second.device else ():
-        change = _changed(name, of(first), of(second))
+        change = _change_of_measure(name, of(first), of(second))
         if change is not None:
             changes.append(change)
     one, other = set(first.hosts), set(second.hosts)
     found = FabricComparison(
-        answer=_answer(changes),
+        answer=_comparison_answer(changes),
         lines=(),
         changes=tuple(changes),
         only_first=tuple(sorted(one - other)),
         only_second=tuple(sorted(other - one)),
     )
-    return msgspec.structs.replace(found, lines=tuple(_lines(found)))
+    return msgspec.structs.replace(found, lines=tuple(_comparison_lines(found)))
 
 
 def as_data(found: FabricComparison) -> dict[str, Any]:
@@ -70,22 +70,22 @@ def as_data(found: FabricComparison) -> dict[str, Any]:
     return data
 
 
-def _matrix(measured: FabricMeasurement) -> dict[str, float]:
+def _matrix_figures(measured: FabricMeasurement) -> dict[str, float]:
     """TFLOPS of the matrix product, by GPU (``n1 GPU 0``); only of those that gave a figure."""
     return {f"{node.host} GPU {node.gpu}": node.tflops for node in measured.nodes if node.tflops}
 
 
-def _copy(measured: FabricMeasurement) -> dict[str, float]:
+def _copy_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Bandwidth of copies within a GPU's memory in 10^9 bytes/s, by GPU; only of those that gave a figure."""
     return {f"{node.host} GPU {node.gpu}": node.copy_gbps for node in measured.nodes if node.copy_gbps}
 
 
-def _within(measured: FabricMeasurement) -> dict[str, float]:
+def _node_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Bus bandwidth within each node in 10^9 bytes/s, by node; only of those that gave a figure."""
     return {group.nodes[0]: group.busbw_gbps for group in measured.within if group.busbw_gbps}
 
 
-def _groups(measured: FabricMeasurement) -> dict[str, float]:
+def _group_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Bus bandwidth of the groups of the first round in 10^9 bytes/s, by their nodes (``n[1-4]``).
 
     Who is in the groups of other rounds depends on what was slow.
@@ -94,7 +94,7 @@ def _groups(measured: FabricMeasurement) -> dict[str, float]:
     return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}
 
 
-def _whole(measured: FabricMeasurement) -> dict[str, float]:
+def _all_nodes_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Bus bandwidth over all nodes in 10^9 bytes/s, by collective, ranks and size, the largest size first."""
     whole = (measured.whole,) if measured.whole is not None else ()
     sizes = sorted((*measured.sizes, *whole), key=lambda group: -group.bytes)
@@ -106,16 +106,16 @@ def _whole(measured: FabricMeasurement) -> dict[str, float]:
 
 
 _SAME: dict[MeasureName, Callable[[FabricMeasurement], dict[str, float]]] = {
-    "groups": _groups,
-    "whole": _whole,
-    "within": _within,
-    "matrix": _matrix,
-    "copy": _copy,
+    "groups": _group_figures,
+    "whole": _all_nodes_figures,
+    "within": _node_figures,
+    "matrix": _matrix_figures,
+    "copy": _copy_figures,
 }
 """By what is the same in both; the most telling first."""
 
 
-def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
+def _change_of_measure(name: MeasureName, first: Mapping[str, float], second: Mapping[str, float]) -> Changed | None:
     """How one kind of figure changed between two measurements, each by GPU, node or group; None: they share none."""
     both = [key for key in first if key in second]
     if name == "whole":
@@ -141,7 +141,7 @@ def _changed(name: MeasureName, first: Mapping[str, float], second: Mapping[str,
     )
 
 
-def _answer(changes: list[Changed]) -> Comparison:
+def _comparison_answer(changes: list[Changed]) -> Comparison:
     """In one word whether the second measurement is slower or faster; one GPU or node that became slower is enough."""
     if not changes:
         return "nothing in common"
@@ -151,15 +151,15 @@ def _answer(changes: list[Changed]) -> Comparison:
     return "faster" if real else "no difference"
 
 
-def _lines(found: FabricComparison) -> list[str]:
+def _comparison_lines(found: FabricComparison) -> list[str]:
     """The comparison as lines for people: the answer, each kind of figure, and nodes of one measurement only."""
-    said = {
+    only_in = {
         "slower": "slower: the second measurement has less than the first, see below",
         "faster": "faster: the second measurement has more than the first",
         "no difference": "no difference: both measurements agree within 0.5 %, node by node",
         "nothing in common": "nothing in common: no node or group has the same work in both measurements",
     }
-    lines = [said[found.answer]]
+    lines = [only_in[found.answer]]
     for change in found.changes:
         word = MEASURES[change.name]
         sign = "" if change.ratio < 1 else "+"

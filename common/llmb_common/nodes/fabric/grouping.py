@@ -22,38 +22,40 @@ def first_groups(hosts: Sequence[str], topology: Mapping[str, str] | None = None
     known to be fast, because a group of another size could be compared with none. Nodes of domains that are smaller
     than a group form groups with each other. Empty: there is nobody to reduce with.
     """
-    domains = followed(hosts, topology or {})
-    within, scattered = _along(hosts, domains, group_size(len(hosts)))
+    domains = usable_topology(hosts, topology or {})
+    within, scattered = _groups_by_domain(hosts, domains, group_size(len(hosts)))
     if max(len(within), len(scattered)) < SPREAD_FROM:
-        within, scattered = _along(hosts, domains, 2)
+        within, scattered = _groups_by_domain(hosts, domains, 2)
     return within + scattered
 
 
-def followed(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
+def usable_topology(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, str]:
     """``topology`` of the hosts, if groups follow it; empty where too few of them could be compared then: those within
     one switch, or those between several."""
     known = {host: topology[host] for host in hosts if topology.get(host)}
-    within, scattered = _along(hosts, known, 2)
+    within, scattered = _groups_by_domain(hosts, known, 2)
     is_worth_it = len(hosts) > SMALL and max(len(within), len(scattered)) >= RATIO_FROM
     return known if is_worth_it else {}
 
 
-def _along(hosts: Sequence[str], topology: Mapping[str, str], size: int) -> tuple[list[list[str]], list[list[str]]]:
+def _groups_by_domain(
+    hosts: Sequence[str], topology: Mapping[str, str], size: int
+) -> tuple[list[list[str]], list[list[str]]]:
     """(groups within one domain each, groups of nodes of domains smaller than a group), each of ``size`` nodes."""
     within: list[list[str]] = []
     scattered: list[str] = []
-    for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _key(item[0])):
+    for _, members in sorted(by_domain(hosts, topology).items(), key=lambda item: _natural_sort_key(item[0])):
         if len(members) < size:
             scattered += members
         else:
-            within += _cut(members, size)
-    return within, _cut(scattered, size)
+            within += _split_groups(members, size)
+    return within, _split_groups(scattered, size)
 
 
 def by_domain(hosts: Sequence[str], topology: Mapping[str, str]) -> dict[str, list[str]]:
     """The hosts of each domain (switch, segment), in natural order; under ``""`` those of which it is not known."""
     domains: dict[str, list[str]] = {}
-    for host in natural(hosts):
+    for host in natural_order(hosts):
         domains.setdefault(topology.get(host, ""), []).append(host)
     return domains
 
@@ -63,17 +65,17 @@ def group_size(count: int) -> int:
     return 4 if count >= FOURS_FROM else 2
 
 
-def natural(hosts: Sequence[str]) -> list[str]:
+def natural_order(hosts: Sequence[str]) -> list[str]:
     """The hosts, each once, in the order of their numbers: ``n2`` before ``n10``."""
-    return sorted(dict.fromkeys(hosts), key=_key)
+    return sorted(dict.fromkeys(hosts), key=_natural_sort_key)
 
 
-def _key(name: str) -> list[tuple[int, str]]:
+def _natural_sort_key(name: str) -> list[tuple[int, str]]:
     """A sort key that compares the digits in names as numbers."""
     parts = re.split(r"(\d+)", name)
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
-def _cut(members: Sequence[str], size: int) -> list[list[str]]:
+def _split_groups(members: Sequence[str], size: int) -> list[list[str]]:
     """The nodes in groups of ``size``, in order; those that are left over at the end are in none."""
     return [list(members[at : at + size]) for at in range(0, len(members) - size + 1, size)]

@@ -9,7 +9,7 @@ import msgspec
 from llmb_common.base.printable import counted, first_few, percent, printable
 from llmb_common.nodes.fabric.alone import alone_findings, measure
 from llmb_common.nodes.fabric.expectation import Expectation
-from llmb_common.nodes.fabric.grouping import followed
+from llmb_common.nodes.fabric.grouping import usable_topology
 from llmb_common.nodes.fabric.halving import halving_findings
 from llmb_common.nodes.fabric.measurement import FabricMeasurement
 from llmb_common.nodes.fabric.naming import group_findings
@@ -33,26 +33,26 @@ def judge(
     ``topology`` has the switch, segment or NVL72 domain of hosts. A slow node is warned of; it fails by the site's
     ``expectation`` only. Nodes that give no figure fail.
     """
-    domains = followed(measurement.hosts, topology or {})
+    domains = usable_topology(measurement.hosts, topology or {})
     expected = Expectation(expectation or HealthSettings(), measurement.device)
     measures, findings = alone_findings(measurement, expected)
     groups, of_groups = group_speeds(measurement, domains, expected)
-    whole = _whole(measurement, expected)
-    measures += [*of_groups, *whole]
+    of_all_nodes = _all_nodes_measures(measurement, expected)
+    measures += [*of_groups, *of_all_nodes]
     findings += [
-        *_missing(measurement),
-        *_broken(measurement),
-        *_but_for_missing(group_findings(groups, domains, expected), measurement),
+        *_missing_findings(measurement),
+        *_error_findings(measurement),
+        *_without_hung_by_missing(group_findings(groups, domains, expected), measurement),
         *halving_findings(measurement, topology or {}, expected),
         *_below_expectation(measures),
     ]
     findings = _worst_first(with_rails(findings, measurement, expected))
-    level = _level(findings, groups)
+    level = _worst_level(findings, groups)
     return FabricVerdict(
         level=level,
-        answer=_answer(level, findings, measurement, of_groups, whole),
+        answer=_answer_line(level, findings, measurement, of_groups, of_all_nodes),
         findings=tuple(findings),
-        coarseness=_coarseness(of_groups, measurement.device),
+        coarseness=_coarseness_text(of_groups, measurement.device),
         measures=tuple(measures),
         groups=tuple(groups),
         topology=domains,
@@ -71,7 +71,7 @@ def _worst_first(findings: Sequence[FabricFinding]) -> list[FabricFinding]:
     return sorted(findings, key=lambda finding: _ORDER.index(finding.level))  # stable
 
 
-def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
+def _without_hung_by_missing(findings: Sequence[FabricFinding], measured: FabricMeasurement) -> list[FabricFinding]:
     """``findings`` without those that only missing nodes hung: of a node that died, that is said, and not that."""
     return [
         finding
@@ -80,7 +80,7 @@ def _but_for_missing(findings: Sequence[FabricFinding], measured: FabricMeasurem
     ]
 
 
-def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
+def _missing_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """A finding for each node that did not take part to the end."""
     return [
         new_finding("missing", "fail", (host,), f"{host} did not take part, or not to the end: {printable(why)[:200]}")
@@ -88,7 +88,7 @@ def _missing(measured: FabricMeasurement) -> list[FabricFinding]:
     ]
 
 
-def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
+def _error_findings(measured: FabricMeasurement) -> list[FabricFinding]:
     """A finding for each GPU, node or whole fleet that gave no figure for an error; empty: all did."""
     found = [
         new_finding("no-figure", "fail", (node.host,), f"{node.host}: GPU {node.gpu}: {printable(node.error)[:200]}")
@@ -118,7 +118,7 @@ def _broken(measured: FabricMeasurement) -> list[FabricFinding]:
     return found
 
 
-def _whole(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
+def _all_nodes_measures(measured: FabricMeasurement, expected: Expectation) -> list[Measure]:
     """The measure over all nodes together; empty where it gave no figure."""
     whole = measured.whole
     if whole is None or whole.busbw_gbps is None:
@@ -141,7 +141,7 @@ def _below_expectation(measures: Sequence[Measure]) -> list[FabricFinding]:
     ]
 
 
-def _level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
+def _worst_level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> Answer:
     """The verdict: the worst level of the findings; ``not judged`` where no group could be compared."""
     levels = {finding.level for finding in findings}
     if "fail" in levels:
@@ -151,12 +151,12 @@ def _level(findings: Sequence[FabricFinding], groups: Sequence[GroupSpeed]) -> A
     return "ok" if any(group.slow is not None for group in groups) else "not judged"
 
 
-def _answer(
+def _answer_line(
     level: Answer,
     findings: Sequence[FabricFinding],
     measured: FabricMeasurement,
     of_groups: Sequence[Measure],
-    whole: Sequence[Measure],
+    of_all_nodes: Sequence[Measure],
 ) -> str:
     """The line to print first: the verdict with its reason."""
     if level == "not judged":
@@ -164,11 +164,11 @@ def _answer(
         few = f"{counted(count, 'group')}, too few to compare (at least {RATIO_FROM})"
         if not count:
             few = "no two nodes were measured together"
-        return f"not judged: {few}{_gave(of_groups, whole)}"
+        return f"not judged: {few}{_bandwidths_text(of_groups, of_all_nodes)}"
     if level == "ok":
         kinds = [finding.what for finding in findings if finding.kind == "two-kinds"]
-        said = kinds[0] if kinds else "no node is slower than the others"
-        return f"ok: {said}{_gave(of_groups, whole)}"
+        reason = kinds[0] if kinds else "no node is slower than the others"
+        return f"ok: {reason}{_bandwidths_text(of_groups, of_all_nodes)}"
     return _of_worst(level, findings)
 
 
@@ -178,18 +178,18 @@ def _of_worst(level: Answer, findings: Sequence[FabricFinding]) -> str:
     return f"{level}: {first_few(worst, 2, '; ')}"
 
 
-def _gave(of_groups: Sequence[Measure], whole: Sequence[Measure]) -> str:
+def _bandwidths_text(of_groups: Sequence[Measure], of_all_nodes: Sequence[Measure]) -> str:
     """The bus bandwidths that were measured, as the rest of a sentence: each begins with ``; ``; empty: none."""
-    said = []
+    parts = []
     if of_groups:
         item = of_groups[0]
         groups = f"{counted(item.count, 'group')} of {item.nodes} nodes"
-        said.append(f"; {groups} gave {figure(item.median, item.unit)} in the median")
-    said += [f"; all {item.nodes} together {figure(item.median, item.unit)}" for item in whole]
-    return "".join(said)
+        parts.append(f"; {groups} gave {figure(item.median, item.unit)} in the median")
+    parts += [f"; all {item.nodes} together {figure(item.median, item.unit)}" for item in of_all_nodes]
+    return "".join(parts)
 
 
-def _coarseness(of_groups: Sequence[Measure], device: str) -> str:
+def _coarseness_text(of_groups: Sequence[Measure], device: str) -> str:
     """What so many groups can show and what they cannot, in two sentences."""
     main = of_groups[0] if of_groups else None
     if main is None or main.limit is None:

@@ -8,7 +8,7 @@ from itertools import chain
 import msgspec
 
 from llmb_common.base.printable import printable
-from llmb_common.nodes.fabric.alone import is_a_kind, two_kinds
+from llmb_common.nodes.fabric.alone import is_too_many, two_kinds_note
 from llmb_common.nodes.fabric.blame import Blame, Witnesses, blame
 from llmb_common.nodes.fabric.expectation import Expectation
 from llmb_common.nodes.fabric.spread import DEVIATIONS
@@ -22,53 +22,56 @@ def group_findings(
     """What slow groups, and groups without a figure, say of nodes, switches and paths; empty where there are none."""
     known = Witnesses(groups)
     found = blame(groups, topology)
-    findings = [_hung(host, groups) for host in sorted(known.hung)]
-    findings += _nodes(found, known, expected)
-    findings += [_domain(domain, hosts, known) for domain, hosts in found.domains.items()]
-    findings += _paths(found, topology, expected)
-    findings += [_once(group) for group in found.once]
-    findings += [_unknown(group, known, expected) for group in found.unknown]
+    findings = [_hung_finding(host, groups) for host in sorted(known.hung)]
+    findings += _node_findings(found, known, expected)
+    findings += [_domain_finding(domain, hosts, known) for domain, hosts in found.domains.items()]
+    findings += _path_findings(found, topology, expected)
+    findings += [_slow_once_note(group) for group in found.once]
+    findings += [_unknown_node_finding(group, known, expected) for group in found.unknown]
     return findings
 
 
-def _hung(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
+def _hung_finding(host: str, groups: Sequence[GroupSpeed]) -> FabricFinding:
     """The finding that a node hung in a collective."""
     group = next(group for group in groups if host in group.hung)
     return new_finding(
         "hung",
         "fail",
         (host,),
-        f"{host} hung in an all-reduce with {_others(host, group)}, which did not: {printable(group.why)[:200]}",
+        f"{host} hung in an all-reduce with {_other_nodes_text(host, group)}, which did not: "
+        f"{printable(group.why)[:200]}",
     )
 
 
-def _nodes(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
+def _node_findings(found: Blame, known: Witnesses, expected: Expectation) -> list[FabricFinding]:
     """Findings on the nodes that are slow with every partner; where many are a little so, one note instead."""
     findings: list[FabricFinding] = []
     slow: dict[str, GroupSpeed] = {}
     for host in found.nodes:
-        witnesses = known.against(host)
+        witnesses = known.groups_against(host)
         figures = [group for group in witnesses if group.busbw_gbps is not None]
         if not figures:
-            findings.append(_no_figure(host, witnesses))
+            findings.append(_failing_node_finding(host, witnesses))
         else:
-            slow[host] = _mean(figures)
-    levels = {host: _level(group, expected) for host, group in slow.items()}
+            slow[host] = _mean_group(figures)
+    levels = {host: _slow_group_level(group, expected) for host, group in slow.items()}
     warned = [host for host, level in levels.items() if level != "fail"]
     everybody = set(chain.from_iterable(group.nodes for group in known.groups))
-    if not is_a_kind(len(warned), len(everybody)):
+    if not is_too_many(len(warned), len(everybody)):
         # Less is no fault, and asked for only because many were so.
         warned = [host for host in warned if _is_little(slow[host])]
     findings += [
-        _slow_node(host, group, known.against(host), levels[host]) for host, group in slow.items() if host not in warned
+        _slow_node_finding(host, group, known.groups_against(host), levels[host])
+        for host, group in slow.items()
+        if host not in warned
     ]
     if warned:
-        middle = _middle([slow[host] for host in warned])
-        findings.append(two_kinds("groups", warned, middle.busbw_gbps or 0.0, _median(middle)))
+        middle = _median_group([slow[host] for host in warned])
+        findings.append(two_kinds_note("groups", warned, middle.busbw_gbps or 0.0, _usual_bandwidth(middle)))
     return findings
 
 
-def _mean(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+def _mean_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
     """One group with the mean figures of several, in which a node was asked; what else it says is the first one's."""
     known = [group for group in groups if group.deviations is not None]
     deviations = sum(group.deviations or 0.0 for group in known) / len(known) if known else None
@@ -80,7 +83,7 @@ def _mean(groups: Sequence[GroupSpeed]) -> GroupSpeed:
     )
 
 
-def _middle(groups: Sequence[GroupSpeed]) -> GroupSpeed:
+def _median_group(groups: Sequence[GroupSpeed]) -> GroupSpeed:
     """Of several groups the one whose bus bandwidth is the median, the faster one of two."""
     return sorted(groups, key=lambda group: group.busbw_gbps or 0.0)[len(groups) // 2]
 
@@ -90,56 +93,56 @@ def _is_little(group: GroupSpeed) -> bool:
     return group.deviations is not None and group.deviations < DEVIATIONS
 
 
-def _median(group: GroupSpeed) -> float:
+def _usual_bandwidth(group: GroupSpeed) -> float:
     """The bus bandwidth in 10^9 bytes/s that is usual among groups like this one; 0 where that is not known."""
     return (group.busbw_gbps or 0.0) / group.share if group.share else 0.0
 
 
-def _slow_node(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
+def _slow_node_finding(host: str, group: GroupSpeed, witnesses: Sequence[GroupSpeed], level: Level) -> FabricFinding:
     """The finding that a node slows down every partner."""
     return new_finding(
         "slow-node",
         level,
         (host,),
-        f"{host} slows down every partner: {_said(group)} (with {_partners(host, witnesses)})",
+        f"{host} slows down every partner: {_bandwidth_text(group)} (with {_partners_text(host, witnesses)})",
         deviations=group.deviations,
     )
 
 
-def _no_figure(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
+def _failing_node_finding(host: str, witnesses: Sequence[GroupSpeed]) -> FabricFinding:
     """The finding that a node fails with every partner."""
     return new_finding(
         "no-figure",
         "fail",
         (host,),
-        f"{host} fails with every partner ({_partners(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
+        f"{host} fails with every partner ({_partners_text(host, witnesses)}): {printable(witnesses[0].why)[:200]}",
     )
 
 
-def _partners(host: str, witnesses: Sequence[GroupSpeed]) -> str:
+def _partners_text(host: str, witnesses: Sequence[GroupSpeed]) -> str:
     """The partners in each of the groups, as text: ``n[1-3], and with n[4-6]``."""
-    return ", and with ".join(_others(host, group) for group in witnesses)
+    return ", and with ".join(_other_nodes_text(host, group) for group in witnesses)
 
 
-def _others(host: str, group: GroupSpeed) -> str:
+def _other_nodes_text(host: str, group: GroupSpeed) -> str:
     """The other nodes of a group, as a host list."""
     return nodes_text([node for node in group.nodes if node != host])
 
 
-def _domain(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
+def _domain_finding(domain: str, hosts: Sequence[str], known: Witnesses) -> FabricFinding:
     """The finding that a switch or segment is slow."""
-    against = chain.from_iterable(known.against(host) for host in hosts)
+    against = chain.from_iterable(known.groups_against(host) for host in hosts)
     groups = [group for group in against if group.busbw_gbps is not None]
-    said = _said(_middle(groups)) if groups else "no figures"
+    bandwidth = _bandwidth_text(_median_group(groups)) if groups else "no figures"
     return new_finding(
         "slow-switch",
         "warn" if groups else "fail",
         hosts,
-        f"{printable(domain)[:80]} is slow, with {len(hosts)} of its nodes: {said}",
+        f"{printable(domain)[:80]} is slow, with {len(hosts)} of its nodes: {bandwidth}",
     )
 
 
-def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
+def _path_findings(found: Blame, topology: dict[str, str], expected: Expectation) -> list[FabricFinding]:
     """Findings on slow groups of which each node is fast with others."""
     shared: dict[str, list[GroupSpeed]] = {}
     for group in found.together:
@@ -149,58 +152,59 @@ def _paths(found: Blame, topology: dict[str, str], expected: Expectation) -> lis
     for domain, groups in shared.items():
         if domain and len(groups) > 1:
             hosts = tuple(chain.from_iterable(group.nodes for group in groups))
-            what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_said(groups[0])}"
+            what = f"{printable(domain)[:80]} is slow, where its own nodes work together: {_bandwidth_text(groups[0])}"
             findings.append(new_finding("slow-switch", "warn", hosts, what, deviations=groups[0].deviations))
         else:
-            findings += [_path(group, expected) for group in groups]
+            findings += [_path_finding(group, expected) for group in groups]
     return findings
 
 
-def _said(group: GroupSpeed) -> str:
+def _bandwidth_text(group: GroupSpeed) -> str:
     """A group's bus bandwidth against the usual one, or why it gave none: ``320 GB/s, 3.8 % below 332.7``."""
     if group.busbw_gbps is None:
         return printable(group.why)[:200]
-    return f"{figure(group.busbw_gbps, 'GB/s')}, {slower(group.busbw_gbps, _median(group))}"
+    return f"{figure(group.busbw_gbps, 'GB/s')}, {slower(group.busbw_gbps, _usual_bandwidth(group))}"
 
 
-def _path(group: GroupSpeed, expected: Expectation) -> FabricFinding:
+def _path_finding(group: GroupSpeed, expected: Expectation) -> FabricFinding:
     """The finding that the path between some nodes is slow."""
     return new_finding(
         "slow-path",
-        _level(group, expected),
+        _slow_group_level(group, expected),
         group.nodes,
-        f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: {_said(group)}",
+        f"{nodes_text(group.nodes)} are slow only with each other, so it is the path between them: "
+        f"{_bandwidth_text(group)}",
         deviations=group.deviations,
     )
 
 
-def _level(group: GroupSpeed, expected: Expectation) -> Level:
+def _slow_group_level(group: GroupSpeed, expected: Expectation) -> Level:
     """How much it counts that a group is slow: ``fail`` below the site's expectation, else ``warn``."""
     if group.busbw_gbps is None:
         return "fail"
     least = expected.least("groups", len(group.nodes))
-    return "fail" if expected.fails(group.busbw_gbps, _median(group), least) else "warn"
+    return "fail" if expected.fails(group.busbw_gbps, _usual_bandwidth(group), least) else "warn"
 
 
-def _once(group: GroupSpeed) -> FabricFinding:
+def _slow_once_note(group: GroupSpeed) -> FabricFinding:
     """The note that a group was slow once and not again."""
     return new_finding(
         "slow-once",
         "note",
         group.nodes,
-        f"{nodes_text(group.nodes)} were slow once, not again: {_said(group)}",
+        f"{nodes_text(group.nodes)} were slow once, not again: {_bandwidth_text(group)}",
         deviations=group.deviations,
     )
 
 
-def _unknown(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
+def _unknown_node_finding(group: GroupSpeed, known: Witnesses, expected: Expectation) -> FabricFinding:
     """The finding that one of some nodes is slow, and nobody can say which."""
     fast = [host for host in group.nodes if host in known.cleared]
     but = f"; it is not {nodes_text(fast)}, fast with others" if fast else ""
     return new_finding(
         "unknown",
-        _level(group, expected),
+        _slow_group_level(group, expected),
         group.nodes,
-        f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_said(group)}{but}",
+        f"one of {nodes_text(group.nodes)}, or a path between them, is slow: {_bandwidth_text(group)}{but}",
         deviations=group.deviations,
     )

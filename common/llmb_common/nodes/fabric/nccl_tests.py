@@ -198,7 +198,7 @@ class _Reader:
             self.is_test = True
             self._begun += 1
         elif match := _VERSION.match(line):
-            self._version, self._library = match["version"], _release(int(match["library"]))
+            self._version, self._library = match["version"], _nccl_release(int(match["library"]))
         elif match := _STARTING.match(line):
             self._program = match["program"]
         elif match := _DEVICE.match(line):
@@ -214,7 +214,7 @@ class _Reader:
         elif match := _AVERAGE.match(line):
             self.is_test = True
             self._ended = True
-            self._average = _number(match["value"])
+            self._average = _finite_number(match["value"])
             if self._average is None:
                 self._problems.append(f"the average bandwidth is {match['value']}")
             if match["word"] == "FAILED":
@@ -233,7 +233,7 @@ class _Reader:
 
     def _take_row(self, line: str) -> None:
         """Take in a row of figures."""
-        size = _row(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
+        size = _size_result(line.split(), self._columns, 1e-3 if self._in_ms else 1e-6)
         if size is None:
             self._unreadable += 1
         else:
@@ -253,7 +253,7 @@ class _Reader:
             problems.append("not all ranks are listed, so their number is unknown")
             hosts = ()
         return NcclTest(
-            collective=_collective(self._program) or _by_bandwidth(self._sizes, len(hosts)),
+            collective=_collective_of_program(self._program) or _collective_by_bandwidth(self._sizes, len(hosts)),
             version=self._version,
             library=self._library,
             gpu=self._gpus.most_common(1)[0][0] if self._gpus else "",
@@ -266,7 +266,7 @@ class _Reader:
         )
 
 
-def _release(code: int) -> str:
+def _nccl_release(code: int) -> str:
     """``2.30.7`` of 23007, as NCCL counts from 2.9 on; older ones print no such line."""
     return f"{code // 10000}.{code // 100 % 100}.{code % 100}"
 
@@ -281,7 +281,7 @@ _DIGITS = 18
 """Of a size: more is none."""
 
 
-def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
+def _size_result(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResult | None:
     """The figures in the words of a line, by the header's ``columns``; None: they do not fit.
 
     ``unit``: how many seconds the unit of its times is, 1e-6 for microseconds.
@@ -295,10 +295,13 @@ def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResul
     if columns[-1] == "timestamp":
         values = values[:-2]  # a date and a time
     if len(values) == 2 * width:
-        out_of_place, in_place = _column(values[:width], unit, names), _column(values[width:], unit, names)
+        out_of_place, in_place = (
+            _result_column(values[:width], unit, names),
+            _result_column(values[width:], unit, names),
+        )
         is_whole = out_of_place is not None and in_place is not None
     elif len(values) == width:  # a test that works in place only leaves the first columns empty
-        out_of_place, in_place = None, _column(values, unit, names)
+        out_of_place, in_place = None, _result_column(values, unit, names)
         is_whole = in_place is not None
     else:
         return None
@@ -314,9 +317,9 @@ def _row(words: Sequence[str], columns: Sequence[str], unit: float) -> SizeResul
     )
 
 
-def _column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
+def _result_column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column | None:
     """The column that some words of a row make; None where they are no figures."""
-    numbers = [_number(value) for value in values[:3]]
+    numbers = [_finite_number(value) for value in values[:3]]
     time, algbw, busbw = numbers
     if time is None or algbw is None or busbw is None or time <= 0:
         return None
@@ -326,11 +329,11 @@ def _column(values: Sequence[str], unit: float, names: Sequence[str]) -> Column 
         seconds=time * unit,
         algbw_gbps=algbw,
         busbw_gbps=busbw,
-        wrong=_number(values[3]) if counts else None,
+        wrong=_finite_number(values[3]) if counts else None,
     )
 
 
-def _number(text: str) -> float | None:
+def _finite_number(text: str) -> float | None:
     """The number that a text is; None where it is none, or not finite."""
     try:
         value = float(text)
@@ -339,7 +342,7 @@ def _number(text: str) -> float | None:
     return value if abs(value) < float("inf") else None  # neither NaN nor infinite
 
 
-def _collective(program: str) -> str:
+def _collective_of_program(program: str) -> str:
     """The collective that a program measures, ``all_reduce`` of ``all_reduce_perf_mpi``; empty: not known."""
     match = re.match(r"([a-z_]+?)_perf", program.rpartition("/")[2])
     return match[1] if match else ""
@@ -348,7 +351,7 @@ def _collective(program: str) -> str:
 _TOLD_APART = 0.02
 
 
-def _by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
+def _collective_by_bandwidth(sizes: Iterable[SizeResult], ranks: int) -> str:
     """``all_reduce`` where bus and algorithm bandwidth are in its proportion; empty: that does not tell.
 
     No other has that one, but for two ranks, where it is 1, as for broadcast and others.

@@ -37,7 +37,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 @lru_cache
-def _file() -> _File:
+def _published_file() -> _File:
     """The published figures of this release."""
     found: _File = read_generated(
         Path(__file__).with_name("published.json"), _File, remedy="restore the file from the release"
@@ -45,9 +45,9 @@ def _file() -> _File:
     return found
 
 
-def looked_up() -> str:
+def lookup_date() -> str:
     """The day on which the published figures were looked up."""
-    return _file().looked_up
+    return _published_file().looked_up
 
 
 def published_bandwidths(
@@ -59,7 +59,7 @@ def published_bandwidths(
     """
     found = [
         item
-        for item in _file().figures
+        for item in _published_file().figures
         if item.gpu == gpu and item.nodes == nodes and item.gpus == gpus and item.collective == collective
     ]
     return sorted(found, key=lambda item: -item.busbw_gbps)

@@ -67,14 +67,14 @@ def with_rails(
                 sharing.setdefault(number, []).append(at)
     shared = {number: places for number, places in sharing.items() if len(places) >= SHARED}
     together = set(chain.from_iterable(shared.values()))
-    said = [_with_rails(finding, rails[at]) for at, finding in enumerate(findings) if at not in together]
+    with_named_rails = [_with_rails(finding, rails[at]) for at, finding in enumerate(findings) if at not in together]
     for number, places in shared.items():
         hosts = dict.fromkeys(chain.from_iterable(findings[at].hosts for at in places))
-        said.append(_rail(number, list(hosts), slow))
-    everywhere = _common(list(slow.values())) if len(slow) > 1 else {}
-    told = {*shared, *chain.from_iterable(rails)}
-    said += [_rail(number, [], slow) for number in everywhere if number not in told]
-    return said
+        with_named_rails.append(_rail_finding(number, list(hosts), slow))
+    everywhere = _rails_in_all(list(slow.values())) if len(slow) > 1 else {}
+    named_numbers = {*shared, *chain.from_iterable(rails)}
+    with_named_rails += [_rail_finding(number, [], slow) for number in everywhere if number not in named_numbers]
+    return with_named_rails
 
 
 def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tuple[str, ...], _Rails]:
@@ -91,22 +91,22 @@ def _slow_rails(measured: FabricMeasurement, expected: Expectation) -> dict[tupl
         limits[size] = own.limit if own else 0.0
     found: dict[tuple[str, ...], _Rails] = {}
     for nodes, rails in by_nodes.items():
-        slow = {number: rail for number, rail in rails.items() if _gives(rail) < limits[len(nodes)]}
+        slow = {number: rail for number, rail in rails.items() if _rail_bandwidth(rail) < limits[len(nodes)]}
         found[nodes] = slow if 2 * len(slow) < len(rails) else {}
     return found
 
 
-def _gives(rail: GroupMeasurement) -> float:
+def _rail_bandwidth(rail: GroupMeasurement) -> float:
     """The bus bandwidth of a rail in 10^9 bytes/s; 0 where it gave none."""
     return rail.busbw_gbps or 0.0
 
 
 def _rails_of(finding: FabricFinding, slow: Mapping[tuple[str, ...], _Rails]) -> _Rails:
     """The rails that are slow in every measured group with nodes of the finding; empty: none."""
-    return _common([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
+    return _rails_in_all([rails for nodes, rails in slow.items() if not set(nodes).isdisjoint(finding.hosts)])
 
 
-def _common(groups: Sequence[_Rails]) -> _Rails:
+def _rails_in_all(groups: Sequence[_Rails]) -> _Rails:
     """The rails that are slow in every one of the groups, with the figures of the first; empty: none."""
     if not groups:
         return {}
@@ -118,21 +118,23 @@ def _with_rails(finding: FabricFinding, rails: _Rails) -> FabricFinding:
     """The finding with the slow rails named; unchanged without any, and for a mere note."""
     if not rails or finding.level == "note":
         return finding
-    said = " and ".join(_named(number, [rail]) for number, rail in rails.items())
-    return msgspec.structs.replace(finding, what=f"{finding.what}; only by {said}", rails=tuple(rails))
+    rails_text = " and ".join(_rail_text(number, [rail]) for number, rail in rails.items())
+    return msgspec.structs.replace(finding, what=f"{finding.what}; only by {rails_text}", rails=tuple(rails))
 
 
-def _named(number: int, rails: Sequence[GroupMeasurement]) -> str:
+def _rail_text(number: int, rails: Sequence[GroupMeasurement]) -> str:
     """A rail with its adapters and the lowest of its figures: ``rail 3 (mlx5_3, 12.5 GB/s of one GPU a node)``."""
     names = chain.from_iterable(rail.adapters for rail in rails)
     adapters = dict.fromkeys(printable(name)[:40] for name in names)
-    lowest = figure(min(_gives(rail) for rail in rails), "GB/s")
+    lowest = figure(min(_rail_bandwidth(rail) for rail in rails), "GB/s")
     words = [*list(adapters)[:_MOST_ADAPTERS], f"{lowest} of one GPU a node"]
     return f"rail {number} ({', '.join(words)})"
 
 
-def _rail(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
+def _rail_finding(number: int, hosts: Sequence[str], slow: Mapping[tuple[str, ...], _Rails]) -> FabricFinding:
     """The finding on a slow rail that ``hosts`` have in common; without any: all groups that were measured by rail."""
     of_groups = [rails[number] for rails in slow.values() if number in rails]
     where = nodes_text(hosts) if hosts else f"all {counted(len(of_groups), 'group')} that were measured by rail"
-    return new_finding("slow-rail", "warn", hosts, f"{_named(number, of_groups)} is slow, of {where}", rails=(number,))
+    return new_finding(
+        "slow-rail", "warn", hosts, f"{_rail_text(number, of_groups)} is slow, of {where}", rails=(number,)
+    )

@@ -42,7 +42,7 @@ def group_speeds(
     for number, groups in enumerate(measured.rounds):
         for group in groups:
             kind = _kind(group, topology)
-            found.append(_speed(group, number, reference.of(kind), reference.asked_from(kind)))
+            found.append(_speed(group, number, reference.usual_of(kind), reference.remeasure_limit(kind)))
     return found, reference.measures()
 
 
@@ -60,7 +60,7 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
     if value is None:
         # Whoever gives no figure is slow, whatever the others give.
         why = group.error or "no figure"
-        return GroupSpeed(nodes=group.nodes, round=number, slow=True, why=why, hung=_hung(group))
+        return GroupSpeed(nodes=group.nodes, round=number, slow=True, why=why, hung=_hung_nodes(group))
     if own is None:
         return GroupSpeed(nodes=group.nodes, round=number, busbw_gbps=value)
     return GroupSpeed(
@@ -74,7 +74,7 @@ def _speed(group: GroupMeasurement, number: int, own: Usual | None, asked_from: 
     )
 
 
-def _hung(group: GroupMeasurement) -> tuple[str, ...]:
+def _hung_nodes(group: GroupMeasurement) -> tuple[str, ...]:
     """The nodes of the ranks that hung, where those of others did not; empty where all did: it may be any of them."""
     hung = group.hung_nodes
     return tuple(host for host in group.nodes if host in hung) if len(hung) < len(group.nodes) else ()
@@ -91,16 +91,16 @@ class _References:
         self._few_nodes = len(hosts) if len(hosts) <= SMALL else 0
         self._first = self._by_kind(measured.rounds[:1])
         self._later = self._by_kind(measured.rounds[1:])
-        self._asked_from = {kind: self._ask(kind, groups) for kind, groups in self._first.items()}
-        fast_groups = chain.from_iterable(self._fast(kind) for kind in self._first)
+        self._asked_from = {kind: self._remeasure_limit(kind, groups) for kind, groups in self._first.items()}
+        fast_groups = chain.from_iterable(self._fast_groups(kind) for kind in self._first)
         fast = set(chain.from_iterable(group.nodes for group in fast_groups))
         self._clean = {
             kind: [group for group in groups if fast.issuperset(group.nodes)] for kind, groups in self._later.items()
         }
-        self._usual = {kind: self._of_first(kind, groups) for kind, groups in self._first.items()}
+        self._usual = {kind: self._usual_in_first_round(kind, groups) for kind, groups in self._first.items()}
         for kind in self._later:
             if self._usual.get(kind) is None:
-                self._usual[kind] = self._of_later(kind)
+                self._usual[kind] = self._usual_in_later_rounds(kind)
 
     def _by_kind(self, rounds: Sequence[Sequence[GroupMeasurement]]) -> dict[_Kind, list[GroupMeasurement]]:
         """The groups that gave a figure, by kind."""
@@ -111,11 +111,11 @@ class _References:
                     found.setdefault(_kind(group, self._topology), []).append(group)
         return found
 
-    def of(self, kind: _Kind) -> Usual | None:
+    def usual_of(self, kind: _Kind) -> Usual | None:
         """What is usual of a kind of group, bus bandwidth in 10^9 bytes/s; None where too few groups say it."""
         return self._usual.get(kind)
 
-    def asked_from(self, kind: _Kind) -> float | None:
+    def remeasure_limit(self, kind: _Kind) -> float | None:
         """The bandwidth below which nodes of a group of the first round are asked again; None: no such limit."""
         return self._asked_from.get(kind)
 
@@ -123,11 +123,13 @@ class _References:
         """A measure for each kind of group in the first round, the commonest first."""
         ordered = sorted(self._first.items(), key=lambda item: -len(item[1]))
         return [
-            measure("groups", _figures(groups), self.of(kind), self._expected.least("groups", kind.size), kind.size)
+            measure(
+                "groups", _figures(groups), self.usual_of(kind), self._expected.least("groups", kind.size), kind.size
+            )
             for kind, groups in ordered
         ]
 
-    def _ask(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
+    def _remeasure_limit(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> float | None:
         """The bandwidth below which groups of a kind are measured again; None where all or none are."""
         if self._few_nodes:
             return None
@@ -164,12 +166,12 @@ class _References:
             return own
         return msgspec.structs.replace(own, limit=least)
 
-    def _fast(self, kind: _Kind) -> list[GroupMeasurement]:
+    def _fast_groups(self, kind: _Kind) -> list[GroupMeasurement]:
         """The groups of a kind in the first round whose nodes need not be asked again; empty without such a limit."""
         limit = self._asked_from[kind]
         return [] if limit is None else [group for group in self._first[kind] if (group.busbw_gbps or 0.0) >= limit]
 
-    def _of_first(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
+    def _usual_in_first_round(self, kind: _Kind, groups: Sequence[GroupMeasurement]) -> Usual | None:
         """What is usual of a kind that the first round has; None where groups are too few.
 
         Groups of later rounds count where all their nodes were fast at first: they show better how much healthy ones
@@ -177,10 +179,10 @@ class _References:
         """
         if self._few_nodes:
             values = _figures([*groups, *self._later.get(kind, ())])
-            return self._as_expected(kind, _of_few(self._few_nodes, values, self._expected.ratio("groups")))
+            return self._as_expected(kind, _usual_of_few(self._few_nodes, values, self._expected.ratio("groups")))
         return self._usual_of(kind, groups, self._clean.get(kind, ()))
 
-    def _of_later(self, kind: _Kind) -> Usual | None:
+    def _usual_in_later_rounds(self, kind: _Kind) -> Usual | None:
         """What is usual of a kind of group that only later rounds have; None where they are too few.
 
         They cross switches, as suspects found no partners at home. It is what those give whose nodes were all fast at
@@ -202,7 +204,7 @@ def _figures(groups: Sequence[GroupMeasurement]) -> list[float]:
     return [group.busbw_gbps for group in groups if group.busbw_gbps is not None]
 
 
-def _of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
+def _usual_of_few(nodes: int, values: Sequence[float], ratio: float) -> Usual | None:
     """What is usual of pairs of so few nodes that each is measured with each; None: fewer than three figures.
 
     It is what those give that one slow node is not in. Below ``ratio`` of it a pair is slow.

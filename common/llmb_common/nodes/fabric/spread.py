@@ -59,13 +59,13 @@ def usual(
     if by_ratio or len(values) < SPREAD_FROM:
         median = statistics.median(values)
         return Usual(median, ratio * median, len(values))
-    upper, lower = _kinds(values)
+    upper, lower = _split_by_kind(values)
     # Of two kinds the faster one is usual, unless it is the smaller by far: a few newer nodes are no reason to call
     # all others slow.
     reference = upper if len(upper) >= 0.4 * len(values) else list(values)
     median = statistics.median(reference)
     seen = robust_deviation(reference)
-    deviation = max((_of_few(len(reference)) if sure else 1.0) * seen, FLOOR * median)
+    deviation = max((_few_values_factor(len(reference)) if sure else 1.0) * seen, FLOOR * median)
     limit = median - times * deviation
     if lower and reference is upper:
         limit = max(limit, (upper[-1] + lower[0]) / 2)  # all of the slower kind are asked, not only the worst of them
@@ -73,7 +73,7 @@ def usual(
     return Usual(median, limit, len(values), deviation, seen, kind)
 
 
-def _of_few(count: int) -> float:
+def _few_values_factor(count: int) -> float:
     """By how much the robust deviation of ``count`` values is widened: of few, it is often far too small by chance.
 
     Chosen by simulation (docs/fabric.md), so that the same number of deviations is as rare among 6 as among 500.
@@ -87,13 +87,13 @@ _NOISE = 0.0015
 """Of the median: what values of one kind differ by at least, so that two kinds are never made of next to nothing."""
 
 
-def _kinds(values: Sequence[float]) -> tuple[list[float], list[float]]:
+def _split_by_kind(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """(faster values, slower values), sorted downwards, where they are clearly of two kinds; else all and none."""
     ordered = sorted(values, reverse=True)
     count = len(ordered)
     fewest = max(3, round(_SMALLEST_SHARE * count))
     best, at = 0.0, 0
-    sums, squares = _running(ordered)
+    sums, squares = _running_sums(ordered)
     for split in range(fewest, count - fewest + 1):
         upper = sums[split] / split
         lower = (sums[count] - sums[split]) / (count - split)
@@ -106,7 +106,7 @@ def _kinds(values: Sequence[float]) -> tuple[list[float], list[float]]:
     return ordered[:at], ordered[at:]
 
 
-def _running(values: Sequence[float]) -> tuple[list[float], list[float]]:
+def _running_sums(values: Sequence[float]) -> tuple[list[float], list[float]]:
     """Running sums of the values and of their squares: element n is of the first n values."""
     sums, squares = [0.0], [0.0]
     for value in values:

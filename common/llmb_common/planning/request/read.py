@@ -20,7 +20,7 @@ import msgspec
 from llmb_common.base.cluster_types import ClusterType
 from llmb_common.base.errors import RequestError
 from llmb_common.base.words import SECRET_VARIABLES, is_secret_name
-from llmb_common.planning.request.values import Reader, gres_count, same
+from llmb_common.planning.request.values import Reader, gres_count, refuse_disagreement
 from llmb_common.planning.request.variables import (
     COLUMNS,
     OF_SCHEDULERS,
@@ -73,7 +73,7 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
             continue
         if name.startswith(_OTHERS):
             continue
-        if near := _near(name, candidates):
+        if near := _misspelt_name(name, candidates):
             raise RequestError(
                 f"the variable {name} is unknown (did you mean {near}?)",
                 remedy=f"rename it to {near}, or unset {name} if it is meant for something else",
@@ -82,7 +82,7 @@ def refuse_typos(variables: Mapping[str, str], documented: Collection[str]) -> N
 
 
 @functools.cache  # the requests of a sweep or a campaign are read in one environment, and comparing takes longest
-def _near(name: str, candidates: tuple[str, ...]) -> str:
+def _misspelt_name(name: str, candidates: tuple[str, ...]) -> str:
     """The candidate that ``name`` is a likely misspelling of; empty where none is."""
     cutoff, name = 0.85 if len(name) > 7 else 0.79, name.upper()
     letters = set(name)
@@ -218,19 +218,21 @@ def read_request(variables: Mapping[str, str], say: FieldNames = VARIABLE_NAMES)
         )
     refuse_typos(variables, [*VARIABLES, *PATIENCE])
     read = Reader(variables, say)
-    said = {name: getattr(read, known.read)(name) for name, known in VARIABLES.items()}
-    gres = ("SBATCH_GPUS_PER_NODE", gres_count(said.get("SBATCH_GPUS_PER_NODE")))
-    same(("GPUS_PER_NODE", said["GPUS_PER_NODE"]), gres)
+    values_by_variable = {name: getattr(read, known.read)(name) for name, known in VARIABLES.items()}
+    gres = ("SBATCH_GPUS_PER_NODE", gres_count(values_by_variable.get("SBATCH_GPUS_PER_NODE")))
+    refuse_disagreement(("GPUS_PER_NODE", values_by_variable["GPUS_PER_NODE"]), gres)
     fields: dict[str, str] = {}  # of a request, each with its variable; where several mean one, they have to agree
     for name, known in VARIABLES.items():
-        if known.sets and said[name] is not None:
+        if known.sets and values_by_variable[name] is not None:
             other = fields.setdefault(known.sets, name)
-            same((other, said[other]), (name, said[name]))
-    values: dict[str, Any] = {field: said[name] for field, name in fields.items()}
+            refuse_disagreement((other, values_by_variable[other]), (name, values_by_variable[name]))
+    values: dict[str, Any] = {field: values_by_variable[name] for field, name in fields.items()}
     request = Request(
         **{"gpus_per_node": gres[1]} | values,
-        columns={column: said[name] for name, column in COLUMNS.items() if variables.get(name, "").strip()},
-        scheduler={name: said[name] for name in OF_SCHEDULERS if said[name]},
+        columns={
+            column: values_by_variable[name] for name, column in COLUMNS.items() if variables.get(name, "").strip()
+        },
+        scheduler={name: values_by_variable[name] for name in OF_SCHEDULERS if values_by_variable[name]},
         tuning={
             name: read.one_line(name, value)
             for name, value in sorted(variables.items())

@@ -10,7 +10,7 @@ from pathlib import Path
 from llmb_common.base.cluster_types import names
 from llmb_common.base.errors import RequestError, did_you_mean
 from llmb_common.base.files import user_path
-from llmb_common.base.words import SLURM_NAME_REMEDY, assigned, clock, is_slurm_name, line_problem, span_seconds
+from llmb_common.base.words import SLURM_NAME_REMEDY, assigned, clock_text, is_slurm_name, line_problem, span_seconds
 from llmb_common.planning.request.variables import VARIABLES, FieldNames
 
 _TIME_LIMIT = "for example 90m, 8h, 2d, 08:00:00 (hours:minutes:seconds), 2-00:00:00, or a plain number of minutes"
@@ -23,7 +23,7 @@ class Reader:
         self._variables = variables
         self._say = say
 
-    def _wrong(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
+    def _value_error(self, name: str, value: str, problem: str, *, remedy: str) -> RequestError:
         """An error, for the caller to raise: the variable ``name`` is wrong; ``problem`` follows its value directly."""
         return RequestError(f"{self._say(name, value)}{problem}", remedy=remedy, field=name)
 
@@ -64,7 +64,7 @@ class Reader:
         value = self.text(name)
         if value and not is_slurm_name(value):
             problem = f" is not a valid {VARIABLES[name].meaning}"
-            raise self._wrong(name, repr(value), problem, remedy=SLURM_NAME_REMEDY)
+            raise self._value_error(name, repr(value), problem, remedy=SLURM_NAME_REMEDY)
         return value
 
     def path(self, name: str) -> Path | None:
@@ -123,10 +123,10 @@ class Reader:
         if value is None:
             return None
         if re.fullmatch(r"[0-9]{10,}", value):
-            raise self._wrong(name, value, " is larger than 999999999", remedy=remedy)
+            raise self._value_error(name, value, " is larger than 999999999", remedy=remedy)
         if not re.fullmatch(r"[0-9]{1,9}", value) or int(value) < least:
             what = "a positive whole number" if least else "a whole number, at least 0"
-            raise self._wrong(name, value, f" is not {what}", remedy=remedy)
+            raise self._value_error(name, value, f" is not {what}", remedy=remedy)
         return int(value)
 
     def choice(self, name: str, choices: Sequence[str] = ()) -> str | None:
@@ -139,7 +139,7 @@ class Reader:
         """
         value, choices = self.lower(name), choices or VARIABLES[name].choices
         if value is not None and value not in choices:
-            raise self._wrong(
+            raise self._value_error(
                 name, value, f" is unknown{did_you_mean(value, choices)}", remedy=f"one of {', '.join(choices)}"
             )
         return value
@@ -168,7 +168,7 @@ class Reader:
         if value in ("true", "1", "yes", "on"):
             return True
         also = f", or {name}={other}" if other else ""
-        raise self._wrong(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
+        raise self._value_error(name, value, " is neither true nor false", remedy=f"{name}=true or {name}=false{also}")
 
     def duration(self, name: str) -> str | None:
         """A time limit as Slurm reads it, a plain number as minutes; None where the variable is not set.
@@ -180,7 +180,7 @@ class Reader:
         if value is None:
             return None
         if value.lower() in ("unlimited", "infinite", "-1"):
-            raise self._wrong(
+            raise self._value_error(
                 name,
                 value,
                 ": a job without an end would keep its nodes when it hangs",
@@ -189,10 +189,10 @@ class Reader:
         minutes = re.fullmatch(r"[0-9]{1,5}", value)  # as Slurm reads a plain number
         seconds = span_seconds(f"{value}m" if minutes else value)
         if seconds is None:
-            raise self._wrong(name, value, " is not a time limit", remedy=_TIME_LIMIT)
+            raise self._value_error(name, value, " is not a time limit", remedy=_TIME_LIMIT)
         if not seconds:
-            raise self._wrong(name, value, ": a time limit of zero", remedy=_TIME_LIMIT)
-        return value if ":" in value else clock(seconds)
+            raise self._value_error(name, value, ": a time limit of zero", remedy=_TIME_LIMIT)
+        return value if ":" in value else clock_text(seconds)
 
     def dry_run(self, name: str) -> str | None:
         """What a dry run prints, ``script`` or ``json``; None where the job is to run.
@@ -226,7 +226,7 @@ class Reader:
         return settings_in(self.text(name), self._say(name))
 
 
-def same(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
+def refuse_disagreement(one: tuple[str, int | None], other: tuple[str, int | None]) -> None:
     """Return where two variables that mean the same, each (name, value), agree, or one is None; else raise.
 
     Raises:
@@ -274,9 +274,9 @@ def is_setting(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def pairs(
+def name_value_pairs(
     texts: Iterable[str],
-    said: str,
+    origin: str,
     example: str,
     *,
     form: str = "NAME=VALUE",
@@ -284,7 +284,7 @@ def pairs(
     empty: bool = False,
     code: str = "",
 ) -> Iterator[tuple[str, str]]:
-    """Yields (name, value) of each ``NAME=VALUE``; ``said`` is where they come from, and begins messages.
+    """Yields (name, value) of each ``NAME=VALUE``; ``origin`` is where they come from, and begins messages.
 
     ``fits`` says whether a name does. Blanks around a value are taken away, unless ``empty`` lets values be empty.
 
@@ -294,17 +294,17 @@ def pairs(
     for text in texts:
         found = assigned(text)
         if found is None or not fits(found[0]):
-            raise RequestError(f"{said} {text!r} is not {form}", remedy=f"for example {example}", code=code)
+            raise RequestError(f"{origin} {text!r} is not {form}", remedy=f"for example {example}", code=code)
         name, value = found
         if not empty and not value.strip():
-            raise RequestError(f"{said}: {name} has no value", remedy=f"for example {example}", code=code)
+            raise RequestError(f"{origin}: {name} has no value", remedy=f"for example {example}", code=code)
         yield name, value if empty else value.strip()
 
 
-def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, code: str = "") -> None:
+def refuse_twice(name: str, value: str, found: Mapping[str, str], origin: str, code: str = "") -> None:
     """Return where ``found`` does not have ``name`` yet; else raise, even where both values are the same.
 
-    A line that says a thing twice was put together wrongly. ``said`` begins the message.
+    A line that says a thing twice was put together wrongly. ``origin`` begins the message.
 
     Raises:
         RequestError: ``found`` has the name already
@@ -313,30 +313,30 @@ def refuse_twice(name: str, value: str, found: Mapping[str, str], said: str, cod
         remedy = "give it once"
         if found[name] != value:
             remedy += f"; llmb-run sweep --vary {name}={found[name]},{value} tries both"
-        raise RequestError(f"{said}: {name} is given twice", remedy=remedy, code=code)
+        raise RequestError(f"{origin}: {name} is given twice", remedy=remedy, code=code)
 
 
-def settings_of(parts: Iterable[str], said: str) -> dict[str, str]:
-    """The settings of the framework in texts ``section.field=value``, by name; ``said`` is where they come from.
+def settings_of(parts: Iterable[str], origin: str) -> dict[str, str]:
+    """The settings of the framework in texts ``section.field=value``, by name; ``origin`` is where they come from.
 
     Raises:
         RequestError: one is written otherwise, has no value, or is given twice
     """
     found: dict[str, str] = {}
     form, code = "SECTION.FIELD=VALUE", "megatron"
-    for name, value in pairs(parts, said, _EXAMPLE, form=form, fits=is_setting, code=code):
-        refuse_twice(name, value, found, said, code)
+    for name, value in name_value_pairs(parts, origin, _EXAMPLE, form=form, fits=is_setting, code=code):
+        refuse_twice(name, value, found, origin, code)
         found[name] = value
     return found
 
 
-def settings_in(text: str | None, said: str) -> dict[str, str]:
-    """The settings in a variable's text, with semicolons between them; empty for None. ``said`` begins messages.
+def settings_in(text: str | None, origin: str) -> dict[str, str]:
+    """The settings in a variable's text, with semicolons between them; empty for None. ``origin`` begins messages.
 
     Raises:
         RequestError: one is written otherwise, has no value, or is given twice
     """
-    return settings_of((part for part in (text or "").split(";") if part.strip()), said)
+    return settings_of((part for part in (text or "").split(";") if part.strip()), origin)
 
 
 def settings_text(settings: Mapping[str, str]) -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from llmb_common.base import gpus
-from llmb_common.base.cluster_types import LOCAL, Variable, ways
+from llmb_common.base.cluster_types import LOCAL, Variable, all_traits
 
-OF_SCHEDULERS = dict(chain.from_iterable(way.variables.items() for way in ways().values()))
+OF_SCHEDULERS = dict(chain.from_iterable(way.variables.items() for way in all_traits().values()))
 """The variables that only schedulers read, each its own."""
 
 
@@ -47,28 +47,30 @@ PATIENCE = {
 """Variables of the caller that ``supervise.sh`` reads in the job, and what they set."""
 
 
-def _per_node() -> str:
+def _gpus_per_node_text() -> str:
     """How many GPUs a node has by type, in words: ``1 for r100, 4 for gb300 and gb200, else 8``."""
     few = sorted({gpu.per_node for gpu in gpus.GPUS.values()} - {8})
-    said = []
+    parts = []
     for count in few:
         *others, last = [name for name, gpu in gpus.GPUS.items() if gpu.per_node == count]
         names = f"{', '.join(others)} and {last}" if others else last
-        said.append(f"{count} for {names}")
-    return ", ".join([*said, "else 8"])
+        parts.append(f"{count} for {names}")
+    return ", ".join([*parts, "else 8"])
 
 
-def _read() -> dict[str, Variable]:
+def _read_variables() -> dict[str, Variable]:
     """Every documented variable by name, as ``variables.json`` has it.
 
     What only other tables know is filled in: GPU types, ways of running jobs, columns.
     """
     found: dict[str, Variable] = {}
-    schedulers = [f"`{way.name}` where `{way.submits_with}` answers" for way in ways().values() if way.submits_with]
+    schedulers = [
+        f"`{way.name}` where `{way.submits_with}` answers" for way in all_traits().values() if way.submits_with
+    ]
     known: dict[str, dict[str, Any]] = {
         "GPU_TYPE": {"meaning": gpus.gpu_types()},
-        "GPUS_PER_NODE": {"default": _per_node()},
-        "CLUSTER_TYPE": {"meaning": " or ".join(ways()), "default": ", else ".join([*schedulers, f"`{LOCAL}`"])},
+        "GPUS_PER_NODE": {"default": _gpus_per_node_text()},
+        "CLUSTER_TYPE": {"meaning": " or ".join(all_traits()), "default": ", else ".join([*schedulers, f"`{LOCAL}`"])},
     }
     for name, entry in _TABLE.items():
         values: dict[str, Any] = entry | known.get(name, {})
@@ -82,7 +84,7 @@ def _read() -> dict[str, Variable]:
     return found
 
 
-VARIABLES = _read()
+VARIABLES = _read_variables()
 
 
 @dataclass(frozen=True)

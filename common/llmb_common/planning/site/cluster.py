@@ -143,8 +143,8 @@ def config_type(kinds: Sequence[str]) -> type[ClusterConfig]:
 
     It has a section for each of them that has settings.
     """
-    told = {kind: traits_of(kind).settings_type for kind in kinds}
-    sections = [(kind, settings, settings()) for kind, settings in told.items() if settings.__struct_fields__]
+    section_types = {kind: traits_of(kind).settings_type for kind in kinds}
+    sections = [(kind, settings, settings()) for kind, settings in section_types.items() if settings.__struct_fields__]
     options: Any = {"frozen": True, "kw_only": True, "forbid_unknown_fields": True}
     found: Any = msgspec.defstruct("ClusterConfig", sections, bases=(ClusterConfig,), **options)
     return found  # type: ignore[no-any-return]
@@ -174,7 +174,7 @@ def load_cluster_config(install: Path | None, note: Callable[[str], None] | None
         data, lines = load_flat(text, str(path))
     except NotFlatError:
         data, lines = load_text(text, str(path))
-    _refuse_nvidias(path, data)
+    _refuse_nvidia_config(path, data)
     for key in _drop_removed(data):
         if note is not None:
             note(f"{path}:{lines[f'$.{key}']}: {key} no longer has an effect: {CONFIG_KEYS[key]}")
@@ -188,7 +188,7 @@ NVIDIAS_KEYS = ("schema_version", "launcher")
 """Keys that a ``cluster_config.yaml`` of NVIDIA's own llmb-run has (the newer and the older form), and none of ours."""
 
 
-def _refuse_nvidias(path: Path, data: Any) -> None:
+def _refuse_nvidia_config(path: Path, data: Any) -> None:
     """Raise ConfigError where the file is one of NVIDIA's own llmb-run, which has the same name."""
     if isinstance(data, dict) and any(key in data for key in NVIDIAS_KEYS):
         raise ConfigError(

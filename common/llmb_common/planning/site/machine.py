@@ -10,8 +10,8 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from llmb_common.base import gpus
-from llmb_common.base.cluster_types import LOCAL, SLURM, ClusterType, Traits, named, traits_of, ways
-from llmb_common.base.processes import ask
+from llmb_common.base.cluster_types import LOCAL, SLURM, ClusterType, Traits, all_traits, import_named, traits_of
+from llmb_common.base.processes import run_program
 from llmb_common.planning.request.read import Request
 from llmb_common.planning.site.cluster import ClusterConfig
 
@@ -48,7 +48,7 @@ def gpu_names() -> list[str]:
     """Product names of this machine's GPUs by nvidia-smi, one for each GPU; empty where it is missing or fails."""
     if shutil.which("nvidia-smi") is None:
         return []
-    answer = ask(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
+    answer = run_program(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], _SECONDS)
     return answer.output.split("\n")[:-1] if answer.ok else []
 
 
@@ -70,23 +70,27 @@ def _gpus_for_plans() -> list[str]:
     return _known_gpus[known]
 
 
-def way_here() -> ClusterType:
+def detect_cluster_type() -> ClusterType:
     """How jobs run where nobody says: by the scheduler whose program is on PATH, else on this machine."""
-    return next((way.name for way in ways().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL)
+    return next(
+        (way.name for way in all_traits().values() if way.submits_with and shutil.which(way.submits_with)), LOCAL
+    )
 
 
-def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
+def detect_machine(cluster: ClusterConfig, request: Request) -> Machine:
     """The facts of the machine that planning needs; asks nvidia-smi or the scheduler's program for its release.
 
     A dry run for GPUs plans for a scheduler even where there is none.
     """
     wanted = request.cluster_type or cluster.cluster_type
     if wanted is None:
-        wanted = way_here()
+        wanted = detect_cluster_type()
         if request.dry_run and traits_of(wanted).this_machine:
             large = request.gpu_type not in (None, "cpu") and (request.gpus or 0) > 0
-            told = (way.name for way in ways().values() if not way.variables.keys().isdisjoint(request.scheduler))
-            wanted = next(told, SLURM if large else wanted)
+            named_by_request = (
+                way.name for way in all_traits().values() if not way.variables.keys().isdisjoint(request.scheduler)
+            )
+            wanted = next(named_by_request, SLURM if large else wanted)
     traits = traits_of(wanted)
     if not traits.this_machine:
         program = shutil.which(traits.submits_with)
@@ -107,23 +111,23 @@ def look_at_machine(cluster: ClusterConfig, request: Request) -> Machine:
 
 def _mpi_types(traits: Traits) -> tuple[str, ...]:
     """The kinds of MPI (``none``, ``pmix``) that this machine's scheduler can start ranks with."""
-    found: tuple[str, ...] = named(traits.mpi_types)()
+    found: tuple[str, ...] = import_named(traits.mpi_types)()
     return found
 
 
 def _release(program: str) -> tuple[int, int]:
     """The first two numbers of the release that ``program --version`` says; (0, 0) where it says none."""
     try:
-        return _asked_release(program, Path(program).stat().st_mtime_ns)
+        return _query_release(program, Path(program).stat().st_mtime_ns)
     except OSError:
         return 0, 0
 
 
 @lru_cache(maxsize=4)
-def _asked_release(program: str, changed: int) -> tuple[int, int]:
+def _query_release(program: str, changed: int) -> tuple[int, int]:
     """The release that ``program --version`` says; (0, 0): none. Asked once for many plans.
 
     ``changed``: the program's time in nanoseconds, as another release may replace it meanwhile.
     """
-    found = re.search(r"([0-9]+)\.([0-9]+)", ask([program, "--version"], _SECONDS).output)
+    found = re.search(r"([0-9]+)\.([0-9]+)", run_program([program, "--version"], _SECONDS).output)
     return (int(found[1]), int(found[2])) if found else (0, 0)

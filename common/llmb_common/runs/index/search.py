@@ -48,7 +48,7 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
     more = [root for root in roots if root.is_dir()]
     with contextlib.suppress(RecordError, OSError):  # they are read all the same
         remember(install, more)
-    found = _ask(install, query, values, more)
+    found = _query_index(install, query, values, more)
     return [*islice(filter(wanted.fits, found), wanted.limit)] if wanted.fits else found
 
 
@@ -62,14 +62,16 @@ def find_run(install: Path, word: str) -> RunRow:
         RequestError: there is none (with near names), or it is the beginning of several
     """
     folder = Path(word).absolute()
-    here = _with(install, "name", folder.name) if word and folder.is_dir() else []
+    here = _rows_where(install, "name", folder.name) if word and folder.is_dir() else []
     found = [row for row in here if real(row.folder) == real(folder)]
-    if found := found or next(filter(None, (_with(install, name, word) for name in ("name", "run_id", "job_id"))), []):
+    if found := found or next(
+        filter(None, (_rows_where(install, name, word) for name in ("name", "run_id", "job_id"))), []
+    ):
         # Another user's record may claim the id of ours.
         return found[0] if len(found) == 1 else next((row for row in found if is_ours(row.folder)), found[0])
     beginning = word.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     query = f"{_SELECT} WHERE run_id LIKE ? ESCAPE '\\' ORDER BY created DESC LIMIT 9"
-    found = _ask(install, query, [beginning]) if word and not word.isdecimal() else []
+    found = _query_index(install, query, [beginning]) if word and not word.isdecimal() else []
     if len(found) == 1:
         return found[0]
     if found:
@@ -84,15 +86,15 @@ def find_run(install: Path, word: str) -> RunRow:
     )
 
 
-def _with(install: Path, column: str, value: str) -> list[RunRow]:
+def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
     """Return the runs of ``install`` whose ``column`` is ``value``, newest first, at most 100.
 
     Empty where there are none.
     """
-    return _ask(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
+    return _query_index(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
 
 
-def note(*records: RunRecord) -> bool:
+def index_records(*records: RunRecord) -> bool:
     """Put the present state of ``records``, all of one installation, into its index; return whether that worked.
 
     A failure is put right later: a run that the index does not know is found by its folder, and one that it knows as
@@ -198,7 +200,7 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
     return (f" WHERE {' AND '.join(parts)}" if parts else ""), values
 
 
-def _ask(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
+def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
     """The rows of ``query`` from an index that agrees with the folders, those in ``roots`` too.
 
     Raises:
@@ -208,16 +210,16 @@ def _ask(install: Path, query: str, values: list[Any], roots: Iterable[Path] = (
     failed = inode_of(index_file(install))
     try:
         try:
-            return _ask_index(install, query, values, present)
+            return _query_index_file(install, query, values, present)
         except DamagedIndex:
             _build(install, instead_of=failed)
             present = run_folders(install, roots)  # an earlier index may have known more of them
-            return _ask_index(install, query, values, present)
+            return _query_index_file(install, query, values, present)
     except (DamagedIndex, RecordError, sqlite3.Error, OSError):
-        return _ask_memory(install, query, values, present)
+        return _query_in_memory(install, query, values, present)
 
 
-def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the rows of ``query`` from the index file, in line with the run folders ``present``.
 
     The file is written only if something has changed.
@@ -236,21 +238,21 @@ def _ask_index(install: Path, query: str, values: list[Any], present: set[str]) 
         return _rows(connection, query, values, changed)
 
 
-def _ask_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
+def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
     """Return the rows of ``query`` without changing the index file, in line with the run folders ``present``.
 
     From a copy of the file in memory, or where it cannot be read from the folders alone: slow and always possible.
     """
-    with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory() as connection:
+    with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory_database() as connection:
         with read_index(install) as file:
             file.backup(connection)
         return _rows(connection, query, values, changed_folders(connection, present))
-    with _memory() as connection:
+    with _memory_database() as connection:
         make_table(connection, lambda empty: None)
         return _rows(connection, query, values, changed_folders(connection, present))
 
 
-def _memory() -> contextlib.closing[sqlite3.Connection]:
+def _memory_database() -> contextlib.closing[sqlite3.Connection]:
     """Return a context that gives a connection to an empty database in memory, and closes it."""
     return contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
 

@@ -40,7 +40,7 @@ class _Parser(argparse.ArgumentParser):
         raise RequestError(message, remedy="--help shows the options")
 
 
-def _format(text: str) -> str:
+def _output_format(text: str) -> str:
     """Return the output format that ``--format`` names, in lower case: ``table``, ``csv`` or ``json``.
 
     Raises:
@@ -62,7 +62,9 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("folder", nargs="*", type=Path, metavar="FOLDER", help="the runs, or one log")
-    parser.add_argument("--format", type=_format, default="table", metavar="table|csv|json", help="default: table")
+    parser.add_argument(
+        "--format", type=_output_format, default="table", metavar="table|csv|json", help="default: table"
+    )
     parser.add_argument("--version", action="store_true", help="print the version and exit")
     parser.add_argument("--full-names", action="store_true", help="do not shorten long names (csv and json never do)")
     parser.add_argument(

@@ -131,11 +131,11 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Ending:
-    """What a log says of its end. ``saved`` is the iteration of the newest finished checkpoint; ``told``: after its
-    last iteration Megatron ended because it was told to."""
+    """What a log says of its end. ``saved`` is the iteration of the newest finished checkpoint; ``told_to_end``: after
+    its last iteration Megatron ended because it was told to."""
 
     saved: int | None = None
-    told: bool = False
+    told_to_end: bool = False
 
 
 @dataclass(frozen=True)
@@ -321,7 +321,7 @@ def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints 
     return memory_prints(b"\n".join([piece.text for piece in pieces]))
 
 
-def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
+def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) -> Ending:
     """What a log opened in binary mode, unbuffered, says of its end.
 
     Only the bytes ``after`` the last record are read, but where the run was told to end and saved nothing then: its
@@ -335,11 +335,11 @@ def read_ending(file: FileIO, after: int = 0, *, told: bool = False) -> Ending:
     Raises:
         OSError: the file cannot be read
     """
-    told = told or any(True for _ in find_markers(file, (_TOLD,), start=after))
-    if not told:
+    was_signalled = was_signalled or any(True for _ in find_markers(file, (_TOLD,), start=after))
+    if not was_signalled:
         return Ending()
     saved = _saved(file, after, None)
-    return Ending(_saved(file, 0, after) if saved is None else saved, told)
+    return Ending(_saved(file, 0, after) if saved is None else saved, was_signalled)
 
 
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:

@@ -101,7 +101,7 @@ def read_events(path: Path) -> JobEvents:
                 unfit[-1] = str(event.get("nodes", ""))
     if start is None:
         return JobEvents()
-    spare = [event for event in _events(path.with_suffix(".spare")) if _is_of(event, start)]
+    spare = [event for event in _events(path.with_suffix(".spare")) if _belongs_to(event, start)]
     later += spare
     job_id, began = str(start.get("job_id", "")), _number(start.get("time"))
     kinds = {event["event"] for event in later}
@@ -137,7 +137,7 @@ def read_events(path: Path) -> JobEvents:
     )
 
 
-def _is_of(event: dict[str, Any], start: dict[str, Any]) -> bool:
+def _belongs_to(event: dict[str, Any], start: dict[str, Any]) -> bool:
     """Return whether ``event`` belongs to that ``start`` of the job: the same job id, restart and process."""
     return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
 

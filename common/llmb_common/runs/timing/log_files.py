@@ -259,7 +259,7 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
     found: list[RunFiles] = []
     waiting = [str(folder)]
     while waiting:
-        waiting += _search(waiting.pop(), found)
+        waiting += _search_folder(waiting.pop(), found)
         looked()
     uses = Counter(run.name for run in found)
     found.sort(key=lambda run: str(run.log or run.folder))
@@ -272,13 +272,13 @@ def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
     return RunFiles(str(path.relative_to(folder)), run.folder, run.log)
 
 
-def _search(path: str, found: list[RunFiles]) -> list[str]:
+def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
     """Add the runs directly in the folder ``path`` to ``found``; return its folders that are to be searched.
 
     As paths; empty for a run's folder, and for one that cannot be listed, which is added as an unreadable run.
     """
     try:
-        files, folders = _entries(path)
+        files, folders = _folder_entries(path)
     except OSError:
         # A folder that cannot be listed may hold runs: it shows as an unreadable one.
         found.append(RunFiles(Path(path).name, None, Path(path)))
@@ -287,7 +287,7 @@ def _search(path: str, found: list[RunFiles]) -> list[str]:
         found += _runs_in(path, [*files, *folders], folders)
         return []
     # Subfolders too: a log that is really a folder is an unreadable log, not a place to search.
-    logs = _once([name for name in (*files, *folders) if is_log_name(name)])
+    logs = _without_packed_copies([name for name in (*files, *folders) if is_log_name(name)])
     found += [RunFiles(log_stem(Path(name)), None, Path(path, name)) for name in logs]
     # Hidden: a run folder is made under a hidden name and renamed when it is complete.
     pruned = _PRUNED | {*logs}
@@ -303,14 +303,14 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
     for folder in folders:
         with contextlib.suppress(OSError):
             logs += [join(path, folder, name) for name in os.listdir(join(path, folder)) if is_log_name(name)]
-    logs = _once(logs)
+    logs = _without_packed_copies(logs)
     here = Path(path)
     if len(logs) > 1:
         return [RunFiles(f"{here.name}/{log_stem(log)}", here, log) for log in sorted(map(Path, logs))]
     return [RunFiles(here.name, here, Path(logs[0]) if logs else None)]
 
 
-def _once(logs: list[str]) -> list[str]:
+def _without_packed_copies(logs: list[str]) -> list[str]:
     """Return ``logs`` without the packed copies of those that are there as text, too.
 
     Such are left by ``gzip --keep``, or by one that is under way.
@@ -318,7 +318,7 @@ def _once(logs: list[str]) -> list[str]:
     return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
 
-def _entries(path: str) -> tuple[list[str], dict[str, bool]]:
+def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
     """Return what is in the folder ``path``: the names of files, and those of folders with whether they are links.
 
     Raises:

@@ -101,7 +101,7 @@ class Planned:
     """It is alive, and has no nodes at the moment."""
     failure: str = ""
     """How the run ended, in words, where that was not well: its state, and the exit code where it is known."""
-    told: bool = False
+    told_to_end: bool = False
     """It was told to end: its state says so, or it ended well after a signal."""
     resumes: bool = False
     """It goes on from a checkpoint."""
@@ -121,7 +121,7 @@ def judge(
     if not iterations:
         return _unless_alive(planned, "no_iterations", None, "the run ended before its first iteration")
     if content.of_rank_0:
-        return _of_rank_0(iterations, planned)
+        return _judge_rank_0(iterations, planned)
     if unhealthy := _first_unhealthy(content, window):
         return unhealthy
     # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
@@ -131,10 +131,10 @@ def judge(
         if unhealthy:
             return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
     final, last = _final_index(content, planned), iterations[-1].index
-    if not planned.alive and last < final and (planned.told or not planned.failure):
-        told = _told_to_end(ending(), planned, last, final)
-        if told:
-            return told
+    if not planned.alive and last < final and (planned.told_to_end or not planned.failure):
+        ended_by_signal = _ended_by_signal(ending(), planned, last, final)
+        if ended_by_signal:
+            return ended_by_signal
     if last < final:
         return _unless_alive(planned, "ended_early", last, f"the log ends at iteration {last} of {final}")
     if planned.alive:
@@ -143,21 +143,21 @@ def judge(
     if window.last >= final + content.interval:
         steps = "MAX_STEPS sets more steps" if planned.exit_after is not None else "--window measures others"
         message = f"it ends at step {final}, but iterations {window} are measured: {steps}"
-        return Status("Incomplete", "window_not_reached", final, message + _afterwards(planned))
+        return Status("Incomplete", "window_not_reached", final, message + _end_clause(planned))
     missing = window.missing(iterations)
     if missing:
         message = f"no usable record of iteration {first_few(missing, 5)}"
         if content.interval > 1:
-            message = _covered(content, window)
+            message = _averaged_sentence(content, window)
         elif window.last < (first := iterations[0].index):
             message = f"it begins at iteration {first}, but iterations {window} are measured: --window measures others"
-        return Status("Incomplete", "missing_iteration", missing[0], message + _afterwards(planned))
+        return Status("Incomplete", "missing_iteration", missing[0], message + _end_clause(planned))
     if planned.failure:
-        return Status("Trained", "ended_badly", last, f"every step was trained{_afterwards(planned)}")
+        return Status("Trained", "ended_badly", last, f"every step was trained{_end_clause(planned)}")
     return Status("Success")
 
 
-def _afterwards(planned: Planned) -> str:
+def _end_clause(planned: Planned) -> str:
     """Return how a run ended that had trained all its steps, as a clause that begins with ``; ``.
 
     Empty where it ended well.
@@ -165,7 +165,7 @@ def _afterwards(planned: Planned) -> str:
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
-def _of_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
+def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
     """The verdict over rank 0's own log, of at least one step."""
     last = iterations[-1].index
     message = (
@@ -177,7 +177,7 @@ def _of_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
     return Status("Incomplete", "rank_0_only", last, message)
 
 
-def _covered(content: LogContent, window: Window) -> str:
+def _averaged_sentence(content: LogContent, window: Window) -> str:
     """Return a sentence on a window without a record for each iteration, as each is the mean of several steps.
 
     With the mean step time of the records that cover the window, where there are any.
@@ -191,16 +191,16 @@ def _covered(content: LogContent, window: Window) -> str:
     return f"{message}; {over[0].index - every + 1}-{over[-1].index} take {mean:.5g} s each"
 
 
-def _told_to_end(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
+def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
     """Return the verdict ``told_to_end`` over a run that was told to end and has a checkpoint to continue from.
 
     None of any other run. ``last`` is its last iteration, ``final`` the one that it was to reach.
     """
-    if ending.saved is None or not (planned.told or ending.told):
+    if ending.saved is None or not (planned.told_to_end or ending.told_to_end):
         return None
-    how = f" ({planned.failure})" if planned.failure else ""
+    failure_clause = f" ({planned.failure})" if planned.failure else ""
     message = (
-        f"told to end{how} after iteration {last} of {final}, and saved iteration {ending.saved}:"
+        f"told to end{failure_clause} after iteration {last} of {final}, and saved iteration {ending.saved}:"
         " llmb-run retry --resume continues from there"
     )
     return Status("Incomplete", "told_to_end", ending.saved, message)
@@ -353,7 +353,9 @@ def analyse(
             content = read_log(file)
             if own_steps and planned.resumes and content.iterations:
                 window = window.after(content.iterations[0].step - 1)
-            status = judge(content, window, planned, partial(read_ending, file, content.end, told=planned.told))
+            status = judge(
+                content, window, planned, partial(read_ending, file, content.end, was_signalled=planned.told_to_end)
+            )
     except OSError as error:
         reason = f"{files.log}: {error.strerror or error}"
         return RunTiming(files, Status("Failed", "unreadable_log", None, reason), window, notices=notices)
@@ -372,14 +374,14 @@ def analyse(
         content.log_format,
         content.iterations,
         summarize([item.seconds for item in measured]),
-        _of_all([item.tflops for item in measured]),
+        _summary_of_all([item.tflops for item in measured]),
         notices + _remarks(content, window, events),
         content.memory,
         content.restarts,
     )
 
 
-def _of_all(values: Sequence[float | None]) -> Summary | None:
+def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
     """Return a summary of ``values``, one for each step of the window; None where one is missing or not finite."""
     known = [value for value in values if value is not None and math.isfinite(value)]
     return summarize(known) if len(known) == len(values) else None
@@ -416,14 +418,14 @@ def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEve
         last = history[-1] if isinstance(history, list) and history else None
         detail = last.get("detail") if isinstance(last, dict) else None
         ended_as = RecordedState(str(record.get("state")).upper(), detail if isinstance(detail, str) else "")
-    alive, failure, told = _end(ended_as, events)
+    alive, failure, told_to_end = _how_it_ended(ended_as, events)
     return Planned(
         steps=train if train is not None else max_steps,
         exit_after=exit_after,
         alive=alive,
         waits=alive and is_waiting(ended_as.state),
         failure=failure,
-        told=told,
+        told_to_end=told_to_end,
         resumes=resumes,
     ), tuple(notices)
 
@@ -432,7 +434,7 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 """States of a job that its scheduler told to end, before it ended it."""
 
 
-def _end(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
+def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
     """Return (whether the run goes on, how it ended in words, whether it was told to end).
 
     The words are empty where it goes on or ended well. Nobody may have looked since the job ended: then it alone has
@@ -463,19 +465,22 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     remarks = []
     if content.replaced:
         again = (
-            f"{_are(len(content.replaced), 'iteration')} printed again (from iteration {first_few(content.restarts)})"
+            f"{_count_with_verb(len(content.replaced), 'iteration')} printed again "
+            f"(from iteration {first_few(content.restarts)})"
         )
         remarks.append(f"{again}, after a restart; the last print counts")
     if any(index in window and index > window.first for index in content.restarts):
         remarks.append(f"the job was restarted within the window {window}; steps after a restart are slower")
     if content.doubled:
-        remarks.append(f"{_are(content.doubled, 'line')} printed twice and count{'s' * (content.doubled == 1)} once")
+        remarks.append(
+            f"{_count_with_verb(content.doubled, 'line')} printed twice and count{'s' * (content.doubled == 1)} once"
+        )
     odd = [f"{', '.join(item.not_finite)} at iteration {item.index}" for item in content.iterations if item.not_finite]
     if odd:
         remarks.append(f"figures left out, as they are not finite: {first_few(odd, between='; ')}")
     if content.damaged:
         what = "cut, garbled, or with an impossible step time"
-        remarks.append(f"{_are(content.damaged, 'record')} left out: {what}")
+        remarks.append(f"{_count_with_verb(content.damaged, 'record')} left out: {what}")
     if content.interval > 1:
         every = content.interval
         remarks.append(f"each record is the mean of {every} steps (log_interval={every}), spreads are of means")
@@ -486,6 +491,6 @@ def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[st
     return tuple(remarks)
 
 
-def _are(count: int, what: str) -> str:
+def _count_with_verb(count: int, what: str) -> str:
     """Return a number with its noun and verb: ``1 line is``, ``2 lines are``."""
     return f"{counted(count, what)} {'is' if count == 1 else 'are'}"

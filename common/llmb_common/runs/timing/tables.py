@@ -74,15 +74,15 @@ def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_n
     lines = [
         f"{style.heading} (iterations {window})",
         "=" * 80,
-        _line("Experiment", headers, width),
-        _line("-" * width, ["-" * column for column in _WIDTHS], width),
+        _table_line("Experiment", headers, width),
+        _table_line("-" * width, ["-" * column for column in _WIDTHS], width),
     ]
     for name, cells in rows:
-        lines.append(_line(name if full_names else shorten(name), cells, width))
+        lines.append(_table_line(name if full_names else shorten(name), cells, width))
     return "\n".join(lines) + "\n"
 
 
-def _line(name: str, cells: Sequence[str], width: int) -> str:
+def _table_line(name: str, cells: Sequence[str], width: int) -> str:
     """Return a line of the table: ``name`` padded to ``width``, then ``cells`` aligned on the right."""
     return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
 
