@@ -25,7 +25,7 @@ FIELDS = {
     for variable, known in VARIABLES.items()
     if known.option and variable != "MEGATRON_SETTINGS"
 }
-"""The variables of ``launch.sh`` that have an option of their own, and what an ``Ask`` and task files call them."""
+"""The variables of ``launch.sh`` that have an option of their own, and what a ``JobSpec`` and task files call them."""
 VARIABLES_OF = {name: variable for variable, name in (FIELDS | COLUMNS).items()}
 """Those of the columns, too: each by its name there."""
 

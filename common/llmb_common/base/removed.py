@@ -60,7 +60,7 @@ CONFIG_KEYS: dict[str, str] = {
     "currency": "llmb-run plan gives GPU-hours, and no money",
     "watts_per_gpu": "llmb-run plan gives no energy",
 }
-"""A key of ``cluster_config.yaml`` (``slurm.array_limit``) -> what became of it. Such a key is a note and no error: no
+"""A key of ``cluster_config.yaml`` (``watts_per_gpu``) -> what became of it. Such a key is a note and no error: no
 site's jobs stop because LLMB was updated."""
 
 

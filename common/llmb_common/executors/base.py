@@ -43,7 +43,7 @@ class Ranks(msgspec.Struct, frozen=True):
 
 
 TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
-"""Ranks that ``engine.torchrun`` starts, all on one machine."""
+"""Ranks that torchrun starts, all on one machine."""
 
 
 PORT_BASE, PORT_COUNT = 21000, 9000

@@ -44,7 +44,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     created: float
     key: str = ""
-    """The caller's name for this submission; see ``submission.Options``."""
+    """The caller's name for this submission; see ``jobs.Options``."""
     chain: str = ""
     """Run id of the chain's first run; empty outside a chain."""
 

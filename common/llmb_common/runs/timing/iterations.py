@@ -116,7 +116,7 @@ def memory_prints(text: bytes) -> MemoryPrints | None:
 _STARTS = b"Starting training loop at iteration "
 _LAST_STEP = b"is from the last step, "
 NOTHING_LEFT = re.compile(_LAST_STEP + rb"\d+: nothing is left to train\b")
-"""``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``settings.checkpoint``)."""
+"""``llmb_train`` of a job that goes on from a checkpoint and finds it complete (``steps.checkpoint_fields``)."""
 
 SAVED = b"successfully saved checkpoint from iteration "
 _TOLD = b"exiting program after receiving SIGTERM"
