@@ -321,7 +321,8 @@ def _same_work_lines(loss: tuple[int, float] | None, unequal: Sequence[str]) -> 
     if loss is None:
         return f"{loss_line}loss: not compared, because no iteration is in both logs\n"
     equal = "the same work" if loss[1] <= SAME_LOSS else "not the same work, or not the same start"
-    return f"{loss_line}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{'' if unequal else f': {equal}'}\n"
+    said_equal = "" if unequal else f": {equal}"
+    return f"{loss_line}loss: at most {percent(loss[1], 2)} apart, at iteration {loss[0]}{said_equal}\n"
 
 
 _WIDEST = 2.0

@@ -61,10 +61,9 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
     if step is not None and likely is not None and start + steps * likely > left:
         needed = start + steps * step.high + (saving or 0)
         enough = say("TIME_LIMIT", clock_text(math.ceil(needed / 60) * 60))
-        return [
-            f"{facts}: too short, {ended}; {enough} is enough (remaining: {_minutes_text(left)}; needed: {_minutes_text(start)} to "
-            f"start and {steps} steps of {likely:.3g} s){slow}"
-        ]
+        remains = f"remaining: {_minutes_text(left)}"
+        needs = f"needed: {_minutes_text(start)} to start and {steps} steps of {likely:.3g} s"
+        return [f"{facts}: too short, {ended}; {enough} is enough ({remains}; {needs}){slow}"]
     if step is None and saving is not None and left < saving:
         return [f"{facts}: that leaves {_minutes_text(left)} to train{slow}"]
     return []
