@@ -279,7 +279,7 @@ def test_the_thorough_look_goes_on_after_what_it_finds() -> None:
     error = artefact.problem_in(found, "repair it")
     assert isinstance(error, CheckFailed)
     assert error.message.splitlines() == [
-        "3 of 4 parts of the installation are damaged or missing:",
+        "3 of the 4 parts of the installation are damaged or missing:",
         "    bad: cannot look",
         "    closed: [Errno 13] denied",
         "    gone: it is gone",

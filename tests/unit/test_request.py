@@ -159,9 +159,9 @@ REFUSED = {
         SBATCH_GPUS_PER_NODE=10000 -> does not contain a number of GPUs & for example 8
         SBATCH_GPUS_PER_NODE=h100: -> does not contain a number of GPUs & for example 8
         RUN_CONF_MOUNTS=data:/data -> is not a mount
-        RUN_CONF_MOUNTS=/a:/b:ro:x -> '/a:/b:ro:x' is not a mount & /source:/target[:ro]
-        RUN_CONF_MOUNTS=/a,,/b -> '' is not a mount & comma-separated
-        SBATCH_ACCOUNT=-x -> is not a valid Slurm account & correct it
+        RUN_CONF_MOUNTS=/a:/b:ro:x -> '/a:/b:ro:x' is not a mount & /source:/target:ro
+        RUN_CONF_MOUNTS=/a,,/b -> '' is not a mount & with commas between
+        SBATCH_ACCOUNT=-x -> is not a valid Slurm account & letters, digits
         SBATCH_ACCOUNT="my account" -> is not a valid Slurm account
         LLMB_INSTALL=~nobody-of-this-name/x -> no such home directory
         CHECKPOINT_INTERVAL=5 -> CHECKPOINT_INTERVAL needs ENABLE_CHECKPOINT=true & set both

@@ -169,7 +169,7 @@ def clock_text(seconds: int) -> str:
     return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
 
 
-SLURM_NAME_REMEDY = "write it as sacctmgr or sinfo shows it: letters, digits and _ . : @ + / = - only, without blanks"
+SLURM_NAME_REMEDY = "use letters, digits and _ . : @ + / = - only, without blanks, as the scheduler lists it"
 """What to do about a text that ``is_slurm_name`` refuses."""
 
 
