@@ -217,9 +217,10 @@ def read_log(file: FileIO) -> LogContent:
     markers = list(MARKERS)
     for piece in find_pieces(file, markers):
         records = _READER.read(piece.text, piece.found)
-        offset = piece.start + piece.found[-1][0]
         damaged += records.count(None)
         for (position, marker), record in zip(piece.found, records, strict=True):
+            if marker in markers:
+                offset = piece.start + position
             if record is None:
                 continue
             if log_format is None:
