@@ -32,10 +32,28 @@ def large_site(slurm_simulated: SlurmCluster, tmp_path_factory: pytest.TempPathF
     return install
 
 
+LARGE_DISK = """\
+import shutil, sys, types
+shutil.disk_usage = lambda path: types.SimpleNamespace(free=1 << 60)
+code = sys.argv.index("-c") + 1
+sys.argv, program = ["-c", *sys.argv[code + 1:]], sys.argv[code]
+exec(program)
+"""
+"""A Python on whose machine every checkpoint has room; ``launch.sh`` calls it with ``-c``."""
+
+
+def python_with_a_large_disk(folder: Path) -> Path:
+    """Return a program that runs what ``python -c`` would run, where checkpoints of hundreds of GB have room."""
+    program = folder / "python"
+    program.write_text(f"#!{sys.executable}\n{LARGE_DISK}")
+    program.chmod(0o755)
+    return program
+
+
 def script_of(cluster: SlurmCluster, install: Path, recipe: str, command: str) -> str:
     for name, ours in SITE_NAMES.items():
         command = command.replace(name, ours)
-    environment = {"LLMB_INSTALL": str(install), "LLMB_PYTHON": sys.executable}
+    environment = {"LLMB_INSTALL": str(install), "LLMB_PYTHON": str(python_with_a_large_disk(install))}
     if "llmb-run" in command:
         command = command.replace("llmb-run", f"{Path(sys.executable).with_name('llmb-run')}") + " --dry-run"
     else:

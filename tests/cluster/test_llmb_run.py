@@ -156,7 +156,7 @@ def test_retry_without_the_node_whose_memory_failed(cli: Cli, slurm: SlurmCluste
     (insists,) = ids(pinned)
     assert cli("wait", insists).status == 1
     refused = cli("retry", insists, "--without-failed")
-    assert (refused.status, "-> llmb-run exclude remove gpu1," in refused.err) == (2, True), refused.err
+    assert (refused.status, "-> llmb-run exclude remove gpu1;" in refused.err) == (2, True), refused.err
     assert cli("exclude", "remove", "gpu1").status == 0
     assert cli("retry", insists).status == 0
 

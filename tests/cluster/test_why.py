@@ -25,7 +25,7 @@ from support.slurm_cluster import SlurmCluster
 KINDS = {
     "segfault": "segfault",
     "fatal_python_error": "segfault",
-    "bus_error": "segfault",
+    "bus_error": "bus-error",
     "illegal_instruction": "segfault",
     "host_memory": "allocation",
     "too_many_files": "process-limit",

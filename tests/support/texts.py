@@ -76,8 +76,8 @@ class Texts:
             text = "\n".join(line for line in text.splitlines() if about in line)
         key = self.test if not self.seen else f"{self.test} ({len(self.seen) + 1})"
         self.seen[key] = _trimmed(text)
+        assert text.strip(), f"{key}: there is no text"
         if not UPDATING:
-            assert text.strip(), f"{key}: there is no text"
             kept = _entries(self.table).get(key, "")
             assert self.seen[key] == kept, f"{key} differs from {self.table}:\n{_difference(kept, self.seen[key])}"
 

@@ -125,7 +125,7 @@ def test_the_times_beside_a_ratio_are_those_that_it_is_of(cli: Cli, texts: Texts
         [row[0] for row in times], 1e-3
     )
     assert data["first"]["steady_step_seconds"] == pytest.approx(5.0)
-    texts(done.out, about="steady steps alone")
+    texts(done.out, about="without them")
 
 
 def test_repeats_form_one_side(cli: Cli, texts: Texts) -> None:

@@ -235,8 +235,9 @@ def test_what_does_not_answer_is_named(
     assert problem("http://127.0.0.1:1", PIP_NO_INDEX="1", PIP_FIND_LINKS=str(tmp_path / "wheels")) == (
         f"no index or folder has uv ({tmp_path / 'wheels'})"
     )
-    monkeypatch.setattr(package_index, "ANSWER_SECONDS", 0.2)
-    texts(problem(f"{index.url}/hangs"))
+    with monkeypatch.context() as patch:
+        patch.setattr(package_index, "ANSWER_SECONDS", 0.2)
+        texts(problem(f"{index.url}/hangs"))
     # Another index that is asked in addition is none of the user's.
     with texts.raises(Unavailable):
         Sources(told("http://127.0.0.1:1/simple")).links("uv", uv.is_for_here, ["http://127.0.0.1:1/more"])

@@ -50,7 +50,7 @@ def test_the_fastest_is_found_proved_and_can_become_a_baseline(site: Site, texts
     assert data["next"].startswith("next: llmb-run baseline set ")
 
     assert data["baseline"] is None
-    texts(site(*TUNE, "--set-baseline").out, mask=r"[\d.]+ GPU-hours|[0-9a-f]{12}")
+    texts(site(*TUNE, "--set-baseline").out, mask=r"[\d.e-]+ GPU-hours|[0-9a-f]{12}")
     assert site(*shlex.split(data["winner"]["command"])[1:]).status == 0
     later = site("results", "--last", "1", "--json").data["runs"][0]
     assert (later["reference"]["kind"], later["reference"]["source"][:36]) == (
@@ -106,7 +106,7 @@ def test_out_of_memory_and_failures_are_outcomes(site: Site, texts: Texts) -> No
     (crashed,) = done.data["crashed"]
     assert (crashed["title"], crashed["ratio"]) == ("STEP_MS=120", None)
     out = site(*TUNE).out
-    texts(out, mask=r"[\d.]+ GPU-hours")
+    texts(out, mask=r"[\d.e-]+ GPU-hours")
 
 
 @pytest.mark.parametrize(("fastest", "base"), [("1", "3004"), ("3001", "2")])
@@ -216,7 +216,7 @@ def test_a_budget_is_kept_and_a_larger_one_goes_on(site: Site, monkeypatch: pyte
     one = site(*TUNE, "--budget", "19", "--json")
     texts(one.err, about="has room")
     assert (one.data["ended"], one.data["tried"], one.data["spent_hours"]) == ("budget", 1, 6)
-    texts(one.data["conclusion"], mask=r"[\d.]+ GPU-hours")
+    texts(one.data["conclusion"], mask=r"[\d.e-]+ GPU-hours")
     large = site(*TUNE, "--budget", "60", "--json")
     assert (large.data["ended"], large.data["winner"]["changes"]) == ("found", {"STEP_MS": "91"})
     assert large.data["spent_hours"] <= 60
