@@ -83,5 +83,5 @@ def measure(*runs: str, install: str | os.PathLike[str] | None = None) -> list[d
 
 
 def _workspace(install: str | os.PathLike[str] | None) -> Workspace:
-    """The workspace of an installation; None: that of the environment."""
+    """The workspace of the installation at ``install``, which may be a relative path; None: that of the environment."""
     return Workspace(Path(install).absolute() if install is not None else None)

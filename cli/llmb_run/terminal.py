@@ -64,7 +64,10 @@ _SENTENCE, _LIST = 24, 12
 def _column_groups(cells: Sequence[Sequence[str]], limit: int) -> list[list[tuple[int, int]]]:
     """The columns of a table in groups that fit in ``limit`` characters: each column as its position and its width.
 
-    ``cells``: the texts of each column. Columns of a group stand beside each other, the next group below.
+    ``cells``: the texts of each column, at least one. Columns of a group stand beside each other, the next group below.
+    A wide column gets the room that is left in its group where its longest word and a least width fit in that, else
+    begins the next group. None is narrower than its longest word, which may make it wider than ``limit``. No columns:
+    one empty group.
     """
     groups: list[list[tuple[int, int]]] = [[]]
     used = 0

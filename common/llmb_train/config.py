@@ -75,7 +75,8 @@ def chunked(attention: type) -> type:
     """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only; always the same
     one.
 
-    The length of the sequence has to be a multiple of the chunk.
+    A chunk has ``attention_chunk_size`` tokens, by the model's own ``config``. The length of the sequence has to be a
+    multiple of it: torch raises a RuntimeError otherwise, when the attention is computed.
     """
 
     class ChunkedAttention(attention):  # type: ignore[misc]

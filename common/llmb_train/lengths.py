@@ -51,7 +51,12 @@ def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> flo
 
 
 def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
-    """``[b, c]`` of the formula, by the counts at one, two and four times the model's ``own`` length."""
+    """``[b, c]`` of a + b x length + c / length, by the counts at one, two and four times the model's ``own``
+    length.
+
+    Rounded to 3 digits after the point; a ``c`` that is only rounding error is 0. ``count`` counts at the model's
+    present length and must not return None. The model keeps four times its ``own`` length: the caller sets it back.
+    """
     one = _count_at(model, own, count)
     two = _count_at(model, 2 * own, count)
     four = _count_at(model, 4 * own, count)

@@ -285,8 +285,13 @@ def sample_index(
 def patch_mtp() -> None:
     """Have Megatron-Bridge build the block of multi-token prediction of the model's own layers. Imports it.
 
-    Bridge 0.6 and later builds it of Transformer Engine's layers, whatever the model's own layers are made of. Core
-    0.20 asks of each layer whether it is one of inference, by types that are none without Transformer Engine.
+    Replaces functions of Bridge, and of core where it has them, in this process, whatever their release. Bridge 0.6 and
+    later builds the block of Transformer Engine's layers, whatever the model's own layers are made of. Core 0.20 asks
+    of each layer whether it is one of inference, by types that are none without Transformer Engine: here it is told
+    that none is.
+
+    Raises:
+        ImportError: Megatron-Bridge is not installed
     """
     from megatron.bridge.models import gpt_provider
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_mtp_block_spec

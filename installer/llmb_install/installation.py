@@ -347,6 +347,8 @@ class SiteConfig(Artefact):
     def verify(self) -> str | None:
         """What is wrong with ``cluster_config.yaml``, in words; None: nothing.
 
+        That it is missing or empty, lacks keys or is not up to date is returned, not raised.
+
         Raises:
             ConfigError: it cannot be read, has a mistake, or is not to be trusted
         """

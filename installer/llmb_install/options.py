@@ -25,7 +25,11 @@ SECRET_FLAGS = {"--hf-token": "HF_TOKEN", "--ngc-api-key": "NGC_API_KEY"}
 
 @dataclass(frozen=True)
 class Option:
-    """One option. Without a ``metavar`` it is a switch."""
+    """One option of a command. Without a ``metavar`` it is a switch.
+
+    ``name`` is the name of its value after parsing (``no_space_check``), ``term`` is how the help writes it (``--python
+    3.X ...``).
+    """
 
     flag: str
     help: str

@@ -204,7 +204,11 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         return _show_plans(workloads, suite, evening=evening)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
-        """Run the campaign to its end and write its pack; returns the result as JSON values."""
+        """Begin the campaign or go on with it, run it to its end and write its pack; the result as JSON values.
+
+        Where the suite wants it, the nodes are checked first, unless that has been done. In the end nodes that were
+        found slow are kept out.
+        """
         workloads = plan_suite(suite, workspace, dry_run=False)
         say_warnings([item.planned for item in workloads if item.planned])
         say_doubts(item.plan for item in workloads)
@@ -263,7 +267,10 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
 
 
 def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
-    """Put nodes that the fabric and training show to be slow on the list of excluded ones, each with what was found.
+    """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each.
+
+    ``slow``: by node, what the fabric or training showed. The list of excluded nodes is that of the workspace's
+    installation.
 
     Raises:
         RecordError: the list cannot be read or written

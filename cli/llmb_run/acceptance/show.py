@@ -319,7 +319,11 @@ def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def _demand_line(item: SuiteWorkload) -> str:
-    """What the suite demands of a workload, as one line."""
+    """What the suite demands of a workload, as one line: its title, how many runs, and the slowest step that passes.
+
+    In place of that step, where there is no reference or no limit: that it only has to complete, or that it is not
+    judged as no reference was known. Never empty.
+    """
     entry = item.entry
     reference = item.reference
     limit = item.limit

@@ -127,12 +127,13 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
 def _plan_workload(
     entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]
 ) -> SuiteWorkload:
-    """A test of the suite, planned, with its reference and what is known of how its runs scatter.
+    """A test of the suite, planned, with its reference and what is known of how its runs scatter; starts nothing.
 
-    ``known``: the site's baselines, and how its earlier runs scattered.
+    ``known``: the site's baselines, and how its earlier runs scattered. The reference is None where there is nothing to
+    judge its runs by. A test that is not a dry run is also checked by ``check_job``.
 
     Raises:
-        RequestError: it cannot be planned, or is too short to be judged
+        RequestError: it cannot be planned, is too short to be judged, or ``DRY_RUN`` is set in the environment
         LLMBError: something that it needs is not there
     """
     planned = plan_job(entry.spec, workspace)

@@ -363,7 +363,10 @@ def _change_sentence(change: Change | None, first: Sequence[StepTime], second: S
 
 
 def _ranges_disjoint(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
-    """Whether each run of one side took longer than each of the other."""
+    """Whether each run of one side, whichever, took longer than each of the other; equal times do not count.
+
+    Both sides need at least one run.
+    """
     one = [time.mean_log for time in first]
     other = [time.mean_log for time in second]
     return max(one) < min(other) or max(other) < min(one)

@@ -286,7 +286,10 @@ class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change beside the arms, by names that say where to look."""
+        """What must not change beside the arms, each value by what a message calls it: ``version of LLMB``.
+
+        LLMB's version, the hash of the training code, and the number of arms.
+        """
         known = {"version of LLMB": self.llmb, "training code": self.code_sha256}
         return {**known, "number of workloads": len(self.arms)}
 

@@ -40,9 +40,10 @@ LEAST_TFLOPS = 0.05
 
 
 def _worth_a_word(text: Callable[[MeasuredRun], str]) -> Callable[[MeasuredRun], str]:
-    """A function of a run that returns the cell ``text`` makes, empty where TFLOPS are below ``LEAST_TFLOPS``.
+    """A function of a run that returns the cell ``text`` makes, empty where that is a number below ``LEAST_TFLOPS``.
 
-    That is so on CPUs, whose work is not counted in TFLOPS.
+    ``text`` returns TFLOPS as a number without unit, or an empty text, which stays empty. So small are those on CPUs,
+    whose work is not counted in TFLOPS.
     """
 
     def worth_it(run: MeasuredRun) -> str:

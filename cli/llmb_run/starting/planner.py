@@ -41,13 +41,15 @@ def plan_options(
     spread: int,
     **settings: Any,
 ) -> RequestedJobs:
-    """Every job that the options of ``options.planned_jobs`` ask for, planned or refused.
+    """Every job that the options of ``options.planned_jobs`` ask for, planned or refused; starts nothing.
 
     The lists of workloads, sizes and so on are combined; ``vary`` and ``zipped`` are values of further dimensions.
-    ``settings`` are those of ``job_spec``.
+    ``settings`` are those of ``job_spec``. Of the planned ones, those with equal plans are sorted out by
+    ``without_equal_plans``. A chain of more than one job (``how.chain``) writes checkpoints where the settings do not
+    say otherwise.
 
     Raises:
-        RequestError: an option has a wrong value, or nothing can be planned here
+        RequestError: an option has a wrong value, a dimension is both varied and set, or nothing can be planned here
     """
     check_spread(repeats, how.apart)
     base = job_spec(**settings)

@@ -200,7 +200,7 @@ class Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Sweep(TaskSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of a task whose values may be several."""
+    """Settings of a task whose values may be several; None: not given."""
 
     size: Words | None = None
     dtype: Words | None = None

@@ -101,7 +101,12 @@ def beta_cdf(a: float, b: float, x: float) -> float:
 
 
 def _beta_terms(a: float, b: float, x: float) -> Iterator[tuple[float, float]]:
-    """Yield the pairs (a, b) of the continued fraction of the incomplete beta function (DLMF 8.17.22)."""
+    """Yield the numerators and denominators of the continued fraction of the incomplete beta function (DLMF
+    8.17.22).
+
+    As pairs, from the first term on; the denominator is always 1. Ends after ``2 * _MOST_TERMS - 1`` pairs. ``a``,
+    ``b`` and ``x`` are the function's arguments.
+    """
     for m in range(_MOST_TERMS):
         if m:
             yield m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)), 1.0

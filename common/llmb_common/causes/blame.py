@@ -79,9 +79,11 @@ def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, se
 
 
 def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
-    """``limit``, the cause of a job that reached its time limit, worded by how far it came; unchanged between steps.
+    """``limit``, the cause of a job that reached its time limit, with words and remedy for how far it came.
 
-    A longer limit helps only a job between its first step and its last. ``trained``: every step was done.
+    Without a step in ``limit``, it says that the job reached the limit before its first step; else, where it is
+    ``trained`` (every step was done), that the job did not end. Between its first step and its last, where a longer
+    limit would help, ``limit`` is returned as it is.
     """
     if limit.step is None:
         return msgspec.structs.replace(

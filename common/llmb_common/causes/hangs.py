@@ -272,7 +272,9 @@ def find_stuck(
 ) -> Cause | None:
     """The cause of a hang: the rank that never came; None where nothing says which.
 
-    Stacks say where it stood, flight recorders and printed timeouts which collective it missed.
+    The stacks of ``ranks`` say where it stood; the flight recorders' dumps in ``run_folder`` and the printed timeouts
+    (``readings``) which collective it missed. Certain where dumps and stacks name the same rank, else likely.
+    ``run_folder`` None: there are no dumps, and the others decide.
     """
     recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = outlier_ranks(ranks)

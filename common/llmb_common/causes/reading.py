@@ -214,8 +214,10 @@ def _restore_caught(reading: Reading) -> None:
 
 
 def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yields the same as ``_iterations`` for a log with rank 0's prints alone, which are counted and say neither
-    total nor time.
+    """Yields (offset, number, None, None) for each iteration from ``start`` on, of a log with rank 0's prints alone.
+
+    The tuples are like those of ``_iterations``, but of all iterations. They are numbered from 1 at ``start``, as these
+    prints say neither number, planned total nor time.
     """
     for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), start), 1):
         yield offset, number, None, None

@@ -253,9 +253,10 @@ def check_held_nodes(held: Held, needs: Needs) -> Health:
 
 
 def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
-    """(how the command ended, what each node said) for ``argv`` on all held nodes; None: it has no Python.
+    """(how the command ended, what each node said by its name) for ``argv`` on all held nodes.
 
-    Those that lost their step with that of a dead node are asked once more. ``seconds``: for all together.
+    A node that said nothing is missing there; one without a Python has None. Those that lost their step with that of a
+    dead node are asked once more; how the command ended is of the first time. ``seconds``: for all together, each time.
     """
     answer = held.run(argv, seconds)
     node_answers = parse_frames(answer.output)

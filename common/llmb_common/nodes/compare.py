@@ -69,7 +69,10 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 
 
 def _deviation(clocks: Sequence[float], median: float) -> float:
-    """The standard deviation of healthy GPUs' clocks in MHz: of ``clocks``, and of usual ones where they are few."""
+    """The standard deviation of healthy GPUs' clocks in MHz, from ``clocks``, which may have slow ones in them.
+
+    The fewer ``clocks``, the more the usual deviation counts, which is a fixed share of ``median`` (MHz).
+    """
     # The slow ones themselves do not widen it. Few GPUs say little of how much they differ.
     seen = robust_deviation(clocks)
     usual = USUAL_DEVIATION * median

@@ -239,7 +239,7 @@ def _free_space_text(folder: Folder) -> str:
 
 
 def no_room_for_image(node: NodeFacts, needs: Needs) -> str:
-    """That the image cannot be unpacked on the node for lack of space; empty: it can."""
+    """Why the image cannot be unpacked on the node, in words, for lack of space; empty where it can."""
     return _room_for_image(node, needs, least=0, most=needs.image_bytes)
 
 

@@ -122,7 +122,10 @@ def same_on_nodes(value: Callable[[NodeFacts], object]) -> Finder:
 
 
 def same_on_gpus(value: Callable[[GpuRun], object]) -> Finder:
-    """A rule that all GPUs of all nodes are alike in ``value``; a GPU whose value is None is not asked."""
+    """A rule that all GPUs of all nodes are alike in ``value``: it finds each GPU whose value is not that of most.
+
+    A GPU whose value is None is not asked.
+    """
 
     def find(fleet: Fleet) -> Iterator[Found]:
         """Yields each GPU whose value is not that of most."""

@@ -101,7 +101,9 @@ class Case(PlanningInput, frozen=True, kw_only=True):
 
     @property
     def gpus_per_node(self) -> int:
-        """GPUs of a node, as the user, the site or the GPU type say; a job may use fewer."""
+        """GPUs of a node, as the user, else the site, else the GPU type says (8 of an unknown one); a job may use
+        fewer.
+        """
         return self.request.gpus_per_node or self.cluster.gpus_per_node or per_node(self.gpu_type)
 
     @property
@@ -216,7 +218,10 @@ def _refuse_unknown_model(given: PlanningInput) -> None:
 
 
 def _requested_arguments(given: PlanningInput, gpu_type: str | None) -> dict[str, Any]:
-    """GPU type, dtype and number of GPUs that are asked for, as keyword arguments of ``plan_command``."""
+    """``gpu_type``, ``dtype`` and ``gpus`` as keyword arguments of ``plan_command``; all three are always there.
+
+    Dtype and number of GPUs are those of the request. ``gpu_type`` is passed on, but for the CPU, which becomes None.
+    """
     gpu_type = None if gpu_type == CPU else gpu_type
     return {"gpu_type": gpu_type, "dtype": given.request.dtype, "gpus": given.request.gpus}
 

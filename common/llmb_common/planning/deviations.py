@@ -79,9 +79,10 @@ def _gathers_late(case: Case, plan: JobPlan) -> bool:
 
 
 def _changes_queues(case: Case, plan: JobPlan) -> bool:
-    """Whether TP or CP are not the function's, so that NVIDIA's runner sets CUDA_DEVICE_MAX_CONNECTIONS anew.
+    """Whether TP or CP of ``plan`` are not its function's; NVIDIA's runner then sets CUDA_DEVICE_MAX_CONNECTIONS
+    anew.
 
-    ``overrides.py:248-263`` of Megatron-Bridge.
+    False for a plan without a function. ``overrides.py:248-263`` of Megatron-Bridge.
     """
     function = plan.function
     return function is not None and (plan.tp, plan.cp) != (function.columns.tp, function.columns.cp)

@@ -19,7 +19,11 @@ from llmb_common.recipes.model import AnyShape
 
 
 class Layout(Columns[int], frozen=True, kw_only=True):
-    """The layout columns of a job, resolved for its number of GPUs; ``seq_len`` is the tokens of a sequence."""
+    """The layout columns of a job, resolved for its number of GPUs; ``seq_len`` is the tokens of a sequence.
+
+    ``dp``, ``ga`` and ``expert_dp`` are the sizes that follow, rounded down: nothing is refused where they do not
+    divide. ``expert_dp`` is None without EP.
+    """
 
     seq_len: Work[Positive]
     gpus: int

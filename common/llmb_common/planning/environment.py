@@ -249,7 +249,9 @@ def job_environment(
 ) -> dict[str, EnvironmentValue]:
     """All variables of a job, sorted by name, each with who set it.
 
-    The caller's environment wins over the site, the site over the recipe.
+    Every variable of ``recipe``, of the site (``cluster``) and of ``caller`` is taken, also one that only one of them
+    has. Of the same name, the caller's wins over the site's, the site's over the recipe's. Who set it is ``recipe``,
+    ``cluster_config.yaml`` or ``environment``.
     """
     merged = {name: EnvironmentValue(value, "recipe") for name, value in recipe.items()}
     merged |= {name: EnvironmentValue(value, "cluster_config.yaml") for name, value in cluster.environment.items()}

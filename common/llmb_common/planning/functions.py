@@ -151,7 +151,9 @@ def check_settings(
 ) -> None:
     """Return where Megatron takes the settings ``requested`` in the function ``name``, on GPUs of ``gpu_type``.
 
-    What the function's own settings conflict in is not held against them.
+    ``requested``: by dotted name, of which what follows the first dot is the name of the function's setting. Where they
+    change none of its settings, nothing is checked. What the function's own settings conflict in is not held against
+    them. ``name`` is what messages call the function.
 
     Raises:
         RequestError: Megatron would refuse them, or they would do nothing.

@@ -187,10 +187,13 @@ def _profiled_ranks(case: Case) -> tuple[int, ...] | None:
 
 
 def _profiler(case: Case) -> Literal["nsys", "torch"]:
-    """The profiler that this machine can run: nsys, or PyTorch's own, which is noted.
+    """The profiler for the job: nsys, or where this machine cannot use it for the job, PyTorch's own, which is
+    noted.
+
+    PyTorch's: nsys is missing, or the job runs on CPUs. A plan for another machine than this one has nsys.
 
     Raises:
-        RequestError: GPU metrics are asked for, and nsys is missing
+        RequestError: GPU metrics are asked for in a job on GPUs, and nsys is missing
     """
     machine = case.machine
     if not machine.traits.this_machine or (machine.has_nsys and not case.on_cpu):

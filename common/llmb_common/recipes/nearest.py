@@ -213,9 +213,10 @@ def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
 
 
 def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
-    """The GPU types whose configurations jobs on ``gpu_type`` run; empty for no type.
+    """The GPU types whose configurations of ``recipe`` jobs on ``gpu_type`` run; empty where it is None.
 
-    A relative's count only where the recipe has none for the type itself.
+    The type alone where the recipe has a configuration for it; else the types of ``row_types``, whether or not the
+    recipe has one for them.
     """
     if gpu_type is None:
         return ()

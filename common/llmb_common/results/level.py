@@ -75,10 +75,11 @@ class Spread(NamedTuple):
 
 
 class Level(msgspec.Struct, frozen=True):
-    """The step time of a configuration and its interval, as natural logarithms: of seconds for ``steady``, else of
-    factors.
+    """The step time of a configuration and its interval, as natural logarithms.
 
-    The mean step time is ``steady + stalls``.
+    Of seconds for ``steady``, ``mean`` and the bounds, of factors for ``stalls`` and the halves. The mean step time is
+    ``steady + stalls``. ``bounded`` is (``low``, ``mean``, ``high``). These bounds reach at least as high as those of
+    the steady steps; where stalls do not count, also at least as low.
     """
 
     steady: float

@@ -47,8 +47,10 @@ class NodeRun(NamedTuple):
 class Witness(NamedTuple):
     """What runs say of a node: its runs are ``slower`` than those without it, they are ``not slower``, or nothing.
 
-    ``share``: how much slower they are in the mean; where they are ``not slower``, how much they may be at most.
-    ``together``: nodes that were in just the same runs, where these are slower, so that it may be any of them.
+    ``with_it`` and ``without`` are how many runs had the node and how many of the same configurations did not.
+    ``share``: how much slower they are in the mean (0.1: a tenth); where they are ``not slower``, how much they may be
+    at most. ``together``: nodes that were in just the same runs, where these are slower, so that it may be any of them.
+    Where runs say nothing, the rest is 0 and empty.
     """
 
     says: Literal["slower", "not slower", "nothing"]

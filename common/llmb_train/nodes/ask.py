@@ -97,7 +97,7 @@ def _run_program(command: Sequence[str], seconds: float, thread: int) -> bytes:
 
 
 def _kill_group(group: int) -> None:
-    """Kill a process group; one that has ended is no error."""
+    """Kill a process group at once (SIGKILL); never an error, also where it has ended or is not ours to kill."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 

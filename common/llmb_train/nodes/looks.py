@@ -340,8 +340,9 @@ def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
     """A folder as this node sees it: ``path``, ``there``, ``free`` and ``size`` in bytes, and ``problem``.
 
-    The latter is why nothing can be ``written`` there, tried with a file that is removed again; None: nothing speaks
-    against it, or it was not tried.
+    ``free`` and ``size`` are None where nothing is at the path. ``problem`` is why nothing can be ``written`` there,
+    tried with a file that is removed again; None: nothing speaks against it, or it was not tried, as in a folder that
+    is missing.
     """
     directory = Path(path)
     found = dict(_disk_space(path), path=path, there=directory.is_dir(), problem=None)

@@ -32,11 +32,12 @@ _ENDING = 45.0
 def quickstart(options: argparse.Namespace, clone: Path, install: Path) -> Result:
     """The command ``install --quickstart``: make a CPU installation, train a tiny model in it, show the result.
 
-    The result's text is the table of the run. A run that did not succeed is a CheckFailed in the result, not raised.
+    The result's text is the table of the run. Where training ended well by its status, but the table cannot be made or
+    shows no Success, a CheckFailed is in the result, not raised.
 
     Raises:
         EnvironmentLacks: what the machine lacks.
-        CheckFailed: the training run failed or left no results.
+        CheckFailed: the training ended with another status than 0, or left no run.
     """
     with Reporter(install / ".llmb" / "logs", verbose=options.verbose) as reporter:
         reporter.note(f"LLMB quickstart in {install}")

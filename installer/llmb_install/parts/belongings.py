@@ -38,11 +38,12 @@ def _entries(install: Path, name: str) -> list[Path]:
 
 
 def belongings(install: Path) -> list[Path]:
-    """Files, links and folders that the installer has made in the installation, without results and without
-    ``.llmb``.
+    """What the installer has made in the installation ``install``, in the order of removal; removes nothing itself.
 
-    In the order of removal: what ``llmb-install`` itself needs comes last, so that it can be called again after a kill.
-    Removes nothing.
+    Images with their receipts and parts of images, adopted catalogues, models it has downloaded, environments, the
+    cluster's configuration, its scripts in ``bin``. A folder stands for all that is in it. Results and ``.llmb`` are
+    not among them. What ``llmb-install`` itself needs comes last, so that it can be called again after a kill. Files in
+    ``bin`` that are not the installer's own are left out, and all of ``bin`` where it is a link.
     """
     found = []
     for path in _entries(install, "images"):

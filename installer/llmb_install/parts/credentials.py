@@ -175,9 +175,10 @@ def remove_ngc_key(install: Path) -> Path | None:
 
 
 def _without_own_lines(path: Path, digest: str) -> bool:
-    """Remove the NGC key with this ``digest`` from the credentials in ``path``; whether it was there.
+    """Remove the NGC key with this ``digest`` from the credentials in ``path``; return whether it was there.
 
-    A file with nothing else in it is removed.
+    False: no entry for a host of NGC has that key, and nothing is written. Other entries stay; a file with nothing else
+    in it is removed.
     """
     text = _read_text(path)
     own_hosts = [e.host for e in parse_entries(text) if e.host in NGC_HOSTS and _digest(e.password) == digest]

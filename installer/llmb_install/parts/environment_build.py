@@ -375,9 +375,10 @@ def _install_packages(build: Build, arguments: list[str], what: str, total: int 
 
 
 class UvProgress:
-    """What uv prints while it works, as something short for the progress line.
+    """Shows on the progress line of ``step`` what uv prints while it works, shortened, after the words ``what``.
 
-    Called with each line; ``total`` packages are expected, 0: unknown.
+    Called with each line that uv prints; returns nothing. Lines other than those on a download, a build or the
+    installation change nothing. ``total`` packages are expected and named beside ``what``; 0: unknown.
     """
 
     def __init__(self, step: Step, what: str, total: int = 0) -> None:

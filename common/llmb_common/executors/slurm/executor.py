@@ -80,7 +80,9 @@ class SlurmExecutor(SlurmScript, Executor):
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """Return ``--dependency`` and ``--exclude`` for sbatch, each where it is needed.
 
-        Both include what the plan itself says, which an option on the command line replaces.
+        ``after``: ids of jobs to wait for, however they end. ``excluded``: nodes to leave out, each with the reason.
+        Where one of them is empty, its option is left out; else the option includes what the plan itself says, which it
+        replaces.
 
         Raises:
             RequestError: the job asks for nodes that are excluded, or for one of several dependencies, or a file with

@@ -67,9 +67,12 @@ autumn comes twice."""
 
 
 class JobInfo(msgspec.Struct, frozen=True):
-    """One job as Slurm reports it. Times are Unix seconds, or None if not known yet. ``exit_code`` (``code:signal``)
-    comes from accounting and ``reason`` from the queue; each is empty if the other one answered, but for ``reason`` of
-    what accounting has written off."""
+    """One job as Slurm reports it. Times are Unix seconds, or None if not known yet.
+
+    ``exit_code`` (``code:signal``) comes from accounting and ``reason`` from the queue; each is empty if the other one
+    answered, but for ``reason`` of what accounting has written off. ``is_late``: accounting still shows it live, which
+    it may no longer be, as accounting learns of an end later.
+    """
 
     job_id: str
     name: str

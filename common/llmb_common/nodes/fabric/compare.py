@@ -46,8 +46,11 @@ class FabricComparison(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_fabrics(first: FabricMeasurement, second: FabricMeasurement) -> FabricComparison:
-    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes; CPUs and
-    GPUs have nothing in common."""
+    """The second measurement against the first one, by what both have of the same GPU, node or group of nodes.
+
+    Nothing is refused: between CPUs and GPUs, which have nothing in common, there are no changes. Hosts that only one
+    of them has are named, sorted, in any case.
+    """
     changes = []
     for name, of in _SAME.items() if first.device == second.device else ():
         change = _change_of_measure(name, of(first), of(second))
@@ -88,7 +91,8 @@ def _node_figures(measured: FabricMeasurement) -> dict[str, float]:
 def _group_figures(measured: FabricMeasurement) -> dict[str, float]:
     """Bus bandwidth of the groups of the first round in 10^9 bytes/s, by their nodes (``n[1-4]``).
 
-    Who is in the groups of other rounds depends on what was slow.
+    Groups without a bandwidth are left out; empty where there was no round. Who is in the groups of other rounds
+    depends on what was slow.
     """
     first = measured.rounds[0] if measured.rounds else ()
     return {nodes_text(sorted(group.nodes)): group.busbw_gbps for group in first if group.busbw_gbps}

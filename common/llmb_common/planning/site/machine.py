@@ -116,7 +116,10 @@ def _mpi_types(traits: Traits) -> tuple[str, ...]:
 
 
 def _release(program: str) -> tuple[int, int]:
-    """The first two numbers of the release that ``program --version`` says; (0, 0) where it says none."""
+    """The first two numbers of the release that ``program --version`` says; (0, 0): it says none or is not there.
+
+    ``program`` is a path: it is not looked for in PATH.
+    """
     try:
         return _query_release(program, Path(program).stat().st_mtime_ns)
     except OSError:
