@@ -161,13 +161,20 @@ def test_nodes_at_work_over_gloo(site: Site, engine_python: Path) -> None:
     config.write_text(config.read_text().replace(stand_in, str(engine_python)) + "gpu_type: cpu\n")
     for number in range(1, 5):
         site.trees.node(f"gpu{number}")
-    status, found = site.health("--fabric")
+    status, found = site.health("--fabric", "--sizes")
     assert (status, {node["status"] for node in found["data"]["nodes"]}) == (0, {"ok"}), found
     measured = found["data"]["fabric"]["measurement"]
     assert [[group["nodes"] for group in groups] for groups in measured["rounds"][:1]] == [
         [["gpu1", "gpu2"], ["gpu3", "gpu4"]]
     ]
     assert len(measured["whole"]["nodes"]) == 4
+    assert [(group["bytes"], group["error"]) for group in measured["sizes"]] == [
+        (65536, ""),
+        (262144, ""),
+        (1048576, ""),
+        (4194304, ""),
+        (16777216, ""),
+    ]
     assert found["data"]["fabric"]["verdict"]["level"] == "ok"
 
 

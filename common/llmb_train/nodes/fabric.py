@@ -204,15 +204,17 @@ def time_all_reduces(member: _Member) -> dict[str, Any]:
     )
     backend = "nccl" if member.device == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=member.rank, world_size=member.world, timeout=member.patience)
-    seconds = [_all_reduce_seconds(member, store, size) for size in member.bytes]
+    seconds = [_all_reduce_seconds(member, store, number, size) for number, size in enumerate(member.bytes)]
     member.step.next()
     dist.barrier()  # whoever has the store must not go first
     log_lines = member.log.read_text(errors="replace").splitlines() if member.log.is_file() else []
     return {"seconds": seconds, "log": machine.of_the_network(log_lines)}
 
 
-def _all_reduce_seconds(member: _Member, store: Any, size: int) -> float:
+def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> float:
     """The usual seconds of one all-reduce of a buffer of ``size`` bytes, after a first one whose sum is checked.
+
+    ``number``: which of the member's sizes it is; the same size may be there twice.
 
     Raises:
         ValueError: the sum is wrong
@@ -227,7 +229,7 @@ def _all_reduce_seconds(member: _Member, store: Any, size: int) -> float:
     for _ in range(_BEFORE):
         first = _block_seconds(member, data)
     # All ranks must enter as many: the first one says how many.
-    name = f"blocks of {size}"
+    name = f"blocks of {number}"
     if member.rank == 0:
         store.set(name, str(min(_MOST, max(_FEWEST, int(_SECONDS[device] / first)))))
     member.step.next()
