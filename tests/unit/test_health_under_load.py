@@ -652,7 +652,7 @@ def test_what_gpus_reduce_in_its_units(
     store.set.assert_not_called()
     assert at_node.time_all_reduces(member(at_node, 0, 1, step))["log"] == [], "the first of a node has said it"
     assert dist.TCPStore.call_args.args[3] is True
-    store.set.assert_called_once_with("blocks of 1073741824", "5")
+    store.set.assert_called_once_with("blocks of 0", "5")
     torch.full.side_effect = lambda shape, value, device: Filled(135)
     with texts.raises(ValueError):
         at_node.time_all_reduces(member(at_node, 8, 1, step))
