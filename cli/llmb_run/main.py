@@ -118,8 +118,8 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
         known = list(chain.from_iterable(parameter.opts for parameter in parameters))
         instead = habits.option_instead(command, error.option_name, known, arguments)
         near = "" if instead else did_you_mean(error.option_name, known)
-        if not instead:
-            near, instead = _elsewhere(command, error.option_name) or (near, instead)
+        if not instead and (elsewhere := _elsewhere(command, error.option_name)):
+            near, instead = "", elsewhere
         message = f"no such option: {error.option_name}{near}"
     elif isinstance(error, click.exceptions.NoSuchCommand) and context and isinstance(context.command, click.Group):
         refuse_command(error.command_name)
@@ -155,11 +155,13 @@ def _usage_error(error: click.UsageError, arguments: list[str]) -> RequestError:
     return RequestError(message[:1].lower() + message[1:].rstrip("."), remedy=remedy, code="usage")
 
 
-def _elsewhere(command: str, option: str) -> tuple[str, str] | None:
-    """Words behind the message and the remedy for an option of other commands; None: none has it.
+def _elsewhere(command: str, option: str) -> str:
+    """The first three other commands that have an option, ``llmb-run show --json or ...``; empty: none has it.
 
-    ``command``: the one that was given the option.
+    ``command``: the one that was given the option. Short options are not looked for.
     """
+    if not option.startswith("--"):
+        return ""
     from llmb_run.app import COMMANDS, load_command
 
     having = []
@@ -167,7 +169,7 @@ def _elsewhere(command: str, option: str) -> tuple[str, str] | None:
         parameters = load_command(name).params
         if name != command and any(option in parameter.opts for parameter in parameters):
             having.append(f"{PROGRAM} {name} {option}")
-    return ("", " or ".join(having[:3])) if having and option.startswith("--") else None
+    return " or ".join(having[:3])
 
 
 def _out_of_range(error: click.BadParameter, option: click.Option) -> tuple[str, str] | None:

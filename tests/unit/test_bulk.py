@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -91,15 +92,20 @@ WRONG_TEXT = (
 )
 
 
-def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, workspace: Workspace, texts: Texts) -> None:
+def refusals(tmp_path: Path, workspace: Workspace, wrong: Sequence[tuple[int, str]]) -> str:
+    """What each wrong task file is refused with; a message names the line that is given, and has a remedy."""
     told = []
-    for line, text in WRONG_TEXT:
+    for line, text in wrong:
         with pytest.raises(ConfigError) as caught:
             read(tmp_path, workspace, text)
         assert f":{line}: " in caught.value.message
         assert caught.value.remedy
         told.append(str(caught.value))
-    texts("\n".join(told))
+    return "\n".join(told)
+
+
+def test_a_mistake_in_the_short_form_has_its_line(tmp_path: Path, workspace: Workspace, texts: Texts) -> None:
+    texts(refusals(tmp_path, workspace, WRONG_TEXT))
 
 
 @given(st.text(alphabet="()[],'\"#:abfp816 \n_.-$\\{}", max_size=60))
@@ -198,14 +204,7 @@ WRONG_YAML = (
 
 
 def test_a_mistake_in_yaml_has_its_line(tmp_path: Path, workspace: Workspace, texts: Texts) -> None:
-    told = []
-    for line, text in WRONG_YAML:
-        with pytest.raises(ConfigError) as caught:
-            read(tmp_path, workspace, text)
-        assert f":{line}: " in caught.value.message
-        assert caught.value.remedy
-        told.append(str(caught.value))
-    texts("\n".join(told))
+    texts(refusals(tmp_path, workspace, WRONG_YAML))
 
 
 def test_a_task_that_says_its_scales_says_all_of_it(tmp_path: Path, workspace: Workspace) -> None:

@@ -147,6 +147,15 @@ def test_a_job_that_is_not_followed_loads_nothing_that_measures_runs(tmp_path: P
     assert "llmb_common.measured.measure" not in done.stderr.split()
 
 
+def test_a_plan_without_checkpoints_loads_nothing_that_submits_jobs(tmp_path: Path) -> None:
+    code = "import sys; from llmb_run.main import main; main(sys.argv[1:]); print(*sys.modules, file=sys.stderr)"
+    words = ["plan", "-w", "llama3.1", "-s", "8b", "--dtype", "fp8", "--scale", "8", "--gpu-type", "h100"]
+    env = {**os.environ, "LLMB_INSTALL": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True, text=True, timeout=600)
+    assert done.stdout.startswith("fits")
+    assert {"llmb_run.starting.submitting", "llmb_common.submission.jobs"} & set(done.stderr.split()) == set()
+
+
 def run_llmb(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **variables}
     command = [sys.executable, "-m", "llmb_run", *arguments]

@@ -171,8 +171,9 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
     error: LLMBError | None = None
     if still:
         kind = CheckFailed if failed else NotYet
+        who = f"{len(still)} of {len(ended)} runs" if len(ended) > 1 else "the run"
         error = kind(
-            f"{f'{len(still)} of {len(ended)} runs' if len(ended) > 1 else 'the run'} did not end within {timeout}",
+            f"{who} did not end within {timeout}",
             remedy=f"{'it keeps' if len(still) == 1 else 'they keep'} running: llmb-run jobs shows how far",
             code="timeout",
         )

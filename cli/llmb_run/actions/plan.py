@@ -18,7 +18,6 @@ from llmb_common.planning.request.variables import COLUMNS
 from llmb_common.planning.sources import sources
 from llmb_common.planning.workspace import Workspace
 from llmb_run.starting.requests import PlannedJob, one_job, plan_job, say_warnings
-from llmb_run.starting.submitting import StartOptions, check_dry_run
 from llmb_run.terminal import with_label
 
 _BAR = 52
@@ -175,6 +174,9 @@ def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
         planned = plan_job(spec.with_settings({"preflight": "warn"}), workspace)
     if refused is None:
         say_warnings([planned])
-        check_dry_run([planned], workspace, StartOptions())
+        if planned.plan.checkpoint.is_used:
+            from llmb_run.starting.submitting import StartOptions, check_dry_run  # all of submission comes with it
+
+            check_dry_run([planned], workspace, StartOptions())
     outlook = Outlook(planned, workspace)
     return Result(outlook.as_dict, partial(outlook.text, memory=memory, origin=origin, ranks=ranks), error=refused)

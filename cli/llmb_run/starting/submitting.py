@@ -251,7 +251,7 @@ def check_dry_run(planned: Sequence[PlannedJob], workspace: Workspace, options: 
         dependency_ids(planned[0].plan, options.after)
     plans = {id(item.plan): item for item in planned}
     for item in plans.values():
-        if not without_gpus(workspace.cluster, item.request):
+        if item.plan.checkpoint.is_used and not without_gpus(workspace.cluster, item.request):
             check_disk(item.plan)
 
 

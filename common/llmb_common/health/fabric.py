@@ -148,8 +148,8 @@ class _FabricRun:
         together = self._responding_nodes()
         if len(together) > 1:
             self._measure_all_nodes(together, sizes=sizes)
+        expected = Expectation(self._expected, self._needs.device)
         while time.monotonic() - begun <= _ENOUGH_SECONDS:
-            expected = Expectation(self._expected, self._needs.device)
             groups = next_halves(self.measurement, self._topology, expected)
             if not groups:
                 break

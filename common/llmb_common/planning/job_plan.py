@@ -63,6 +63,11 @@ class CheckpointPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     save_seconds: int = 120
     """What writing one checkpoint takes, by the site's rate: how long before its time limit Slurm tells the job to."""
 
+    @property
+    def is_used(self) -> bool:
+        """Whether the run writes or reads checkpoints."""
+        return self.enabled or self.load is not None or self.resume
+
 
 class StageMemory(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """GiB of one rank of the pipeline stages ``first`` to ``last`` (from 0), at the moment when it holds most.

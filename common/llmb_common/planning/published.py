@@ -171,11 +171,10 @@ def _compare_settings(plan: JobPlan) -> _Compared:
 
     Saving takes time and switches overlaps off, and so does loading.
     """
-    checkpoint = plan.checkpoint
     for name, value in plan.megatron.items():
         yield name, "unset", value
     yield "routing", plan.moe_routing if plan.moe_routing != "balanced" else None, plan.moe_routing
-    yield "checkpoints", False, checkpoint.enabled or checkpoint.load is not None or checkpoint.resume
+    yield "checkpoints", False, plan.checkpoint.is_used
     yield "profile", False, plan.profile is not None
     yield "NCCL trace", False, plan.nccl_trace
 

@@ -31,7 +31,7 @@ def _caller_variables(plan: JobPlan) -> dict[str, str]:
 
 def _uses_checkpoints(plan: JobPlan) -> bool:
     """Whether the run writes or reads checkpoints, which changes its speed."""
-    return plan.checkpoint.enabled or plan.checkpoint.load is not None or plan.checkpoint.resume
+    return plan.checkpoint.is_used
 
 
 _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {

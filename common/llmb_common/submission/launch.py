@@ -130,7 +130,8 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
     request, plan = plan_from_variables(recipe_folder, variables, note=_print_note)
     for warning in (*plan.preflight.warnings, *short_lines(plan)):
         _print_note(warning)
-    if request.dry_run and not without_gpus(load_cluster_config(request.install), request):
+    checks_disk = request.dry_run and plan.checkpoint.is_used
+    if checks_disk and not without_gpus(load_cluster_config(request.install), request):
         from llmb_common.submission.preflight import check_disk
 
         check_disk(plan)
