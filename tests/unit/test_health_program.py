@@ -207,7 +207,7 @@ def test_what_a_look_says_too_much_or_not_at_all(monkeypatch: pytest.MonkeyPatch
     }
     found = call_all({**calls, "prints": (lambda: os.write(1, b"x"), 60.0), "strange": (lambda: {1, 2}, 60.0)})
     assert all(0 <= found[name].pop("seconds") < 60 for name in found)
-    lost = {"error": "it died, or its answer cannot be read"}
+    lost = {"error": "it died, or its answer cannot be read", "died": True}
     assert found.pop("strange")["error"].startswith("TypeError: Object of type set")
     assert found == {"just": {"value": "x" * 7}, "much": lost, "dies": lost, "prints": {"value": 1}}
     assert (ask._process_state(os.getpid()), ask._process_state(1 << 23)) == ("R", "unknown")

@@ -381,11 +381,11 @@ RESULTS: list[tuple[list[dict[str, Any] | None], list[int]]] = [
     ([rank(7), rank(6), rank(2), rank(2)], [2, 3]),
     ([rank(7), rank(6), rank(7, state="T")], [2]),
     ([rank(7), rank(7, state="D")], [1]),
-    ([rank(7), rank(7, hung="cannot be killed: state R")], [1]),
+    ([rank(7), rank(7, hung="cannot be killed: state R", stuck=True)], [1]),
     ([rank(7), None], [1]),
     (
         [
-            {"error": "it died, or its answer cannot be read", "step": 3},
+            {"error": "it died, or its answer cannot be read", "died": True, "step": 3},
             {"error": "Connection closed by peer", "step": 4},
         ],
         [0],

@@ -29,7 +29,9 @@ class _Result(msgspec.Struct):
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
     error: str = ""
+    died: bool = False
     hung: str = ""
+    stuck: bool = False
     state: str = ""
     step: int = 0
 

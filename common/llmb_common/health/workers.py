@@ -315,8 +315,8 @@ def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
 def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
     """Whether a rank is stopped or dead, so that the others waited for it."""
     if "hung" in result:
-        return result.get("state") in _NOT_ALONE or "cannot be killed" in result["hung"]
-    return str(result.get("error", "")).startswith("it died")
+        return result.get("state") in _NOT_ALONE or bool(result.get("stuck"))
+    return bool(result.get("died"))
 
 
 @contextmanager

@@ -228,14 +228,19 @@ class _Child:
             time.sleep(0.01)
 
     def result(self) -> Dict[str, Any]:
-        """What the child gave, with the ``seconds`` it took: ``value``, or ``error``, or ``hung`` with ``state``."""
+        """What the child gave, with the ``seconds`` it took: ``value``, or ``error``, or ``hung`` with ``state``.
+
+        A child that ended without a word has ``died`` beside its error, one that no signal ends ``stuck``.
+        """
         if self.late or self.stuck:
-            how = f"cannot be killed: state {_process_state(self.pid)}" if self.stuck else "killed"
-            return {"hung": how, "state": self.state, "seconds": self.took}
+            hung = {"hung": "killed", "state": self.state, "seconds": self.took}
+            if self.stuck:
+                hung.update(hung=f"cannot be killed: state {_process_state(self.pid)}", stuck=True)
+            return hung
         try:
             return dict(json.loads(bytes(self._said).decode()), seconds=self.took)
         except ValueError:
-            return {"error": "it died, or its answer cannot be read", "seconds": self.took}
+            return {"error": "it died, or its answer cannot be read", "died": True, "seconds": self.took}
 
 
 def _run_in_child(function: Callable[[], Any], writing: int) -> None:
