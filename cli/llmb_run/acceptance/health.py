@@ -10,7 +10,7 @@ import msgspec
 
 from llmb_common.base.errors import RecordError
 from llmb_common.base.files import read_json
-from llmb_common.base.structs import from_plain
+from llmb_common.base.structs import from_plain, misfit_text
 from llmb_common.health.training import after_training
 from llmb_common.health.verdicts import Fabric
 from llmb_common.measured.run import MeasuredRun, timed
@@ -36,11 +36,13 @@ def fabric_of(folder: Path) -> tuple[Fabric, ...]:
     file = folder / HEALTH
     if not file.exists():
         return ()
+    value = read_json(file)
     try:
-        found: _Found = from_plain(read_json(file), _Found)
+        found: _Found = from_plain(value, _Found)
     except msgspec.ValidationError as error:
         raise RecordError(
-            f"{file} is damaged: {error}", remedy="restore the file, or start the campaign anew"
+            f"{file} is damaged: {misfit_text(error, _Found, value)}",
+            remedy="restore the file, or start the campaign anew",
         ) from error
     return found.fabric
 

@@ -39,7 +39,7 @@ JOBS: tuple[Column[dict[str, Any]], ...] = (
     Column("run_id", item("run_id"), Form.TABLE, head="run"),
     Column("state", item("state"), Form.TABLE, head="state"),
     Column("since", lambda run: local_time_text(run["state_time"]), Form.TABLE, head="since"),
-    Column("gpus", item("gpus"), Form.TABLE, head="GPUs", spec="d"),
+    Column("gpus", lambda run: run["gpus"] or None, Form.TABLE, head="GPUs", spec="d"),
     Column("shown_seconds", item("shown_seconds"), Form.TABLE, head="s/step", spec=".3f"),
     Column("job_id", lambda run: run["job_id"] or "-", Form.TABLE, head="job"),
     Column("what", lambda run: work_of(run, run["differing"]), Form.TABLE, head="what"),

@@ -35,7 +35,7 @@ from llmb_common.base.errors import EnvironmentLacks, Interrupted, RecordError, 
 from llmb_common.base.files import effective_user_id, read_json, remedy_for, try_lock, user_name, write_json
 from llmb_common.base.notices import notice
 from llmb_common.base.outcome import Result
-from llmb_common.base.structs import from_plain
+from llmb_common.base.structs import from_plain, misfit_text
 from llmb_common.planning.job_plan import JobPlan, plan_as_dict
 from llmb_common.runs.folders import is_ours
 from llmb_common.runs.manifest import make_manifest, origin_of, training_code
@@ -354,10 +354,12 @@ def began_with(campaign: Campaign, kind: type[F]) -> F | None:
     """
     if not campaign.frozen_file.exists():
         return None
+    value = read_json(campaign.frozen_file)
     try:
-        found: F = from_plain(read_json(campaign.frozen_file), kind)
+        found: F = from_plain(value, kind)
     except msgspec.ValidationError as error:
-        raise RecordError(f"{campaign.frozen_file} is not a campaign's: {error}", remedy=ANEW) from error
+        why = misfit_text(error, kind, value)
+        raise RecordError(f"{campaign.frozen_file} is not a campaign's: {why}", remedy=ANEW) from error
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 import msgspec
 
 from llmb_common.base.errors import RequestError
-from llmb_common.base.structs import from_plain
+from llmb_common.base.structs import from_plain, misfit_text
 from llmb_common.health.verdicts import Fabric
 from llmb_common.nodes.fabric.verdict import Answer, FabricVerdict, GroupSpeed
 from llmb_common.nodes.fabric.words import nodes_text
@@ -121,7 +121,9 @@ def read_fabrics(file: Path) -> tuple[Fabric, ...]:
     Raises:
         RequestError: the file cannot be read, or holds none
     """
+    items = recorded_fabrics(file)
     try:
-        return tuple(from_plain(item, Fabric) for item in recorded_fabrics(file))
+        return tuple(from_plain(items, list[Fabric]))
     except msgspec.ValidationError as error:
-        raise RequestError(f"{file} holds no measurement of a fabric: {error}", remedy=HOW) from error
+        why = misfit_text(error, list[Fabric], items)
+        raise RequestError(f"{file} holds no measurement of a fabric: {why}", remedy=HOW) from error

@@ -50,6 +50,26 @@ def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
             raise msgspec.DecodeError("it is nested too deep") from error
 
 
+def misfit_text(error: Exception, kind: Any, value: Any) -> str:
+    """Return why ``value`` is not a ``kind``: ``plan.gpus is text ('many'), but a whole number is expected``.
+
+    ``error`` is what msgspec raised; the text of another error is returned as it is. ``value`` may be the JSON text.
+    """
+    import msgspec
+
+    if not isinstance(error, msgspec.ValidationError):
+        return str(error)
+    from llmb_common.base.schema_errors import explain
+
+    if isinstance(value, bytes):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            value = None  # the message then lacks the wrong value
+    _, message, _ = explain(str(error), kind, value)
+    return message
+
+
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
     """Return a file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``.
 
@@ -104,7 +124,9 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
             )
         found: list[T] = from_plain(value[name], list[kind])  # type: ignore[valid-type]
     except (KeyError, TypeError, msgspec.ValidationError) as error:
-        raise RecordError(f"{file} is not {what}: {error}", remedy="correct or remove the file") from error
+        items = value.get(name) if isinstance(value, dict) else None
+        why = misfit_text(error, list[kind], items)  # type: ignore[valid-type]
+        raise RecordError(f"{file} is not {what}: {why}", remedy="correct or remove the file") from error
     return found
 
 

@@ -23,7 +23,7 @@ import msgspec
 from llmb_common.base.errors import RecordError
 from llmb_common.base.files import read_plain, remedy_for, write_atomic
 from llmb_common.base.processes import ProcessId
-from llmb_common.base.structs import from_json, json_text
+from llmb_common.base.structs import from_json, json_text, misfit_text
 from llmb_common.base.words import is_experiment_name
 from llmb_common.planning.job_plan import JobPlan
 from llmb_common.runs.folders import locked, own_run
@@ -294,8 +294,9 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
         raise RecordError(f"cannot read {file}: {error.strerror or error}", remedy=remedy_for(error)) from error
     except (msgspec.DecodeError, ValueError) as error:
         bad = "valid JSON" if type(error) is msgspec.DecodeError else "a run record"
+        why = misfit_text(error, _file_type(), content)
         raise RecordError(
-            f"{file} is not {bad}: {error}", remedy="restore the file from a backup, or remove the run's folder"
+            f"{file} is not {bad}: {why}", remedy="restore the file from a backup, or remove the run's folder"
         ) from error
     paths = RunPaths(folder.parent.parent, experiment, folder.name.removeprefix(f"{experiment}_"), found.run_id)
     return RunRecord(paths, **{name: getattr(found, name) for name in _KEPT})
