@@ -330,6 +330,13 @@ def test_a_draft_that_cannot_be_read_is_none(talk: Any, tmp_path: Path) -> None:
     assert (checks.read_draft(), checks.read_draft(checks.LAST)) == ({}, {"account": "b"})
 
 
+def test_a_home_that_takes_no_draft_does_not_stop_the_dialogue(talk: Any, tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file")
+    answers, _, _ = talk()
+    assert answers.account == "bench"
+    assert checks.read_draft() == {}
+
+
 def test_a_folder_with_other_things_in_it_is_a_question(talk: Any, tmp_path: Path, texts: Texts) -> None:
     used = tmp_path / "used"
     used.mkdir()

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from llmb_common.base.errors import RecipeError
 from llmb_common.executors.slurm.words import SlurmSettings
 from llmb_common.health.one_node import ContainerProbe, NodeReport, parse_values
 from llmb_common.nodes.facts import Adapter, Folder, GpuState, HostFacts, NodeFacts, Snapshot, Software
@@ -141,6 +142,8 @@ def _rack(version: str, *blocks: int) -> SiteFacts:
 @pytest.mark.parametrize(
     ("facts", "name", "level", "found", "remedy"),
     [
+        (replace(GOOD, recipe_error=RecipeError("recipe.yaml:3: no", remedy="correct it")), "recipes", "blocks",
+         "recipe.yaml:3: no", "correct it"),
         (replace(GOOD, controller_is_up=False), "Slurm controller", "blocks", "does not answer", "scontrol ping"),
         (replace(GOOD, missing_commands=("srun",)), "Slurm commands", "blocks", "", "login node"),
         (replace(GOOD, mpi_types=("none", "pmi2")), "PMIx", "doubt", "none, pmi2", "all others need no PMIx"),

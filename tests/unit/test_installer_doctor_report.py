@@ -14,7 +14,7 @@ import msgspec
 import pytest
 from test_installer_doctor import GOOD, H100, NODE, bad, folders, looked, network, node, settings, smi
 
-from llmb_common.base.errors import SchedulerError
+from llmb_common.base.errors import RecipeError, SchedulerError
 from llmb_common.base.processes import Answer
 from llmb_common.executors.base import NodeRequest
 from llmb_common.executors.slurm.executor import SlurmExecutor
@@ -260,6 +260,21 @@ def test_a_cluster_is_asked_for_everything(machine: Machine) -> None:
     )
     assert found.node is not None
     assert (found.node.facts.host, found.node.facts.seconds) == ("gpu1", {})
+
+
+def test_a_broken_recipe_is_a_finding_and_not_the_end(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(clone: Path) -> dict[str, Any]:
+        raise RecipeError("recipe.yaml:3: no")
+
+    monkeypatch.setattr("llmb_install.commands.doctor_facts.load_recipes", broken)
+    found = gather_facts(CONFIG, INSTALL, CLONE, ask_node=False)
+    assert found.recipe_error is not None
+    assert (found.controller_is_up, found.workloads) == (True, ())
+
+
+def test_a_block_whose_nodes_cannot_be_counted_is_left_out(machine: Machine) -> None:
+    machine.said["scontrol show topology"] = "BlockName=b1 Nodes=n[1-4]\nBlockName=b2 Nodes=n[1-\n"
+    assert slurm_limits(CONFIG, has_accounting=False).blocks == (4,)
 
 
 def test_nothing_is_asked_of_a_controller_that_is_down(machine: Machine) -> None:

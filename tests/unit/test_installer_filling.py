@@ -376,6 +376,9 @@ def test_what_cannot_be_removed_is_named(
     environments.remove_environment(environment.link)
     assert not environment.link.is_symlink(), "a link is removed, and not what it leads to"
     assert folder.exists()
+    (folder / RECEIPT).mkdir()
+    with pytest.raises(EnvironmentLacks):
+        environments.remove_environment(folder)
 
 
 def test_packages_are_known_by_their_metadata(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import functools
 import hashlib
 import io
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +176,16 @@ def test_wherever_pip_finds_packages_uv_is_found(index: Index, tmp_path: Path, k
         "simple index on disk": {"PIP_EXTRA_INDEX_URL": folder.as_uri()},
     }[kind]
     assert uv.get_uv(tmp_path / "cache", told(f"{index.url}/empty", **more)).endswith("/cache/uv")
+
+
+def test_a_folder_that_cannot_be_listed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(folder: Path) -> Any:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(Unavailable) as caught:
+        Sources(told("", PIP_NO_INDEX="1", UV_FIND_LINKS=str(tmp_path))).links("uv", uv.is_for_here)
+    assert str(tmp_path) in str(caught.value)
 
 
 @pytest.mark.usefixtures("locked")

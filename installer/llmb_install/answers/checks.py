@@ -269,16 +269,18 @@ def used_folder_problems(install: Path, *, agreed: bool) -> list[RequestError]:
 _DRAFT, LAST = "installer-draft.json", "installer-answers.json"
 
 
-def keep_draft(given: Given, name: str = _DRAFT) -> None:
+def keep_draft(given: Given, name: str = _DRAFT) -> bool:
     """Write the answers ``given`` to the user's state folder as the file ``name``, readable by this user alone.
 
-    Raises:
-        RecordError: the file cannot be written.
-        OSError: its folder cannot be made.
+    Returns whether they were written: a home that is full or read-only is no reason to stop an installation.
     """
     path = _draft_path(name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, json.dumps(given, indent=2), mode=0o600)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, json.dumps(given, indent=2), mode=0o600)
+    except (RecordError, OSError):
+        return False
+    return True
 
 
 def raise_together(found: Iterable[LLMBError], given: Given) -> None:
@@ -292,10 +294,8 @@ def raise_together(found: Iterable[LLMBError], given: Given) -> None:
     """
     problems = list(found)
     more = ""
-    if problems and given:
-        with contextlib.suppress(RecordError, OSError):
-            keep_draft(given)
-            more = "; or go on in a terminal: ./installer.py without flags offers the answers of this attempt"
+    if problems and given and keep_draft(given):
+        more = "; or go on in a terminal: ./installer.py without flags offers the answers of this attempt"
     raise_all(problems, more)
 
 
@@ -304,9 +304,9 @@ def finish_draft(given: Given) -> None:
 
     The draft of the dialogue is removed. Answers that cannot be saved are given up without a word.
     """
-    with contextlib.suppress(RecordError, OSError):
-        keep_draft(given, LAST)
-    _draft_path(_DRAFT).unlink(missing_ok=True)
+    keep_draft(given, LAST)
+    with contextlib.suppress(OSError):
+        _draft_path(_DRAFT).unlink()
 
 
 def read_draft(name: str = _DRAFT) -> Given:

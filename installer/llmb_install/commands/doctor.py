@@ -100,6 +100,8 @@ def _report_lines(checks: list[DoctorCheck]) -> list[str]:
 def all_checks(facts: SiteFacts) -> list[DoctorCheck]:
     """Every check that makes sense for these facts, in the order in which one would fix things; never empty."""
     checks = [*_space_checks(facts)]
+    if facts.recipe_error is not None:
+        checks.append(DoctorCheck("recipes", "blocks", facts.recipe_error.message, facts.recipe_error.remedy))
     traits = traits_of(facts.config.cluster_type or SLURM)
     if not traits.slurm_options:
         return [*checks, *_checks_without_slurm(facts, traits)]

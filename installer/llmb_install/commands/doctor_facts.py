@@ -10,7 +10,7 @@ from pathlib import Path
 
 from llmb_common.base.cluster_types import SLURM, traits_of
 from llmb_common.base.engines import image_file_name
-from llmb_common.base.errors import EnvironmentLacks
+from llmb_common.base.errors import EnvironmentLacks, RecipeError, RequestError
 from llmb_common.base.files import effective_user_id, user_name
 from llmb_common.base.hostlist import expand
 from llmb_common.base.words import assignments, limit_seconds
@@ -87,6 +87,8 @@ class SiteFacts:
     free_install: int = 0
     free_images: int = 0
     workloads: tuple[WorkloadNeeds, ...] = ()
+    recipe_error: RecipeError | None = None
+    """Why the recipes cannot be read, so that there are no ``workloads``; None: they can, or there are none."""
     limits: Limits = Limits()
     image: Path | None = None
     """An image that jobs run in, and that is there."""
@@ -121,7 +123,12 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
     text = command_output("scontrol", "show", "config") if is_up else ""
     settings = assignments(text.splitlines())
     has_accounting = "slurmdbd" in settings.get("AccountingStorageType", "")
-    workloads = workloads_here(clone, config)
+    workloads: tuple[WorkloadNeeds, ...] = ()
+    recipe_error = None
+    try:
+        workloads = workloads_here(clone, config)
+    except RecipeError as error:
+        recipe_error = error
     names = chain.from_iterable(workload.images for workload in workloads)
     images = [image_folder / name for name in names]
     image = next(filter(Path.is_file, images), None)
@@ -141,6 +148,7 @@ def gather_facts(config: ClusterConfig, install: Path, clone: Path, *, ask_node:
         free_install=free_bytes(install),
         free_images=free_bytes(image_folder),
         workloads=workloads,
+        recipe_error=recipe_error,
         limits=slurm_limits(config, has_accounting=has_accounting) if is_up else Limits(),
         image=image,
         node=ask_a_node(config, install, image_folder, image) if is_up and ask_node else None,
@@ -152,6 +160,9 @@ def workloads_here(clone: Path, config: ClusterConfig) -> tuple[WorkloadNeeds, .
     yet.
 
     Those without a configuration for the GPUs are left out. Empty without a clone, which doctor does not need.
+
+    Raises:
+        RecipeError: a recipe cannot be read
     """
     try:
         recipes = load_recipes(clone)
@@ -228,8 +239,16 @@ def _block_sizes(text: str) -> tuple[int, ...] | None:
         if line.startswith("BlockName="):
             words = assignments(line.split())
             size = words.get("BlockSize", "")
-            sizes.append(int(size) if size.isdigit() else len(expand(words.get("Nodes", ""))))
-    return tuple(sizes) or None
+            sizes.append(int(size) if size.isdigit() else _node_count(words.get("Nodes", "")))
+    return tuple(filter(None, sizes)) or None
+
+
+def _node_count(hostlist: str) -> int:
+    """The number of nodes in a list of Slurm's such as ``n[1-4]``; 0 if it is written in another way."""
+    try:
+        return len(expand(hostlist))
+    except RequestError:
+        return 0
 
 
 def _slurm_rows(*argv: str) -> list[list[str]]:

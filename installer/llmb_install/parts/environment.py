@@ -309,16 +309,15 @@ def remove_environment(folder: Path) -> None:
     Raises:
         EnvironmentLacks: it cannot be removed
     """
-    with contextlib.suppress(FileNotFoundError):
-        (folder / RECEIPT).unlink()
     try:
+        (folder / RECEIPT).unlink(missing_ok=True)
         if folder.is_symlink():
             folder.unlink()
         elif folder.exists():
             shutil.rmtree(folder)
     except OSError as error:
         raise EnvironmentLacks(
-            f"cannot remove the unfinished environment {folder}: {error.strerror or error}",
+            f"cannot remove the environment {folder}: {error.strerror or error}",
             remedy="check its owner and permissions, remove it by hand, then run the same command again",
         ) from error
 

@@ -166,7 +166,7 @@ class Sources:
         """
         local = _local_path(page)
         if local is not None and local.is_dir() and not (local / "index.html").is_file():
-            return [Link(path.name, str(path)) for path in sorted(local.iterdir())]
+            return _links_in_folder(local)
         if local is not None and local.suffix in (".whl", ".gz"):
             return [Link(local.name, str(local))]
         if local is not None and local.is_dir():
@@ -294,6 +294,19 @@ class Sources:
 def _normalized_name(name: str) -> str:
     """The name of a package as indexes spell it: ``huggingface-hub`` for ``Huggingface_Hub``."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _links_in_folder(folder: Path) -> List[Link]:
+    """The files in a folder of this machine, sorted by name; empty where it has none.
+
+    Raises:
+        Unavailable: it cannot be listed
+    """
+    try:
+        return [Link(path.name, str(path)) for path in sorted(folder.iterdir())]
+    except OSError as error:
+        remedy = "make the folder readable, or correct the setting that names it"
+        raise Unavailable(f"{folder} cannot be listed: {error.strerror or error}", remedy) from error
 
 
 def _local_path(location: str) -> Optional[Path]:
