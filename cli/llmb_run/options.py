@@ -176,7 +176,9 @@ def complete_suites(context: click.Context, parameter: click.Parameter, incomple
 
     from llmb_run.acceptance import suite
 
-    known = [*_verbs(context, parameter), *suite.suites()]
+    known = _verbs(context, parameter)
+    with contextlib.suppress(LLMBError):  # no error may reach the shell's prompt
+        known += suite.suites()
     found = [CompletionItem(name) for name in known if name.startswith(incomplete)]
     return found or [CompletionItem(incomplete, type="file")]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from llmb_run.results import archiving
 from support.cli import Cli
 from support.packs import edit, sums_hold, unpack
 from support.programs import needs_zstd
@@ -189,6 +192,21 @@ def test_an_archive_is_never_overwritten_without_asking_or_left_half_written(cli
     assert cli("archive", "-o", tmp_path / "runs.zip").status == 2
     assert cli("archive", "-o", tmp_path / "none" / "runs.tar.gz").status == 2
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.tar.gz"]
+
+
+def test_a_file_of_a_run_that_cannot_be_read_is_named(cli: Cli, tmp_path: Path) -> None:
+    record = make_run(cli.install, log=steady_log(5741.47))
+    read = archiving._Packer.add_run
+
+    def fails(packer: Any, folder: Path, **options: Any) -> None:
+        read(packer, folder, **options)
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(record.paths.log))
+
+    cli.patch.setattr(archiving._Packer, "add_run", fails)
+    done = cli("archive", "-o", tmp_path / "runs.tar.gz")
+    assert done.status == 3
+    assert f"cannot read {record.paths.log}" in done.err
+    assert not (tmp_path / "runs.tar.gz").exists()
 
 
 def test_a_compressor_that_fails_leaves_nothing(cli: Cli, tmp_path: Path, texts: Texts) -> None:

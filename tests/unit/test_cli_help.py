@@ -14,6 +14,7 @@ import click
 import pytest
 
 from llmb_common import __version__
+from llmb_common.base.errors import RecipeError
 from llmb_common.planning.request.variables import VARIABLES
 from llmb_run import options
 from llmb_run.app import COMMANDS, COMPLETION_VARIABLE, HIDDEN, load_command
@@ -273,6 +274,16 @@ def test_words_for_the_shell(cli: Cli) -> None:
     assert options.complete_workloads(some, some.command, "") == ["pretrain_mine"], "of the site's clone"
     cli.patch.setenv("LLMB_REPO", "/nonexistent")
     assert options.complete_workloads(some, some.command, "") == []
+
+
+def test_completion_of_suites_survives_a_broken_recipe(cli: Cli) -> None:
+    def broken() -> dict[str, str]:
+        raise RecipeError("recipe.yaml:3: no")
+
+    cli.patch.setattr("llmb_run.acceptance.suite.suites", broken)
+    some = click.Context(click.Command("accept"))
+    (found,) = options.complete_suites(some, click.Argument(["suite"]), "exem")
+    assert found.type == "file"
 
 
 def test_what_commands_take_is_known_without_what_they_do() -> None:

@@ -279,6 +279,14 @@ def test_without_it_a_page_has_no_charts_and_says_so(report, prefix, refuses, ca
     texts(capsys.readouterr().err)
 
 
+def test_an_installer_that_cannot_be_started_leaves_a_page_without_charts(report: Report, prefix: Path) -> None:
+    program = prefix.parents[1] / "bin" / "llmb-install"
+    program.parent.mkdir()
+    program.write_text("#!/gone/python\n")
+    program.chmod(0o755)
+    assert "vegaEmbed =" not in page(report)
+
+
 @pytest.fixture
 def site(cli: Cli) -> Cli:
     make_run(cli.install, log=steady_log(5700))

@@ -103,6 +103,15 @@ def test_an_interval_as_wide_as_the_step_time_says_that_there_are_too_few_runs(c
     assert item["interval"] > 1, "programs get the number"
 
 
+def test_a_ranking_outlives_the_recipe_of_its_fastest_run(cli: Cli, tmp_path: Path) -> None:
+    run_of(cli, 5741.47)
+    assert "its command: " in cli("results", "--rank").out
+    shutil.copytree(ROOT / "grok1", tmp_path / "clone" / "grok1")
+    out = cli("results", "--rank", LLMB_REPO=str(tmp_path / "clone")).out
+    assert "fastest" in out
+    assert "its command: " not in out
+
+
 def test_a_copy_of_a_run_is_no_repeat(cli: Cli, tmp_path: Path, texts: Texts) -> None:
     run = run_of(cli, 5741.47)
     copy = shutil.copytree(run.paths.experiments, tmp_path / "backup" / "experiments") / run.paths.folder.relative_to(

@@ -311,10 +311,18 @@ def frozen_now(
     """What a campaign would begin with now: software, and each arm with its plan, recipe and image.
 
     ``kind``: the class of the answer. ``each``: what more that keeps of every arm; ``more``: of the campaign.
+
+    Raises:
+        EnvironmentLacks: a recipe or the training code cannot be read
     """
     folder = training_code()
-    origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
-    manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
+    try:
+        origins = {arm.recipe_folder: origin_of(arm.recipe_folder, folder) for arm in arms}
+        manifests = [make_manifest(arm.plan, folder, folder, origins[arm.recipe_folder]) for arm in arms]
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot read {error.filename}: {error.strerror or error}", remedy=remedy_for(error)
+        ) from error
     return kind(
         **{name: manifests[0][name] for name in ("llmb", "git", "code_sha256")},
         id=campaign.id,

@@ -6,6 +6,7 @@ Python that runs this. ``llmb-install charts`` puts it there, which is asked for
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -41,6 +42,8 @@ def _fetch(program: Path) -> None:
 
     Waits for it. Does nothing where there is no such program; a failure is ignored.
     """
-    if os.access(program, os.X_OK):
-        notice("fetching what draws charts, once: a download of 34 MB")
+    if not os.access(program, os.X_OK):
+        return
+    notice("fetching what draws charts, once: a download of 34 MB")
+    with contextlib.suppress(OSError):  # such as a first line whose Python is gone
         subprocess.run([str(program), "charts"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)

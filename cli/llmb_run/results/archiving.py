@@ -113,7 +113,9 @@ def write_archive(
         archive.bytes = temporary.stat().st_size
         temporary.replace(path)
     except OSError as error:
-        raise RecordError(f"cannot write {path}: {error.strerror or error}", remedy=remedy_for(error)) from error
+        source = error.filename if error.filename not in (None, str(path), str(temporary)) else None
+        what = f"cannot read {source}, so {path} was not written" if source else f"cannot write {path}"
+        raise RecordError(f"{what}: {error.strerror or error}", remedy=remedy_for(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
     return archive

@@ -13,8 +13,10 @@ from itertools import chain
 from operator import itemgetter
 from typing import Any
 
+from llmb_common.base.errors import RequestError
 from llmb_common.base.printable import counted, percent, wrapped
 from llmb_common.measured.run import MeasuredRun, Outcome, explain, mean_step_seconds
+from llmb_common.planning.job_plan import JobPlan
 from llmb_common.planning.workspace import Workspace
 from llmb_common.results.comparison import Change, Contender, ranked
 from llmb_common.results.configuration import aspects, configuration_key, differing_settings, kind_of_job, title_of
@@ -344,8 +346,6 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
 
     Those without a step time stand last.
     """
-    from llmb_run.starting.command_line import command_for  # of no other table
-
     plans = [_first_record(item).plan for item in items]
     differing = differing_settings(plans)
     software = {item.software for item in items if any(run.good for run in item.members)}
@@ -373,9 +373,20 @@ def _rank_groups(items: Sequence[Group], workspace: Workspace) -> Board:
         title=kind_of_job(plans[0]) if same else f"{plans[0].recipe} {plans[0].model_size}",
         names=tuple(differing),
         configurations=(*lines, *without),
-        command=command_for(fastest, workspace.workload(fastest.workload).recipe) if fastest else "",
+        command=_command_of(fastest, workspace) if fastest else "",
         window=min(windows, key=lambda window: window.first, default=None),
     )
+
+
+def _command_of(plan: JobPlan, workspace: Workspace) -> str:
+    """The command that starts a job of ``plan``'s configuration; empty where its recipe is no longer there."""
+    from llmb_run.starting.command_line import command_for  # of no other table
+
+    try:
+        recipe = workspace.workload(plan.workload).recipe
+    except RequestError:
+        return ""
+    return command_for(plan, recipe)
 
 
 def _as_contender(item: Group, values: tuple[str, ...]) -> Contender | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from llmb_common.base.errors import RecipeError, RecordError
-from llmb_common.base.files import read_json, try_lock, write_json
+from llmb_common.base.files import read_json, remedy_for, try_lock, write_json
 
 _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it is converted
 
@@ -141,7 +141,12 @@ def change_list(file: Path, name: str, kind: type[T], what: str, change: Callabl
     """
     import msgspec
 
-    file.parent.mkdir(exist_ok=True)
+    try:
+        file.parent.mkdir(exist_ok=True)
+    except OSError as error:
+        raise RecordError(
+            f"cannot create {file.parent}: {error.strerror or error}", remedy=remedy_for(error)
+        ) from error
     with locked(file):
         items = change(read_list(file, name, kind, what))
         write_json(file, {"schema": SCHEMA, name: [msgspec.to_builtins(item) for item in items]})

@@ -197,7 +197,7 @@ def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
     skipped = [item for item in timing.iterations if item.skipped]
     found = [
         _outlier_sentence(inside, measured),
-        _long_warm_up_sentence(timing, measured) or _warm_up_sentence(inside, measured),
+        _long_warm_up_sentence(timing, measured) or _warm_up_sentence(inside),
         _drift_sentence(after_warm_up(timing), {inside[at].index for at in measured.spikes}),
         f"the optimizer skipped {counted(len(skipped), 'step')} ({_steps_text(skipped)})" if skipped else "",
         *odd_course(timing.iterations, timing.window),
@@ -304,7 +304,7 @@ def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
     )
 
 
-def _warm_up_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
+def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
     """A sentence where the window starts too early: its first steps fall towards the level of the others. Else
     empty.
     """
