@@ -23,32 +23,39 @@ LOCAL = ClusterType("local")
 
 @dataclass(frozen=True)
 class Variable:
-    """``meaning`` is a phrase, or the values that there are. ``default`` is for people, ``{...}`` in it the recipe's
-    own (see ``tools.readme_tables``)."""
+    """One documented environment variable of a request to ``launch.sh``, and the option of ``llmb-run`` for it.
+
+    READMEs, help texts and the reader of requests are made from it. ``meaning`` is a phrase ("training steps") or, as a
+    tuple, the values that the variable can have.
+    """
 
     meaning: str | tuple[str, ...]
     default: str = "-"
+    """What applies without it, as text for people, not a value; ``{...}`` in it is what the recipe says."""
     choices: tuple[str, ...] = ()
     """The only values there are, checked when the variable is read; others depend on the recipe or have more forms."""
     option: str = ""
-    """What ``llmb-run`` has instead."""
+    """The option of ``llmb-run`` that stands for the variable, such as ``--max-steps``; empty: there is none."""
     metavar: str = ""
-    """What stands for the option's value in help texts; empty: it has none."""
+    """What stands for the option's value in help texts, such as ``N``; empty: the usual one, or no value."""
     read: str = "text"
     """How its value is read: a method of ``request.values.Reader``."""
     sets: str = ""
-    """The field of a ``Request`` that its value is; empty: it is one of several that make a field, or of none."""
+    """The field of a ``Request`` that takes its value; empty: none does alone."""
     remedy: str = ""
-    """What to do about a wrong value, beside what its way of reading says."""
+    """What a message tells users to do about a wrong value; empty: what its way of reading says."""
 
     @property
     def in_table(self) -> str:
-        """What the variable means, as the tables of READMEs have it: the phrase, or its values with blanks between."""
+        """The variable's meaning for the tables of READMEs: its phrase, or its possible values with blanks between."""
         return self.meaning if isinstance(self.meaning, str) else " ".join(self.meaning)
 
     @property
     def in_help(self) -> str:
-        """What the variable means, as the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``."""
+        """The variable's meaning as the beginning of a sentence: ``Training steps``, or ``bf16, fp8 or nvfp4``.
+
+        Made for help texts: capitalized if it is a phrase, without a period.
+        """
         if isinstance(self.meaning, str):
             return self.meaning[:1].upper() + self.meaning[1:]
         *others, last = self.meaning
@@ -57,19 +64,21 @@ class Variable:
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """What a way of running jobs can do.
+    """What one way of running jobs (Slurm, or this machine alone) can do.
 
-    ``executor`` is ``module:class`` of a ``llmb_common.executors.base.Executor``. ``script`` is that of its
-    ``JobScript``, where that can be imported without the executor; empty: the executor.
+    Asked by all that plans, renders and shows jobs. Each folder of ``llmb_common.executors`` has one, ``TRAITS``.
     """
 
     name: ClusterType
+    """As ``cluster_type`` in cluster_config.yaml has it: ``slurm``, ``local``."""
     executor: str
+    """``module:class`` of a ``llmb_common.executors.base.Executor``, which starts, looks at and ends jobs."""
     this_machine: bool
     """Jobs run on this machine: on its GPUs, on one node, with the programs that are found here."""
     queued: bool
     """A scheduler keeps the jobs and gives them ids. Otherwise whoever starts a job follows it to its end."""
     script: str = ""
+    """``module:class`` of its ``JobScript``, where that can be imported without the executor; empty: ``executor``."""
     submits_with: str = ""
     """The scheduler's program: where it is on PATH, and nobody says otherwise, jobs run this way."""
     dependencies: bool = False
@@ -91,7 +100,7 @@ class Traits:
 
     @property
     def settings_type(self) -> Any:
-        """The class of the scheduler's section of ``cluster_config.yaml``; its module is imported now."""
+        """The class of a scheduler's own section of ``cluster_config.yaml``; the first use imports its module."""
         return import_named(self.settings)
 
 
@@ -108,25 +117,27 @@ def import_named(text: str) -> Any:
 
 @lru_cache
 def all_traits() -> dict[str, Traits]:
-    """Return the traits of all ways of running jobs by their name, those with a queue first.
+    """Return the ``Traits`` of every way of running jobs by its name (``slurm``, ``local``).
 
-    Looked up once and kept.
+    Those with a queue come first, then by name. Found by importing each folder of ``llmb_common.executors``, once in a
+    process.
     """
     folders = [file.parent.name for file in Path(__file__).parent.parent.glob("executors/*/__init__.py")]
     found: list[Traits] = [import_module(f"llmb_common.executors.{name}").TRAITS for name in folders]
+    # The first one whose program is on PATH is the default: this machine alone comes last.
     return {traits.name: traits for traits in sorted(found, key=lambda traits: (not traits.queued, traits.name))}
 
 
 def names() -> Sequence[str]:
-    """The names of all ways of running jobs, as ``cluster_type`` takes them."""
+    """Return the names of all ways of running jobs, as ``cluster_type`` takes them; those with a queue first."""
     return tuple(all_traits())
 
 
 def traits_of(name: str) -> Traits:
-    """The traits of a way of running jobs, by its name (``slurm``).
+    """Return the ``Traits`` of the way of running jobs that is called ``name``, such as ``slurm``.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no way of running jobs has that name; the message lists those that there are
     """
     if name not in (known := all_traits()):
         raise ValueError(f"cluster_type {str(name)[:100]!r} is not one of {', '.join(known)}")

@@ -35,28 +35,44 @@ WITHOUT_LAYER_GRAPHS = ("0.6",)
 
 
 def minor(release: str) -> str:
-    """The first two numbers of a release: ``0.6`` of ``0.6.2``."""
+    """Return the first two numbers of a release of Megatron-Bridge as text: ``0.6`` of ``0.6.2``.
+
+    A text without dots comes back as it is.
+    """
     return ".".join(release.split(".")[:2])
 
 
 @functools.cache  # a file of published results has a few releases, thousands of times
 def order(release: str) -> tuple[int, ...]:
-    """Return the first three numbers of a release, to compare releases with; what follows them (rc1) does not count."""
+    """Return the first three numbers of a release, or the fewer that it has, as a tuple to compare releases by.
+
+    (0, 6) of ``0.6`` and (0, 7, 0) of ``0.7.0rc1``; empty of a text without digits.
+    """
     return tuple(int(part) for part in re.findall(r"[0-9]+", release)[:3])
 
 
 def is_of(release: str, name: str) -> bool:
-    """Whether ``release`` is what ``name`` says of it: 0.7.0 is of 0.7 and of 0.7.0."""
+    """Return whether ``release`` is one of the release series ``name``: ``0.7.0`` is of ``0.7``, and of ``0.7.0``.
+
+    Only numbers count, so ``0.7.0rc1`` is of both, too.
+    """
     return order(release)[: len(order(name))] == order(name)
 
 
 def is_newer(release: str) -> bool:
-    """Return whether ``release`` is newer than all releases that LLMB knows; False of a text that is no release."""
+    """Return whether ``release`` of Megatron-Bridge is of a later minor release than all that LLMB has settings for.
+
+    False of a text that is no release.
+    """
+    # A later patch of the last known release (0.6.9) uses the same settings, so it is not newer.
     return re.fullmatch(RELEASE, release) is not None and order(minor(release)) > order(ENGINES[-1])
 
 
 def image_file_name(image: str) -> str:
-    """Enroot's default file name of an image: ``nvcr.io#nvidia/nemo:26.02.01`` -> ``nvidia+nemo+26.02.01.sqsh``."""
+    """Return Enroot's default file name of an image.
+
+    For ``nvcr.io#nvidia/nemo:26.02.01`` it is ``nvidia+nemo+26.02.01.sqsh``.
+    """
     path = image.rpartition("#")[2]
     return path.replace("/", "+").replace(":", "+") + ".sqsh"
 
@@ -65,36 +81,41 @@ _IMAGE = re.compile(r"(?:^|[/+#])nemo[:+]([0-9]{2}\.[0-9]{2}(?:\.[0-9]{2})?)(?!\
 
 
 def container_release(image: str | None) -> str | None:
-    """Return the release of NVIDIA's container that an image's name says, such as ``26.02.01``.
+    """Return the release of NVIDIA's NeMo container in an image's name or path, such as ``26.02.01``.
 
-    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``. None where the name does not say
-    it: a site's own image is whatever it is.
+    As in ``nvcr.io#nvidia/nemo:26.02.01`` or ``/images/nvidia+nemo+26.02.01.sqsh``. None without an image, and where
+    the name does not tell, as of an image that a site has built itself.
     """
     found = _IMAGE.search(image or "")
     return found[1] if found else None
 
 
 def bridge_release(image: str | None) -> str | None:
-    """Return the release of Megatron-Bridge in one of NVIDIA's images that LLMB knows; None of any other image."""
+    """Return the release of Megatron-Bridge in one of NVIDIA's NeMo images that LLMB knows, such as ``0.3.1``.
+
+    Told from the image's name alone. None of any other image, and without one.
+    """
     wanted = container_release(image)
     return next((release for container, release in CONTAINERS.items() if same_release(wanted, container)), None)
 
 
 def is_later_container(image: str | None) -> bool:
-    """Return whether ``image`` is one of NVIDIA's that came after the last one that LLMB knows.
+    """Return whether ``image`` is a NeMo container of NVIDIA's from a later month than all that LLMB knows.
 
-    Later patches of a known one do not count.
+    Told from its name. False of later patches of a known container (26.08.02 after 26.08), of a site's own image and of
+    None.
     """
     wanted = container_release(image)
     return wanted is not None and release_order(wanted)[:2] > release_order(list(CONTAINERS)[-1])[:2]
 
 
 def patched_release(image: str | None) -> str | None:
-    """Return the minor release of Megatron-Bridge in an image that is a later patch of a known one.
+    """Return the minor release of Megatron-Bridge in an image that is a later patch of a NeMo container LLMB knows.
 
-    ``0.6`` of ``nemo:26.08.02``, a patch of 26.08; None of any other image, also of a known one.
+    ``0.6`` of ``nemo:26.08.02``, a patch of 26.08; None of any other image, of a known container itself, and of None.
     """
     wanted = container_release(image)
+    # The release in a known image is known exactly: nothing to infer.
     if wanted is None or bridge_release(image) is not None:
         return None
     same = [release for tag, release in CONTAINERS.items() if release_order(tag)[:2] == release_order(wanted)[:2]]
@@ -102,10 +123,13 @@ def patched_release(image: str | None) -> str | None:
 
 
 def release_order(release: str) -> tuple[int, ...]:
-    """Return three numbers to sort releases of containers by; 25.09 is 25.09.00, and older than 25.11."""
+    """Return three numbers to sort releases of NVIDIA's containers by; what is missing counts as 0.
+
+    So ``25.09`` equals ``25.09.00`` and is older than ``25.11``.
+    """
     return (*order(release), 0, 0)[:3]
 
 
 def same_release(one: str | None, other: str | None) -> bool:
-    """Whether both releases are known and the same."""
+    """Return whether both releases of a container are known, not None, and the same; ``25.09`` equals ``25.09.00``."""
     return one is not None and other is not None and release_order(one) == release_order(other)

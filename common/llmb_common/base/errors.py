@@ -41,10 +41,16 @@ EXIT_STATUS = {
 
 
 class LLMBError(Exception):
-    """The base class. ``str()`` is the message and the remedy, ready to print."""
+    """The base class of all errors that LLMB raises on purpose; never raised itself.
+
+    ``message`` says what is wrong, ``remedy`` what the user can do about it (empty: nothing to add), and ``code`` is a
+    stable word for programs. ``str()`` gives message and remedy, ready to print.
+    """
 
     exit_status: ClassVar[int] = 1
+    """With which the command layer ends the process when this error ends a command."""
     default_code: ClassVar[str] = "error"
+    """The ``code`` of an error that is raised without one of its own: a stable word for programs."""
 
     def __init__(self, message: str, *, remedy: str = "", code: str = "") -> None:
         super().__init__(message)
@@ -57,7 +63,10 @@ class LLMBError(Exception):
         return f"{self.message}\n  -> {self.remedy}" if self.remedy else self.message
 
     def as_dict(self) -> dict[str, str | int]:
-        """The error as the JSON envelope of ``--json`` shows it."""
+        """Return the error as the JSON envelope of ``--json`` shows it.
+
+        The keys are ``code``, ``message``, ``remedy`` (empty text without one) and ``exit_status``.
+        """
         return {
             "code": self.code,
             "message": self.message,
@@ -67,10 +76,11 @@ class LLMBError(Exception):
 
 
 class RequestError(LLMBError):
-    """``field``: the variable of ``launch.sh`` that is wrong, whatever the front end calls it; empty: not one alone.
+    """The user asks for something impossible or unknown: ``llmb`` ends with exit status 2; code ``request``.
 
-    ``complete``: variables with values of which the same request would be whole; a front end can show the whole line.
-    Empty: nothing is known to be lacking.
+    ``field`` is the variable of ``launch.sh`` that is wrong, whatever option the user wrote instead; empty: no single
+    one is. ``complete`` maps variables to values with which the same request would be complete, so that a command can
+    show the whole line to type; empty: nothing is known to be missing.
     """
 
     exit_status = 2
@@ -90,7 +100,11 @@ class RequestError(LLMBError):
         self.complete = complete or {}
 
     def as_dict(self) -> dict[str, str | int]:
-        """Return the error as the JSON envelope of ``--json`` shows it, with the ``field`` that is wrong."""
+        """Return the error as the JSON envelope of ``--json`` shows it, with the variable that is wrong.
+
+        The keys are ``code``, ``message``, ``remedy``, ``exit_status`` and ``field``, the variable of ``launch.sh``
+        that is wrong; empty where no single one is.
+        """
         return {**super().as_dict(), "field": self.field}
 
 
@@ -109,7 +123,10 @@ class ConfigError(LLMBError):
 
 
 class EnvironmentLacks(LLMBError):
-    """This machine or installation lacks something: ``llmb`` ends with exit status 3; code ``environment``."""
+    """Something is missing on this machine or in the installation, such as a program, an image or disk space.
+
+    ``llmb`` ends with exit status 3; code ``environment``.
+    """
 
     exit_status = 3
     default_code = "environment"
@@ -123,33 +140,36 @@ class SchedulerError(LLMBError):
 
 
 class AnswerLost(SchedulerError):
-    """Nobody knows, now, whether a job exists or what became of it; asking later settles that.
+    """The scheduler's answer about a job is lost, so nobody knows now whether the job exists or what became of it.
 
-    After any other SchedulerError of a submission there is certainly no job. So whoever submits catches this one first:
-    what it leaves on record must stay there.
+    Asking again later settles it. After any other ``SchedulerError`` of a submission there is certainly no job; so
+    whoever submits a job handles this error first and keeps the job's record. Exit status 3; code ``unknown``.
     """
 
     default_code = "unknown"
 
 
 class RecordError(LLMBError):
-    """A file that LLMB wrote is missing, damaged or changed: ``llmb`` ends with exit status 3; code ``record``."""
+    """A file that LLMB writes is missing, damaged or changed, or cannot be written.
+
+    ``llmb`` ends with exit status 3; code ``record``.
+    """
 
     exit_status = 3
     default_code = "record"
 
 
 class CheckFailed(LLMBError):
-    """What was asked to be checked is not right: ``llmb`` ends with exit status 1; code ``failed``."""
+    """A run or a check that the user asked about ended badly: ``llmb`` ends with exit status 1; code ``failed``."""
 
     exit_status = 1
     default_code = "failed"
 
 
 class NotYet(LLMBError):
-    """No answer yet, and nothing is wrong: what was asked about still runs.
+    """The run that was asked about is still going, so there is no answer yet; nothing is wrong.
 
-    A command that ends by it has exit status 4; its code is ``not-yet`` by default.
+    ``llmb`` ends with exit status 4; code ``not-yet``.
     """
 
     exit_status = 4
@@ -157,6 +177,8 @@ class NotYet(LLMBError):
 
 
 class Interrupted(LLMBError):
+    """The command was ended by Ctrl-C, SIGTERM or SIGHUP: exit status 130; code ``interrupted``."""
+
     exit_status = 130
     default_code = "interrupted"
 
@@ -166,10 +188,12 @@ T = TypeVar("T")
 
 
 def result_or_error(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T | LLMBError:
-    """Return what ``action`` returns, or the LLMBError that it raises, for whoever goes on with others.
+    """Call ``action`` with the other arguments and return its result, or the LLMBError that it raises.
+
+    For callers that report one item's error and go on with the next.
 
     Raises:
-        Interrupted: the user ended the command; other exceptions pass, too
+        Interrupted: ``action`` raised it: the user has ended the command
     """
     try:
         return action(*arguments, **named)
@@ -181,10 +205,12 @@ def result_or_error(action: Callable[P, T], *arguments: P.args, **named: P.kwarg
 
 @contextlib.contextmanager
 def located(where: str) -> Iterator[None]:
-    """Turn any LLMBError raised in the context into a ConfigError that says where: ``where``, file and line.
+    """Return a context that turns an LLMBError raised in it into a ConfigError whose text begins with ``where``.
+
+    ``where`` names the option, or the file and line, at fault. Other exceptions pass unchanged.
 
     Raises:
-        ConfigError: such an error was raised; remedy and code stay
+        ConfigError: an LLMBError was raised in the context; its remedy and code stay
     """
     try:
         yield
@@ -197,21 +223,23 @@ _NO_SLIPS = gpus.OTHERS | {"fp4", "fp16", "mxfp8"}
 
 
 def did_you_mean(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the hint `` (did you mean 'x'?)`` with the closest match in ``known``; empty where none is close.
+    """Return the hint `` (did you mean 'x'?)`` with the word in ``known`` that is closest to ``word``.
 
-    It begins with a blank, to be appended to a message.
+    It begins with a blank, to be appended to a message; empty where nothing is close enough (``nearest``).
     """
     near = nearest(word, known, cutoff=cutoff)
     return f" (did you mean {near!r}?)" if near else ""
 
 
 def nearest(word: str, known: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return the word in ``known`` that is closest to ``word``; empty where none is close.
+    """Return the word in ``known`` that is most like the mistyped ``word``; empty where none is close enough.
 
-    Also where ``word`` is a GPU or a number format that exists. ``cutoff``, from 0 to 1, is how alike they must be. The
-    dashes of options are no letters: ``--output`` is not close to ``--group``.
+    Also empty where ``word`` is a GPU or a number format that exists, which nobody writes by mistake. ``cutoff``, from
+    0 to 1, is how similar the two must be. The dashes before an option do not count as letters: ``--output`` is not
+    close to ``--group``.
     """
     known = list(known)
+    # Wrong only in its case, which is a slip in a real GPU's name, too.
     if word.lower() in known and word not in known:
         return word.lower()
     if word.lower() in _NO_SLIPS or word.lower() in gpus.GPUS:

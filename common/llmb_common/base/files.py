@@ -23,10 +23,13 @@ from llmb_common.base.errors import ConfigError, RecordError, RequestError
 
 
 def user_path(text: str, option: str) -> Path:
-    """The absolute path that a user has named, with ``~`` for a home; links stay. ``option``: how messages call it.
+    """Return the absolute form of the path ``text`` that a user has typed, with ``~`` and ``~user`` replaced.
+
+    Links are not resolved, and nothing need exist there. ``option`` is what the error calls the path's origin, such as
+    ``--output``.
 
     Raises:
-        RequestError: there is no such home
+        RequestError: ``~`` stands for no home directory
     """
     try:
         path = Path(text).expanduser()
@@ -38,14 +41,15 @@ def user_path(text: str, option: str) -> Path:
 def write_atomic(
     path: Path, content: str | bytes, *, mode: int = 0o644, sync_folder: bool = True, through: Path | None = None
 ) -> None:
-    """Replace the content of ``path``: unique temporary file next to it, fsync, rename, fsync of the folder.
+    """Replace the content of ``path``, or create it, so that a reader sees the old content or the new, never a part.
 
-    ``mode`` is set when the temporary file is created, so the file is never readable by more users than intended,
-    whatever the umask. Without ``sync_folder`` a power cut may bring back the old content, but never a partial one.
-    ``through``: another folder of the same file system for the temporary file.
+    Text is written as UTF-8. A unique temporary file next to ``path`` is written, synced to disk and renamed, and the
+    folder is synced; after a failure the temporary file is removed. ``mode`` is set when it is created, so the file is
+    never readable by more users than intended, whatever the umask. Without ``sync_folder`` a power cut may bring back
+    the old content. ``through`` is another folder of the same file system for the temporary file.
 
     Raises:
-        RecordError: the file cannot be written.
+        RecordError: the file cannot be written
     """
     # Of a name that is not UTF-8 the bytes are spelt out.
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
@@ -53,6 +57,7 @@ def write_atomic(
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
         try:
+            # The umask has taken bits from the mode that the file was created with.
             os.fchmod(descriptor, mode)
             with os.fdopen(descriptor, "wb", closefd=False) as stream:
                 stream.write(data)
@@ -72,12 +77,13 @@ def write_atomic(
 
 
 def write_output(path: Path, content: str) -> None:
-    """Write ``content`` to a file that the user has named: as ``write_atomic``, but into a device or FIFO.
+    """Write ``content`` as UTF-8 to the file ``path`` that the user has named for a command's output.
 
-    Those are never replaced: root would lose ``/dev/null`` otherwise.
+    A file is replaced at once, by ``write_atomic``; a device or FIFO is written into, for to replace it would cost root
+    ``/dev/null``.
 
     Raises:
-        RecordError: the file cannot be written.
+        RecordError: ``path`` is a folder or in none, or cannot be written, as a FIFO that nobody reads
     """
     check_output(path)
     if not path.exists() or path.is_file():
@@ -91,10 +97,13 @@ def write_output(path: Path, content: str) -> None:
 
 
 def check_output(path: Path) -> None:
-    """Refuse ``path`` as a file to write before there is anything to write into it; returns nothing.
+    """Raise unless ``path`` can name a file to write: it is no folder, and its parent is one.
+
+    For a command to ask before it does the work whose output goes there. Permissions are not looked at, and nothing is
+    written.
 
     Raises:
-        RecordError: it is a folder, or in none
+        RecordError: ``path`` is a folder, or its parent is not one
     """
     if path.is_dir():
         raise RecordError(f"cannot write {path}: it is a folder", remedy="name a file")
@@ -103,20 +112,22 @@ def check_output(path: Path) -> None:
 
 
 def write_json(path: Path, value: Any, *, mode: int = 0o644) -> None:
-    """Write ``value`` as indented JSON with ``write_atomic``.
+    """Write ``value`` to ``path`` as indented JSON, UTF-8 with a final line break, by ``write_atomic``.
 
     Raises:
-        RecordError: the file cannot be written.
-        ValueError: ``value`` contains NaN or an infinity, which JSON cannot represent.
+        RecordError: the file cannot be written
+        ValueError: ``value`` contains NaN or an infinity, which JSON cannot represent
     """
     write_atomic(path, json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False) + "\n", mode=mode)
 
 
 def status_of(path: Path) -> os.stat_result | None:
-    """Return the status (``os.stat``) of what is at ``path``, links followed; None where nothing is.
+    """Return the ``os.stat`` of the file or folder at ``path``, links followed; None where nothing is.
+
+    Unlike ``Path.exists`` of Python 3.14, it does not take a path that cannot be examined for a missing one.
 
     Raises:
-        OSError: it cannot be looked for. ``Path.exists`` and ``is_dir`` of Python 3.14 say False then.
+        OSError: ``path`` cannot be examined, for example for lack of permission
     """
     try:
         return path.stat()
@@ -125,11 +136,13 @@ def status_of(path: Path) -> os.stat_result | None:
 
 
 def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
-    """Open a regular file for reading.
+    """Open the regular file ``path`` for reading bytes and return the stream, which the caller closes.
+
+    With ``follow`` false a symbolic link is refused.
 
     Raises:
-        OSError: it cannot be opened, is a folder, a FIFO or a device (reading the latter might never end), or is a
-            link and ``follow`` is false.
+        OSError: the file cannot be opened; or it is a folder, a FIFO or a device, of which a read might never end; or
+            it is a link and ``follow`` is false
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
@@ -140,31 +153,37 @@ def open_plain(path: Path, *, follow: bool = True) -> BinaryIO:
 
 
 def read_plain(path: Path, most: int = -1) -> bytes:
-    """The content of a regular file, or its first ``most`` bytes.
+    """Return the content of the regular file ``path``, or at most its first ``most`` bytes; -1 means all of them.
 
     Raises:
-        OSError: it cannot be read, or is not a regular file; links are not followed.
+        OSError: the file is missing or cannot be read, or is a symbolic link, folder, FIFO or device
     """
     with open_plain(path, follow=False) as stream:
         return stream.read(most)
 
 
 def read_some(path: Path, most: int) -> bytes:
-    """At most ``most`` bytes of a file, a device or a FIFO, which is empty where nobody writes into it.
+    """Return at most the first ``most`` bytes of a file, a device or a FIFO; links are followed.
+
+    Opening a FIFO does not wait for a writer; without one it is empty.
 
     Raises:
-        OSError: it cannot be read
+        OSError: ``path`` is missing, is a folder or cannot be read
     """
     with open(path, "rb", opener=_open_without_waiting) as stream:
         return stream.read(most)
 
 
 def _open_without_waiting(name: str, flags: int) -> int:
-    """Open a file, as the ``opener`` of ``open``; a FIFO at once, whether or not anybody has its other end.
+    """Open the file ``name`` and return its descriptor, as the ``opener`` of ``open``; a FIFO never makes it wait.
 
-    To write into it is an error then.
+    Reading a FIFO then works without a writer.
+
+    Raises:
+        OSError: the file cannot be opened, or ``flags`` ask to write into a FIFO that nobody reads
     """
     descriptor = os.open(name, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    # Only the opening must not wait: reads and writes behave as usual.
     os.set_blocking(descriptor, True)
     return descriptor
 
@@ -185,15 +204,19 @@ _REMEDIES = {
 
 
 def remedy_for(error: OSError) -> str:
-    """What to do about a file that cannot be read or written, by the system's reason; never empty."""
+    """Return what a user can do about a file that cannot be read or written, as an imperative without a period.
+
+    Chosen by the ``errno`` of ``error``; an unknown or missing one gives general advice, so it is never empty.
+    """
     return _REMEDIES.get(error.errno or 0, "check free space, quota and permissions there")
 
 
 def read_json(path: Path, content: bytes | None = None) -> Any:
-    """The JSON in ``path``, or in ``content`` if that has been read already.
+    """Return the value of the JSON file ``path``; where the caller has read the file already, of ``content``.
 
     Raises:
-        RecordError: the file cannot be read, or is not JSON; the message names the file and the position.
+        RecordError: the file is missing, cannot be read, is not a regular file or is not JSON in UTF-8; the message
+            names the file and the position
     """
     try:
         if content is None:
@@ -209,25 +232,29 @@ def read_json(path: Path, content: bytes | None = None) -> Any:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock the file without waiting; whether we hold the lock now.
+    """Try to lock an open file exclusively without waiting; return False where another process holds the lock.
 
-    Also True on parallel file systems that are mounted without locks: whatever the lock protects must cope with that.
+    Also True on a file system without locks, where nothing is locked: whatever the lock protects must cope with that.
+    The lock ends when ``descriptor`` is closed.
 
     Raises:
-        OSError: locking failed for another reason.
+        OSError: locking failed for another reason
     """
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except OSError as error:
+        # Without locks, drivers of file systems answer with one of these three.
         if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
             raise
     return True
 
 
 def fsync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` survive a power cut, if the file system can sync folders.
+    """Sync ``folder`` to disk, so that a rename in it survives a power cut.
+
+    A file system that cannot sync folders is tolerated.
 
     Raises:
         OSError: the folder cannot be opened
@@ -241,10 +268,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file's content, as hexadecimal digits.
+    """Return the SHA-256 of the file's content as 64 hexadecimal digits; links are followed.
 
     Raises:
-        OSError: it cannot be read
+        OSError: the file is missing or cannot be read
     """
     import hashlib  # takes a twentieth of a parser's start
 
@@ -256,9 +283,10 @@ def sha256_of(path: Path) -> str:
 
 
 def sha256_of_tree(folder: Path, pattern: str = "**/*") -> str:
-    """Return one SHA-256 over the names and contents of the files in ``folder`` that match ``pattern``.
+    """Return one SHA-256 over the relative paths and the contents of the files in ``folder`` that match ``pattern``.
 
-    As hexadecimal digits. Compiled Python is left out.
+    As 64 hexadecimal digits. Folders ``__pycache__`` are left out. Where no file matches, or ``folder`` is missing, it
+    is the digest of nothing.
 
     Raises:
         OSError: a file cannot be read
@@ -275,12 +303,12 @@ NO_FILE = "it is not a regular file"
 
 
 def effective_user_id() -> int:
-    """The effective user id of this process."""
+    """Return the effective user id of this process."""
     return os.geteuid()
 
 
 def user_name(user: int) -> str:
-    """The name of a user id: ``alice``, or ``user 4711`` where it has none."""
+    """Return the login name of a numeric user id, such as ``alice``; ``user 4711`` where it has none."""
     try:
         return pwd.getpwuid(user).pw_name
     except KeyError:
@@ -288,15 +316,18 @@ def user_name(user: int) -> str:
 
 
 def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> str:
-    """Why the file ``name`` in ``folder`` may come from anybody, or an empty string.
+    """Return why the content of file ``name`` in ``folder`` may come from anybody; empty where it can be trusted.
 
-    Files of ours, of root and of the users ``others`` are trusted, in folders of theirs to which not everybody can
-    write. Whoever lets a group write to a file or folder trusts that group.
+    Trusted is a regular file of this user, of root or of one of the user ids ``others``, in a folder of one of them,
+    where neither is writable by everybody (a folder with the sticky bit, such as /tmp, may be); group write permission
+    is accepted. The answer is a clause such as ``it belongs to bob``, ``the folder is world-writable`` or ``it cannot
+    be opened: No such file or directory``; a symbolic link is among what cannot be opened.
     """
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             # O_NONBLOCK: opening a FIFO would wait for ever.
+            # Within the folder that is open: nobody can exchange that between the two looks.
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
             statuses = {"the folder": os.fstat(descriptor), "it": os.fstat(file)}
             os.close(file)
@@ -314,14 +345,15 @@ def why_not_trusted(folder: Path, name: str, others: Collection[int] = ()) -> st
 
 
 def require_trusted(path: Path, install: Path, shared: Path | None = None) -> None:
-    """Return where ``path``, read from the installation ``install``, was written by somebody trusted; else raise.
+    """Raise unless the file ``path``, which is about to be read, was written by somebody trusted.
 
-    Trusted are root, this user, the owner of ``install``, the owner of ``shared`` (a folder outside it that the
-    settings name) and, where its group may write to ``shared``, whoever is in that group. Links are followed first; a
-    file that is missing or unreadable passes: its reader reports it. S1 of SECURITY.md.
+    Trusted are root, this user, the owner of the installation ``install``, the owner of ``shared`` (a folder outside of
+    it that the settings name) and, where its group may write to ``shared``, the members of that group. Links are
+    followed first. A file that is missing or unreadable passes, because its reader reports it. S1 of SECURITY.md.
 
     Raises:
-        ConfigError: code ``not-trusted``; the message says what is wrong with it.
+        ConfigError: code ``not-trusted``; the message says why, the remedy how to change that
+        OSError: ``install`` or ``shared`` cannot be examined
     """
     real = Path(os.path.realpath(path))  # of links in a circle Path.resolve makes a RuntimeError
     if not os.access(real, os.R_OK):
@@ -358,9 +390,13 @@ def require_trusted(path: Path, install: Path, shared: Path | None = None) -> No
 
 @functools.cache
 def shell_part(beside: str, name: str) -> str:
-    """The text of the file ``name`` in the folder of the module file ``beside``, without its directive for shellcheck.
+    """Return the shell code in the file ``name`` beside the Python module file ``beside``, to be put into a script.
 
-    Ends without a line break.
+    Without its first line, a directive for shellcheck, and without line breaks at either end. Read once in a process.
+
+    Raises:
+        ValueError: the file does not begin with that directive
+        OSError: the file cannot be read
     """
     text = (Path(beside).parent / name).read_text(encoding="utf-8")
     directive, _, rest = text.partition("\n")

@@ -26,22 +26,26 @@ Generation = Literal["hopper", "blackwell", "rubin"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """What is known of one GPU type: its nodes, memory, peaks and product names."""
+    """What is known of one GPU type, such as H100: its nodes, memory, peak rates and product names."""
 
     generation: Generation
+    """NVIDIA's architecture, such as ``hopper``."""
     per_node: int
+    """GPUs in one node."""
     nvlink_nodes: int = 1
     """Nodes whose GPUs share one NVLink domain: 18 in an NVL72 rack."""
     host: Literal["x86_64", "aarch64"]
+    """The instruction set of its nodes' CPUs, as ``uname -m`` prints it."""
     memory_gb: int
+    """GB of memory of one GPU, as its data sheet says."""
     peaks: Mapping[str, float]
     """Dense peak of one GPU in TFLOP/s by dtype; a dtype that is missing is not supported. Empty: none is published."""
     products: tuple[str, ...]
-    """What nvidia-smi prints as the name."""
+    """What nvidia-smi prints as the name of such a GPU, in all its forms."""
     memory_bandwidth: float = 0.0
     """Bytes/s, as the data sheets say; 0: not known."""
     memory_clock: int | None = None
-    """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py)."""
+    """MHz at which NVIDIA's launcher holds the memory (Megatron-Bridge 0.6.0, setup_experiment.py); None: at none."""
     fast_cores: tuple[int, int] | None = None
     """(stride, count): NVIDIA's launcher runs a node's rank r on ``count`` cores from r x stride on, which Intel's
     Priority Core Turbo speeds up on its reference nodes (0.6.0, scripts/performance/utils/executors.py). Others number
@@ -52,12 +56,12 @@ class Gpu:
 
     @property
     def nvlink_gpus(self) -> int:
-        """The number of GPUs in one NVLink domain."""
+        """The number of GPUs that share one NVLink domain: those of a node, or of all nodes of a rack."""
         return self.per_node * self.nvlink_nodes
 
 
 def _read() -> dict[str, Gpu]:
-    """The table of GPU types, from the JSON file beside this module."""
+    """Return what is known of each GPU type, by its name (``h100``), from ``gpus.json`` beside this module."""
     table: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8"))
     for entry in table.values():
         entry.pop("note", None)
@@ -89,16 +93,18 @@ _OTHER_BOARD = re.compile(r"(?<![a-z0-9])(nvl[0-9]*|pcie)(?![a-z0-9])|[0-9]g\.[0
 
 
 def gpu_types() -> tuple[str, ...]:
-    """Every value of GPU_TYPE, with the CPU last."""
+    """Return every value that GPU_TYPE can have: the names of the GPU types (``h100``) and, last, ``cpu``."""
     return (*GPUS, CPU)
 
 
 def type_of(product: str) -> str | None:
-    """The type behind a product or GRES name: ``NVIDIA H100 80GB HBM3`` and ``nvidia_h100_80gb_hbm3`` are ``h100``.
+    """Return the GPU type that a product name or a GRES name stands for.
 
-    None for a GPU that no recipe knows: a GH200 is not an H200, and an H100 NVL is not the H100 of the documents.
+    ``NVIDIA H100 80GB HBM3`` and ``nvidia_h100_80gb_hbm3`` are ``h100``. None for a GPU that no recipe knows: a GH200
+    is not an H200, and an H100 NVL is not the H100 of NVIDIA's documents.
     """
     name = product.lower()
+    # Such a name contains that of a known type, but is another GPU.
     if _OTHER_BOARD.search(name.replace("_", " ")):
         return None
     found = re.search(rf"(?<![a-z0-9])({'|'.join(map(re.escape, GPUS))})(sxm[0-9]?)?(?![a-z0-9])", name)
@@ -106,24 +112,28 @@ def type_of(product: str) -> str | None:
 
 
 def rows_of(gpu_type: str) -> str:
-    """Return the GPU type whose rows of a recipe ``gpu_type`` runs: that of a relative, else ``gpu_type`` itself."""
+    """Return the GPU type whose configurations in recipes ``gpu_type`` runs.
+
+    That is a related type where none are documented for ``gpu_type``, else ``gpu_type`` itself, also if it is unknown.
+    """
     known = GPUS.get(gpu_type)
     return (known.rows_of if known else None) or gpu_type
 
 
 def row_types(gpu_type: str) -> tuple[str, ...]:
-    """Return whose rows of a recipe jobs on ``gpu_type`` run.
+    """Return the GPU types whose rows in a recipe's table of configurations apply to jobs on ``gpu_type``.
 
-    They are its own, those of its relative, and those for ``any`` GPU.
+    They are ``gpu_type`` itself, the related type whose configurations it runs (``rows_of``, often the same) and
+    ``any``, in this order.
     """
     return gpu_type, rows_of(gpu_type), "any"
 
 
 def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
-    """Return which of ``types`` is most like ``gpu_type``.
+    """Return which of the GPU types ``types`` is most like ``gpu_type``.
 
-    By generation, then by GPUs in a node, then by memory. None where nothing is known of ``gpu_type``, or of any of
-    ``types``.
+    The same generation counts first, then the same number of GPUs in a node, then how close the memory is. None where
+    LLMB does not know ``gpu_type``, or none of ``types``.
     """
     own = GPUS.get(gpu_type)
     known = [name for name in types if name in GPUS]
@@ -131,7 +141,10 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
         return None
 
     def distance(name: str) -> tuple[bool, bool, int]:
-        """A sort key: how far another GPU type is from the one that was asked for."""
+        """Return a sort key, smaller for a GPU type that is more like the one that was asked for.
+
+        Its members: the generation differs, the number of GPUs in a node differs, the difference in GB of memory.
+        """
         other = GPUS[name]
         kind = (other.generation != own.generation, other.per_node != own.per_node)
         return (*kind, abs(other.memory_gb - own.memory_gb))
@@ -140,12 +153,13 @@ def nearest_type(gpu_type: str, types: Iterable[str]) -> str | None:
 
 
 def differences(gpu_type: str, other: str) -> str:
-    """Return how a GPU type differs from another known one: ``141 GB of memory (h100: 80)``, with commas between.
+    """Return how the GPU type ``gpu_type`` differs from ``other``: ``141 GB of memory (h100: 80)``.
 
-    Empty where nothing is known to differ.
+    Compares memory, its bandwidth, the BF16 peak and the GPUs in a node; several differences are joined by commas. A
+    value that is not known of both is left out; empty where nothing differs.
 
     Raises:
-        KeyError: LLMB does not know one of them
+        KeyError: LLMB does not know one of the two types
     """
     one, two = GPUS[gpu_type], GPUS[other]
     compared = [
@@ -163,21 +177,24 @@ def differences(gpu_type: str, other: str) -> str:
 
 
 def generation_of(gpu_type: str) -> Generation | None:
-    """The generation of a GPU type; None for the CPU and unknown types."""
+    """Return the generation of a GPU type, such as ``hopper``; None for the CPU and unknown types."""
     known = GPUS.get(gpu_type)
     return known.generation if known else None
 
 
 def per_node(gpu_type: str) -> int:
-    """Return the number of GPUs in a node of ``gpu_type``; 8 of an unknown type.
+    """Return the number of GPUs in one node of ``gpu_type``; 8 for an unknown type.
 
-    Also 8 of the CPU: the number of ranks in a node then.
+    Also 8 for the CPU, where it is the number of ranks in a node.
     """
     known = GPUS.get(gpu_type)
     return known.per_node if known else 8
 
 
 def peak_tflops(gpu_type: str, dtype: str) -> float | None:
-    """Dense peak of one GPU in TFLOP/s; None for a CPU, and for a dtype that the GPU does not have."""
+    """Return the dense peak of one GPU in TFLOP/s with numbers of type ``dtype``, such as ``bf16``.
+
+    None for the CPU and unknown GPU types, and for a ``dtype`` of which no peak is known for the GPU.
+    """
     known = GPUS.get(gpu_type)
     return known.peaks.get(dtype) if known else None

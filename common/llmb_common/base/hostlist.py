@@ -18,20 +18,25 @@ _TOKEN = re.compile(r"[^\[\],\s]+|\[[0-9,-]*\]")
 
 
 def expand(text: str) -> list[str]:
-    """The names in ``text``, in order and without duplicates; none for ``(null)``, ``None assigned`` and blanks.
+    """Return the host names in Slurm's host list ``text``: n01 and n02 of ``n[01-02]``.
+
+    In the order of the text and without duplicates. Empty for what Slurm writes where there are no hosts: ``(null)``,
+    ``None``, ``None assigned``, ``N/A`` or blanks.
 
     Raises:
-        RequestError: part of it is not a host list; the message shows that part.
+        RequestError: part of ``text`` is not a host list (the message shows that part), or it has over 100,000 hosts
     """
     if text.strip() in ("", "(null)", "None", "None assigned", "N/A"):
         return []
     names: dict[str, None] = {}
+    # Commas within brackets separate numbers, not names.
     for part in re.split(r",(?![^\[]*\])", text):
         part = part.strip()
         tokens = _TOKEN.findall(part)
         if not part or "".join(tokens) != part:
             raise _hostlist_error(text, part)
         choices = [_bracket_numbers(text, token) if token.startswith("[") else [token] for token in tokens]
+        # Counted before they are made: a few brackets can stand for billions.
         if len(names) + math.prod(map(len, choices)) > _MOST:
             raise RequestError(f"the host list {text[:80]!r} has more than {_MOST} hosts", remedy="shorten it")
         names.update(dict.fromkeys(map("".join, itertools.product(*choices))))
@@ -39,9 +44,9 @@ def expand(text: str) -> list[str]:
 
 
 def expand_known(text: str) -> list[str]:
-    """Return the names in a host list that a scheduler or a record has given; empty where it is damaged.
+    """Return the host names in a host list that a scheduler or a record has given, as ``expand`` does.
 
-    Never raises.
+    Empty where it is damaged, or there are no hosts; never raises.
     """
     try:
         return expand(text)
@@ -50,9 +55,9 @@ def expand_known(text: str) -> list[str]:
 
 
 def compress(names: Iterable[str]) -> str:
-    """Return ``names`` as a sorted host list, with ranges over the last number in each name.
+    """Return host names as one host list in Slurm's form: ``n[01-03,07]`` of n01, n02, n03 and n07.
 
-    Empty if there are none.
+    Sorted, without duplicates, with ranges over the last number in each name; an empty text of no names.
     """
     found: dict[tuple[str, str], set[str]] = {}
     plain: set[str] = set()
@@ -79,10 +84,13 @@ def compress(names: Iterable[str]) -> str:
 
 
 def _bracket_numbers(text: str, token: str) -> list[str]:
-    """The numbers in the brackets of a host list, as text with their leading zeros.
+    """Return the numbers that ``token``, one bracket of a host list, stands for: 08, 09 and 10 of ``[08-10]``.
+
+    As text, with the leading zeros of the range's first number. ``text`` is the whole host list, for the error's
+    message.
 
     Raises:
-        RequestError: the brackets cannot be read
+        RequestError: an item is no number or range, or a range runs backward or is longer than 100,000
     """
     numbers: list[str] = []
     for item in token[1:-1].split(","):
@@ -97,7 +105,10 @@ def _bracket_numbers(text: str, token: str) -> list[str]:
 
 
 def _range_texts(numbers: list[int], width: int) -> Iterable[str]:
-    """Yields sorted numbers as a host list has them, consecutive ones as a range: ``1-3``, ``7``."""
+    """Yield sorted numbers as a host list writes them: consecutive ones as a range ``1-3``, a single one as ``7``.
+
+    Each is padded with zeros to ``width`` digits; 0 means no padding.
+    """
     start = 0
     for end in range(1, len(numbers) + 1):
         if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
@@ -108,6 +119,6 @@ def _range_texts(numbers: list[int], width: int) -> Iterable[str]:
 
 
 def _hostlist_error(text: str, part: str) -> RequestError:
-    """The error that ``part`` of the text is not a host list."""
+    """Return, without raising it, the error that says that ``part`` of ``text`` is not a host list."""
     shown = f"{part[:80]!r} in {text[:80]!r}" if part != text else f"{part[:80]!r}"
     return RequestError(f"{shown} is not a host list", remedy="for example node[01-12,20],login1")

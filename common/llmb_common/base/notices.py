@@ -9,9 +9,9 @@ recorded_notices: list[str] = []
 
 
 def notice(text: str) -> None:
-    """Tell the user something beside the result: on stderr at once, and later in the envelope of ``--json``.
+    """Print a note for the user, beside the command's result, on stderr, and keep it for the envelope of ``--json``.
 
-    The same text is said once in a process.
+    A text that this process has printed before is not repeated.
     """
     if text not in recorded_notices:
         recorded_notices.append(text)

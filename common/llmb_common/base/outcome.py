@@ -46,9 +46,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Result:
-    """What one command has to say. The command layer prints it and ends the process with ``exit_status``.
+    """What one command has to say: data for programs, text for people, and the exit status.
 
-    ``data`` and ``text`` may be functions where only the one that is printed should be made.
+    The command layer prints it and ends the process with ``exit_status``. ``data`` and ``text`` may be functions,
+    called only when their result is printed.
     """
 
     data: Any = None
@@ -68,18 +69,21 @@ class Result:
 
     @property
     def exit_status(self) -> int:
-        """The exit status of the command: its own, or that of its error."""
+        """The exit status of the command: that of ``error``, or without an error ``status``."""
         return self.status if self.error is None else self.error.exit_status
 
 
 def print_result(command: str, result: Result, *, as_json: bool, notices: Sequence[str] = ()) -> int:
-    """Print ``result`` of ``command``: data on stdout, remarks and the error on stderr; return the exit status.
+    """Print a command's result on stdout, its remarks and error on stderr, and return its exit status.
 
-    ``notices`` are what the command has said on stderr meanwhile; they are repeated in the envelope.
+    With ``as_json`` stdout gets the JSON envelope, else the text. ``notices`` are what the command has printed on
+    stderr meanwhile; the envelope repeats them. The hint is printed for people only: without ``as_json`` and on a
+    terminal.
 
     Raises:
         OSError: nobody reads the output, or its disk is full
-        ValueError: as ``envelope``
+        TypeError: with ``as_json``, the data holds what JSON cannot express
+        ValueError: with ``as_json``, the data holds NaN or an infinity
     """
     if as_json:
         print(envelope(command, result, notices))
@@ -122,10 +126,20 @@ def envelope(command: str, result: Result, notices: Sequence[str] = ()) -> str:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """A context, for a whole command, in which SIGTERM and SIGHUP raise ``Interrupted``."""
+    """Return a context, for a whole command, in which SIGTERM and SIGHUP raise ``Interrupted``.
+
+    The former signal handlers are restored at its end.
+
+    Raises:
+        Interrupted: one of the two signals arrived; its message names the signal
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        """Raises ``Interrupted`` with the signal's name."""
+        """Handle a signal by raising ``Interrupted``.
+
+        Raises:
+            Interrupted: always; the message names the signal, such as SIGTERM
+        """
         raise Interrupted(f"ended by {signal.Signals(number).name}")
 
     with handled_signals((signal.SIGTERM, signal.SIGHUP), interrupt):
@@ -136,9 +150,10 @@ _BROKEN_PIPE = 1
 
 
 def guarded(work: Callable[[], int], *, command: str = "", as_json: bool = False, notices: Sequence[str] = ()) -> int:
-    """Run ``work`` as the whole of a command and return its exit status; errors are printed.
+    """Run ``work`` as the whole of a command and return its exit status, or that of its error, which is printed.
 
-    As ``run_to_status``; and whatever is printed meanwhile is harmless to a terminal and fits its encoding.
+    Meanwhile standard output and error escape what a terminal might act on and what their encoding lacks. ``notices``
+    are texts that the JSON envelope of an error repeats. Errors of the program itself, such as a KeyError, pass.
     """
     work = _with_streams(work)
     with printable_output():
@@ -157,11 +172,12 @@ def run_to_status(
     os_remedy: str = "check that it exists, its owner and permissions, and free space",
     again: str = "",
 ) -> int:
-    """Run ``work`` and return its exit status, or that of the error it raised; 130 for Ctrl-C, SIGTERM and SIGHUP.
+    """Run ``work`` and return its exit status, or that of its error: 130 for Ctrl-C, SIGTERM and SIGHUP.
 
-    Errors go to stderr, with ``as_json`` also into the envelope of ``command``. ``os_remedy`` is what to do about a
-    file that cannot be read or written, ``again`` about an interruption. A reader that has gone (``head``, ``less``)
-    gives status 1, and no message. Errors of the program itself, such as a KeyError, pass.
+    An LLMBError or OSError is printed on stderr and, with ``as_json``, also as the envelope of ``command`` with
+    ``notices`` on stdout. ``os_remedy`` is what to do about a file that cannot be read or written, ``again`` about an
+    interruption. A reader that has gone (``head``, ``less``) gives status 1 and no message. Errors of the program
+    itself, such as a KeyError, pass.
     """
     error: LLMBError
     work = _with_streams(work)
@@ -189,9 +205,10 @@ def run_to_status(
 
 
 def _os_error_explained(error: OSError, remedy: str) -> LLMBError:
-    """Return the error that tells a user of an OSError: which file, program or disk, not where the code stood.
+    """Return the error that explains an OSError to a user: which file, program or disk has the problem.
 
-    ``remedy`` is what to do about a file; other cases have their own.
+    ``remedy`` is what to do about a file; a current folder that has been removed and an output that cannot be written
+    have their own.
     """
     if error.filename:
         return EnvironmentLacks(f"{error.filename}: {error.strerror}", remedy=remedy)
@@ -207,13 +224,19 @@ def _os_error_explained(error: OSError, remedy: str) -> LLMBError:
 
 
 def _with_streams(work: Callable[[], int]) -> Callable[[], int]:
-    """``work``, with all three standard streams; where standard output was closed, a refusal instead.
+    """Open /dev/null for each standard stream that was closed when the process began, and return what to run.
 
-    The next file to be opened would get the number of a closed one, and what is printed would end in that file.
+    That is ``work``; where standard output was closed, a function that raises ``EnvironmentLacks`` instead. Otherwise
+    the next file to be opened would get the descriptor of the closed stream, and what is printed would end up in that
+    file.
     """
 
     def refuse() -> int:
-        """Raises ``EnvironmentLacks``: there is nowhere to print."""
+        """Refuse to run a command whose output has nowhere to go.
+
+        Raises:
+            EnvironmentLacks: always: standard output is closed
+        """
         raise EnvironmentLacks("standard output is closed", remedy="send it to /dev/null to discard it")
 
     chosen = refuse if sys.stdout is None else work

@@ -14,10 +14,11 @@ from pathlib import Path
 
 
 def lost_package_file(error: Exception) -> str | None:
-    """Return which module or file of this Python's packages is lost or changed, where that may explain ``error``.
+    """Return which module or file of this Python's packages is missing or changed, where that may explain ``error``.
 
-    None: nothing, so it is an error of the program. A package that has lost its ``__init__.py`` still imports, as a
-    namespace; what its users then raise may be anything, and at any time.
+    A clause such as ``the module yaml is missing in /opt/venv``; None where the packages are whole, so that ``error``
+    is one of the program. Any error can come from a lost file: a package without its ``__init__.py`` still imports, as
+    a namespace, and fails only in use.
     """
     if isinstance(error, ModuleNotFoundError):
         return f"the module {error.name} is missing in {sys.prefix}"
@@ -25,11 +26,11 @@ def lost_package_file(error: Exception) -> str | None:
 
 
 def damaged_files(environment: Path) -> Iterator[str]:
-    """Yield what is wrong with each file of a Python environment that is gone or has changed: ``PATH is missing``.
+    """Yield a clause for each file of a Python environment's packages that is missing, changed or unreadable.
 
-    Read from the ``RECORD`` of every package
-    (https://packaging.python.org/specifications/recording-installed-packages): files that it lists without a hash, such
-    as compiled ones, may change. A ``RECORD`` that cannot be read is named, too.
+    Such as ``yaml/loader.py has changed``; nothing where all files are whole. Each package's ``RECORD`` says what its
+    files must be (https://packaging.python.org/specifications/recording-installed-packages); files listed without a
+    hash, such as compiled ones, may change. A ``RECORD`` that cannot be read is reported as well.
     """
     for record in sorted(environment.glob("lib/python3.*/site-packages/*.dist-info/RECORD")):
         packages = record.parent.parent
@@ -47,7 +48,11 @@ def damaged_files(environment: Path) -> Iterator[str]:
 
 
 def _file_problem(path: Path, expected: str) -> str:
-    """What is wrong with a file whose ``RECORD`` has the hash ``expected``; empty if nothing is."""
+    """Return what is wrong with a package's file whose hash should be ``expected``: ``is missing``, ``has changed``.
+
+    A verb phrase to put behind the file's name; it can also say that the file cannot be read. Empty where nothing is
+    wrong, or this Python does not know the kind of hash. ``expected`` has the form ``sha256=...`` of a ``RECORD``.
+    """
     algorithm, _, value = expected.partition("=")
     try:
         digest = hashlib.new(algorithm)
@@ -64,5 +69,8 @@ def _file_problem(path: Path, expected: str) -> str:
 
 
 def record_hash(digest: bytes) -> str:
-    """A digest as a ``RECORD`` of Python packages writes it, without the name of its algorithm."""
+    """Return a digest as the ``RECORD`` of a Python package writes it: URL-safe base 64 without ``=`` at the end.
+
+    The name of the algorithm, which a ``RECORD`` puts before it, is not included.
+    """
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()

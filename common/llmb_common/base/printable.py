@@ -21,7 +21,10 @@ from typing import Any, TextIO, cast
 
 
 def printable(text: str, keep: str = "\t") -> str:
-    """``text`` on one line, with every non-printable character escaped except those in ``keep``."""
+    """Return ``text`` with each non-printable character, line breaks included, replaced by its escape sequence.
+
+    So the result is one line, harmless to a terminal. The characters in ``keep`` stay as they are.
+    """
     plain = text
     for character in keep:
         plain = plain.replace(character, "")
@@ -31,12 +34,12 @@ def printable(text: str, keep: str = "\t") -> str:
 
 
 def as_written(value: object) -> str:
-    """A value of a setting or a column as users write it: ``true``, ``none``."""
+    """Return the value of a setting or a column as users write it: ``true``, ``false``, ``none``, else its ``str``."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def printable_lines(text: str) -> str:
-    """``text`` of several lines without what a terminal must not get, as ``printable`` does for one."""
+    """Return ``text`` with each non-printable character but tabs and line breaks replaced by its escape sequence."""
     return printable(text, "\t\n")
 
 
@@ -46,23 +49,26 @@ _COMMAND = re.compile(r"(?:^ *|-> |: )(?:\S*/)?(?:installer\.py|llmb-\w+|export|
 
 
 def width_of(stream: TextIO) -> int:
-    """Return how many columns a line on ``stream`` may have: the terminal's, and ``sys.maxsize`` where it is none."""
+    """Return how many columns a line on ``stream`` may have: those of its terminal.
+
+    ``sys.maxsize``, so no limit, where it is no terminal.
+    """
     return columns_of_terminal() if stream.isatty() else sys.maxsize
 
 
 def columns_of_terminal() -> int:
-    """Return the width for which a screen is chosen: the terminal's, or COLUMNS.
+    """Return the number of columns for which to lay out output: COLUMNS of the environment, else the terminal's.
 
-    80 where neither is known, at least 40.
+    80 where neither is known, and never less than 40.
     """
     return max(_NARROWEST, shutil.get_terminal_size().columns)
 
 
 def folded(text: str, stream: TextIO) -> str:
-    """Return ``text`` as ``stream`` should show it: made printable, and lines that its terminal would break folded.
+    """Return ``text`` as ``stream`` should show it: made printable, and on a terminal folded to its width.
 
-    They are broken between words. A word stays whole, so that a path can be copied, and so does a line with a command,
-    which may be pasted.
+    Lines are broken between words, and what follows is indented by four more blanks. A word stays whole, so that a path
+    can be copied, and so does a line with a command, which may be pasted.
     """
     width = width_of(stream)
     lines = []
@@ -76,14 +82,15 @@ def folded(text: str, stream: TextIO) -> str:
 
 
 def print_message(text: str) -> None:
-    """Print a message for people on standard error, folded to the terminal's width."""
+    """Print a message for people on standard error, made printable and folded to the terminal's width."""
     print(folded(text, sys.stderr), file=sys.stderr, flush=True)
 
 
 def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[str]:
-    """Return ``text`` as lines of at most ``width`` characters, each after the first with ``indent`` before it.
+    """Return ``text`` broken into lines of at most ``width`` characters, all but the first begun by ``indent``.
 
-    Broken after a character of ``ends``; a piece that is longer without one is not broken.
+    Breaks come only after a character of ``ends``, so a longer piece without one makes a longer line. A ``%`` stays
+    with its number. One line for an empty text.
     """
     if len(text) <= width:
         return [text]
@@ -99,7 +106,7 @@ def wrapped(text: str, width: int, indent: str = "", ends: str = " ") -> list[st
 
 
 def printable_json(text: str) -> str:
-    """Return JSON text with every non-printable character but newlines as a JSON escape; its meaning is unchanged.
+    """Return JSON text with every non-printable character but newlines as a JSON escape; its meaning stays the same.
 
     Outside its strings the text may hold printable characters and newlines only: a tab there would be escaped as well,
     and the result would be no JSON.
@@ -108,23 +115,31 @@ def printable_json(text: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """A number with its noun: ``1 step``, ``2 steps``."""
+    """Return a number with its noun, in the plural by an s unless it is 1: ``1 step``, ``0 steps``, ``2 steps``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def first_few(items: Sequence[object], most: int = 3, between: str = ", ") -> str:
-    """The first ``most`` items as text, and how many there are besides: ``n1, n2, n3 and 4 more``."""
+    """Return the first ``most`` items as one text, and how many more there are: ``n1, n2, n3 and 4 more``.
+
+    ``between`` separates them; an empty text of no items.
+    """
     more = f" and {len(items) - most} more" if len(items) > most else ""
     return between.join(map(str, items[:most])) + more
 
 
 def percent(share: float, digits: int = 1) -> str:
-    """A share in per cent, with the sign after a space, as in all texts: 0.039 is ``3.9 %``; never ``-0.0 %``."""
+    """Return a fraction as a percentage: ``3.9 %`` for 0.039, rounded to ``digits`` decimals; never ``-0.0 %``."""
+    # Adding 0.0 turns -0.0 into 0.0.
     return f"{round(100 * share, digits) + 0.0:.{digits}f} %"
 
 
 def signed_percent(share: float, digits: int = 1) -> str:
-    """A change in per cent, with its sign: 0.019 is ``+1.9 %``; never ``-0.0 %``."""
+    """Return a relative change, given as a fraction, as a percentage with its sign: ``+1.9 %`` for 0.019.
+
+    Rounded to ``digits`` decimals; no change is ``+0.0 %``.
+    """
+    # Adding 0.0 turns -0.0 into 0.0.
     return f"{round(100 * share, digits) + 0.0:+.{digits}f} %"
 
 
@@ -132,7 +147,10 @@ _NUMBER = re.compile(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?\Z")
 
 
 def size(number: float) -> str:
-    """Return a number of bytes as people write it, in units of 1000: ``1.8 GB``."""
+    """Return a number of bytes in the unit that suits it, from B to TB, by steps of 1000: ``1.8 GB``.
+
+    Whole numbers up to MB, one decimal above.
+    """
     for unit in ("B", "kB", "MB"):
         if number < 1000:
             return f"{number:.0f} {unit}"
@@ -141,25 +159,37 @@ def size(number: float) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """``value`` for a CSV file: text that a spreadsheet would read as a formula is prefixed with an apostrophe."""
+    """Return ``value`` as a CSV cell: an apostrophe is put before text that a spreadsheet would run as a formula.
+
+    Numbers, also written as text, and all other values stay as they are.
+    """
+    # A negative number begins like a formula, and must stay a number.
     if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") and not _NUMBER.match(value):
         return f"'{value}"
     return value
 
 
 class _Printable:
-    """A text stream that removes from everything what a terminal must not get."""
+    """A text stream that escapes what a terminal might act on and passes everything on to another stream."""
 
     def __init__(self, stream: TextIO) -> None:
         self.unfiltered = stream
 
     def write(self, text: str) -> int:
-        """Write ``text`` without what a terminal must not get; return the number of its characters."""
+        """Write ``text`` to the stream below, non-printable characters escaped; return the length of ``text``.
+
+        Raises:
+            OSError: the stream cannot be written, for nobody reads it or its disk is full
+        """
         self.unfiltered.write(printable_lines(text))
         return len(text)
 
     def writelines(self, lines: Iterator[str]) -> None:
-        """Write each of ``lines`` as ``write`` does."""
+        """Write each of ``lines`` to the stream below with its non-printable characters escaped.
+
+        Raises:
+            OSError: the stream cannot be written
+        """
         for line in lines:
             self.write(line)
 
@@ -168,11 +198,15 @@ class _Printable:
 
 
 class _ErrorTolerant(_Printable):
-    """Standard error, where a full disk does not end the work: from then on nothing more is said."""
+    """Standard error with non-printable characters escaped, which goes silent for good when it cannot be written.
+
+    So a full disk there does not end a command's work.
+    """
 
     def write(self, text: str) -> int:
-        """Write ``text``, filtered, and return the number of characters; where writing fails (``OSError``) silence
-        the stream and return the length as if it had worked.
+        """Write ``text`` with its non-printable characters escaped; return the length of ``text``.
+
+        Where writing fails, this and all later output is dropped without an error.
         """
         try:
             return super().write(text)
@@ -182,16 +216,24 @@ class _ErrorTolerant(_Printable):
 
 
 def discard_output(stream: TextIO) -> None:
-    """Send everything that is printed on ``stream`` from now on nowhere, with what is left in its buffer at the end.
+    """Drop everything that is printed on ``stream`` from now on, and what its buffer still holds.
 
-    It cannot be undone: its file descriptor leads to ``/dev/null``.
+    Its file descriptor then leads to ``/dev/null``, which cannot be undone.
+
+    Raises:
+        OSError: ``stream`` has no file descriptor
     """
+    # Python flushes the stream at exit, which would fail again and change the exit status.
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
 def printable_output() -> Iterator[None]:
-    """Replace standard output and error until the context ends, by streams that escape what a terminal might act on."""
+    """Return a context in which standard output and error escape what a terminal might act on.
+
+    It replaces ``sys.stdout`` and ``sys.stderr`` and restores them at its end. A standard error that cannot be written
+    goes silent instead of raising.
+    """
     former = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Printable(former[0]))
     sys.stderr = cast(TextIO, _ErrorTolerant(former[1]))
@@ -202,15 +244,17 @@ def printable_output() -> Iterator[None]:
 
 
 def unfiltered(stream: TextIO) -> TextIO:
-    """Return the stream below the filter of ``printable_output``, or ``stream`` itself where it has none.
+    """Return the stream below the escaping one that ``printable_output`` sets, or ``stream`` itself without one.
 
-    For code that draws on the terminal and does its own filtering.
+    For code that draws on the terminal and escapes its texts itself.
     """
     return cast(TextIO, getattr(stream, "unfiltered", stream))
 
 
 def for_scripts(stream: TextIO) -> TextIO:
-    """The stream that lets text for scripts through unchanged: what ``stream`` filters for where it is a file or a
-    pipe, ``stream`` itself, filter and all, on a terminal. Adds no filter to a stream that has none.
+    """Return the stream on which a script is printed: it must reach a file or a pipe unchanged.
+
+    On a terminal that is ``stream`` itself, which may escape characters; otherwise the stream below its filter, if it
+    has one.
     """
     return stream if stream.isatty() else unfiltered(stream)

@@ -38,40 +38,43 @@ _SLURM_KEPT = {"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT", "SLURM_CLUSTERS"}
 
 @dataclass(frozen=True)
 class Answer:
-    """The output and exit status of a program.
+    """What one program that was run has printed, and how it ended.
 
-    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer: ``problem``
+    ``status`` is its exit status (negative: the signal that ended it), or None where there is no answer. ``problem``
     then is ``no-program`` (it could not be started), ``no-answer`` (it was ended after its time) or ``too-long`` (it
-    was ended because it printed too much).
+    was ended because it printed too much). What was printed before it was ended is kept.
     """
 
     status: int | None
     stdout: bytes = b""
+    """What it wrote to standard output."""
     stderr: bytes = b""
+    """What it wrote to standard error."""
     problem: Literal["", "no-program", "no-answer", "too-long"] = ""
     why: str = ""
     """The problem as a clause: ``sinfo did not answer in 20 s``."""
 
     @property
     def ok(self) -> bool:
-        """Whether the program ended with status 0."""
+        """Whether the program ended with exit status 0."""
         return self.status == 0
 
     @property
     def output(self) -> str:
-        """What the program wrote to standard output, as text."""
+        """What the program wrote to standard output, as text; bytes that are not UTF-8 are replaced."""
         return self.stdout.decode(errors="replace")
 
     @property
     def errors(self) -> str:
-        """What the program wrote to standard error, as text."""
+        """What the program wrote to standard error, as text; bytes that are not UTF-8 are replaced."""
         return self.stderr.decode(errors="replace")
 
     @property
     def complaint(self) -> str:
-        """Why there is no answer, or the first line of what the program complained about, at most 300 characters.
+        """What went wrong with the program, on one line of at most 300 characters; meant for a program that failed.
 
-        ``exit status N`` where it said nothing.
+        Why there is no answer (``sinfo did not answer in 20 s``), else the first line of its standard error, or of its
+        standard output where that is empty. ``exit status N`` where it printed nothing.
         """
         text = self.why or (self.errors.strip() or self.output.strip())
         return text.splitlines()[0][:300] if text else f"exit status {self.status}"
@@ -80,11 +83,11 @@ class Answer:
 def run_program(
     argv: Sequence[str], seconds: float, *, env: Mapping[str, str] | None = None, most: int = MOST_BYTES
 ) -> Answer:
-    """Run the program ``argv`` without input and return what it says; what is wrong is in the answer, never raised.
+    """Run the program ``argv`` without input, wait for its end and return its output and exit status.
 
-    The program runs in a session of its own, so that it ends with everything that it has started: after ``seconds``,
-    after ``most`` bytes on either stream, and when the caller is interrupted. ``env``: its whole environment, if not
-    ``clean_environment()``.
+    Never raises for what goes wrong with the program: the ``Answer`` says it. The program runs in a session of its own
+    and is ended, with everything that it has started, after ``seconds``, after ``most`` bytes on either stream, and
+    when the caller is interrupted. ``env`` is its whole environment; None: ``clean_environment()``.
     """
     environment = clean_environment() if env is None else dict(env)
     # A signal that arrives before the program's end is provided for would leave it running, with nobody who knows it. A
@@ -93,7 +96,7 @@ def run_program(
         arrived = starting.enter_context(noted_signals())
 
         def restore_signals() -> None:
-            """Let signals have their usual effect again, and raise those that have arrived meanwhile."""
+            """Put the former signal handlers back, and send this process the signals that have arrived meanwhile."""
             starting.close()
             for number in arrived:
                 signal.raise_signal(number)
@@ -117,9 +120,11 @@ def run_program(
 def _collect_output(
     process: subprocess.Popen[bytes], begin: Callable[[], None], name: str, seconds: float, most: int
 ) -> Answer:
-    """Return what the started program ``name`` says, as ``run_program`` has it; it has ended then.
+    """Return what the started program ``name`` prints and how it ends.
 
-    ``begin`` is called first, and lets signals have their usual effect again: from there on one ends the program, too.
+    After ``seconds``, after ``most`` bytes on a stream, and when the caller is interrupted, its whole session is ended,
+    so that nothing of it is left. ``begin`` is called first: it gives signals their usual effect again, now that one
+    ends the program, too.
     """
     with process:
         assert process.stdout is not None
@@ -128,6 +133,7 @@ def _collect_output(
         try:
             begin()
             problem = _read_pipes(process, collected, time.monotonic() + seconds, most)
+        # Whatever ends the caller, Ctrl-C included, must end the program, too.
         except BaseException:
             end_session(process.pid, _PATIENCE, process.poll)
             raise
@@ -145,8 +151,11 @@ def _collect_output(
 
 
 def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, str]) -> object:
-    """Why ``program`` was not started. A folder of PATH that we may not enter is no reason: the system then says
-    "Permission denied" of every program that is nowhere else."""
+    """Return why ``program`` could not be started, as a phrase such as ``No such file or directory``.
+
+    It corrects one answer of the system: where PATH has a folder that we may not enter, the system says "Permission
+    denied" of every program that is in no other folder. ``env`` is the environment that has that PATH.
+    """
     if not isinstance(error, PermissionError) or os.sep in program:
         return (isinstance(error, OSError) and error.strerror) or error
     is_there = any(os.path.lexists(f"{folder or '.'}/{program}") for folder in os.get_exec_path(env))
@@ -154,8 +163,11 @@ def _start_failure(error: OSError | ValueError, program: str, env: Mapping[str, 
 
 
 def clean_environment() -> dict[str, str]:
-    """The caller's variables in plain C, without what another job left behind (``SLURM_*``) and without options for
-    Slurm's commands (``SBATCH_*``); where Slurm finds its own configuration stays."""
+    """Return the caller's environment, as other programs get it: with LC_ALL=C and without variables of Slurm's.
+
+    Left out are those that another job has left behind (``SLURM_*``) and options for Slurm's commands (``SBATCH_*``).
+    The ones that say where Slurm finds its own configuration stay.
+    """
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -167,10 +179,10 @@ def clean_environment() -> dict[str, str]:
 def _read_pipes(
     process: subprocess.Popen[bytes], output: Mapping[IO[bytes], bytearray], deadline: float, most: int
 ) -> Literal["", "no-answer", "too-long"]:
-    """Collect both streams of ``process`` in ``output``, then wait for its end; return what went wrong.
+    """Read both streams of ``process`` into ``output`` and wait for its end; return which limit it broke.
 
-    Empty: nothing. ``deadline`` is a time of ``time.monotonic``, ``most`` the bytes that a stream may have. The program
-    is not ended here.
+    Empty: none, and it has ended. ``no-answer``: it goes on at ``deadline``, a time of ``time.monotonic``.
+    ``too-long``: a stream has more than ``most`` bytes, and is cut there. The program is not ended here.
     """
     with selectors.DefaultSelector() as selector:
         for stream in output:
@@ -199,33 +211,44 @@ _STARTTIME = 22 - 3  # field 22 of /proc/PID/stat, counted after "pid (name)"
 
 @dataclass(frozen=True)
 class ProcessId:
-    """``start`` is the start time as the system reports it, ``boot`` the id of the boot it belongs to."""
+    """The identity of one process, of any machine, that holds even after its number has been given to another one."""
 
     host: str
+    """The name of the machine that it runs on, as ``os.uname`` gives it."""
     pid: int
+    """Its process id there, which the system may give to another process after its end."""
     start: str
+    """When it started, in clock ticks since boot, as ``/proc`` shows it."""
     boot: str
+    """The id of the boot of the machine that ``start`` counts from; empty where the system hides it."""
 
 
 def identify(pid: int | None = None) -> ProcessId | None:
-    """The identity of process ``pid`` (default: this one); None if there is no such process."""
+    """Return the identity of process ``pid`` of this machine, by default of this process itself.
+
+    None where there is no such process, or it has ended and waits to be reaped.
+    """
     pid = os.getpid() if pid is None else pid
     start = _start_time(pid)
     return None if start is None else ProcessId(os.uname().nodename, pid, start, _boot_id())
 
 
 def is_alive(process: ProcessId) -> bool | None:
-    """Whether exactly that process is still running; None if it belongs to another machine, which we cannot see."""
+    """Return whether exactly ``process``, not another with the same number, still runs on this machine.
+
+    False also for one that only waits to be reaped, and for one of an earlier boot. None where it belongs to another
+    machine, which cannot be seen from here.
+    """
     if process.host != os.uname().nodename:
         return None
     return process.boot == _boot_id() and _start_time(process.pid) == process.start
 
 
 def is_ours_to_end(pid: int) -> bool:
-    """Whether we may have started ``pid``: it belongs to our user, and is neither init, nor this process, nor the
-    leader of our own process group.
+    """Return whether ``pid`` is a process that this user may have started, and that can be ended without ending us.
 
-    To ``kill``, 0 and negative numbers mean whole process groups.
+    So it belongs to our user and is neither init, nor this process, nor the leader of our own process group. False also
+    of a process that is gone, and of 0 and negative numbers, which mean whole process groups to ``kill``.
     """
     if pid <= 1 or pid == os.getpid() or os.getpgid(0) == pid:
         return False
@@ -236,7 +259,10 @@ def is_ours_to_end(pid: int) -> bool:
 
 
 def _each_process(file: str) -> Iterator[tuple[Path, bytes]]:
-    """Yield the folder in ``/proc`` and the content of ``file`` in it for every process that lets us read it."""
+    """Yield, for every process of this machine, its folder in ``/proc`` and the bytes of ``file`` in it.
+
+    Processes that end meanwhile or that we may not read are left out. The bytes are empty where the file is.
+    """
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             content = (entry / file).read_bytes() or _read_when_loaded(entry, file)
@@ -246,13 +272,13 @@ def _each_process(file: str) -> Iterator[tuple[Path, bytes]]:
 
 
 def _read_when_loaded(entry: Path, file: str) -> bytes:
-    """Return the content of ``file`` in a process's folder ``entry``, waiting up to 20 ms for it.
+    """Return the bytes of ``file`` in a process's folder ``entry`` of ``/proc``, waiting at least 20 ms for them.
 
-    Empty where none comes. While a program is being loaded into a process, what it was started with is not there yet:
+    Empty where none come. While a program is being loaded into a process, what it was started with is not there yet:
     for microseconds, or until a busy machine has a core for it.
 
     Raises:
-        OSError: it is one of the kernel's own processes, or has ended
+        OSError: the process is one of the kernel's own, has ended, or may not be read
     """
     for _ in range(20):
         (entry / "exe").readlink()  # the kernel's own processes have none: OSError
@@ -263,22 +289,30 @@ def _read_when_loaded(entry: Path, file: str) -> bytes:
 
 
 def is_running_with(argument: str) -> bool:
-    """Whether any other process on this machine has ``argument`` in its command line."""
+    """Return whether any other process on this machine has exactly ``argument`` in its command line.
+
+    Processes whose command line we may not read count as not having it.
+    """
     wanted, own = os.fsencode(argument), str(os.getpid())
     return any(wanted in content.split(b"\0") for entry, content in _each_process("cmdline") if entry.name != own)
 
 
 def is_in_use(folder: Path) -> bool:
-    """Whether a process of this machine was started with something in ``folder``, or, where we may see that, has loaded
-    code from there, by whatever link."""
+    """Return whether any process on this machine that we may read uses something in ``folder``.
+
+    Its command line names a path in there, or it has loaded code from there, by whatever link. Processes that we may
+    not read count as not using it.
+    """
+    # With the slash: /opt/ab is not in /opt/a.
     wanted = os.fsencode(f"{os.path.realpath(folder)}/")
     return any(wanted in content for _, content in chain(_each_process("cmdline"), _each_process("maps")))
 
 
 def with_variable(name: str, value: str) -> list[ProcessId]:
-    """The caller's own processes on this machine that were started with ``name=value`` in their environment.
+    """Return the caller's own processes on this machine that were started with ``name=value`` in their environment.
 
-    Other users' processes are left out even for root, who could read them: their environment says whatever they like.
+    Empty where there are none. Other users' processes are left out even for root, who could read them: their
+    environment says whatever they like.
     """
     wanted = os.fsencode(f"{name}={value}")
     found = []
@@ -290,18 +324,19 @@ def with_variable(name: str, value: str) -> list[ProcessId]:
 
 
 def send_signal(process: ProcessId, number: signal.Signals) -> bool:
-    """Send the signal ``number`` to exactly that process; return False if it has ended (S5 of SECURITY.md).
+    """Send the signal ``number`` to exactly ``process``, not to another that has got its number (S5 of SECURITY.md).
 
-    Also where it runs on another machine: nothing is sent then.
+    Return True if it was sent; False where the process has ended or runs on another machine.
 
     Raises:
-        PermissionError: the process belongs to somebody else.
+        PermissionError: the process belongs to somebody else
     """
     descriptor = None
     # None where there is no such process, and before Linux 5.3: there the pid could be reused between two looks.
     with contextlib.suppress(AttributeError, OSError):
         descriptor = os.pidfd_open(process.pid)
     try:
+        # Asked only now: what the descriptor refers to can no longer become another process.
         if not is_alive(process):
             return False
         if descriptor is None:
@@ -322,14 +357,14 @@ def end_processes(
     patience: float,
     hurry: Callable[[], bool] = lambda: False,
 ) -> None:
-    """End ``leader``, then whatever is left of ``members``.
+    """End the process ``leader``, then whatever ``members`` returns; wait until all have ended.
 
-    Returns when they have ended, or do not even after SIGKILL. SIGTERM first, so that they can save, and SIGKILL after
-    ``patience`` seconds or as soon as ``hurry`` returns true. The leader gets SIGTERM first, and alone: it passes the
-    signal on and records the outcome.
+    The leader gets SIGTERM first, and alone: it passes the signal on and records the outcome. Once it has ended the
+    others get SIGTERM. All that are left after ``patience`` seconds, or as soon as ``hurry`` returns true, get SIGKILL;
+    what does not end even then is given up without an error.
 
     Raises:
-        PermissionError: one belongs to somebody else
+        PermissionError: a process belongs to somebody else
     """
     deadline = time.monotonic() + patience
     signalled = {leader}
@@ -352,17 +387,21 @@ def end_processes(
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of process ``pid`` as the kernel counts it; None where it has ended, or there is none."""
+    """Return when process ``pid`` started, in the kernel's clock ticks since boot, as text.
+
+    None where there is no such process, or it has ended and waits to be reaped.
+    """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
+    # Behind the program's name, which may itself contain blanks and brackets.
     fields = stat.rpartition(")")[2].split()
     return None if fields[0] in ("Z", "X") else fields[_STARTTIME]
 
 
 def _boot_id() -> str:
-    """The id of this boot of the machine; empty where it is hidden."""
+    """Return the kernel's id of this boot of the machine; empty where it is hidden, as in some containers."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -370,10 +409,10 @@ def _boot_id() -> str:
 
 
 def loopback_problem() -> EnvironmentLacks | None:
-    """Return the error to raise where processes of this machine cannot reach each other at 127.0.0.1.
+    """Return the error to raise where processes of this machine cannot reach each other at 127.0.0.1, else None.
 
-    None where they can. As in a network namespace whose ``lo`` nobody has brought up: there a job would try for
-    minutes.
+    They cannot in a network namespace whose ``lo`` nobody has brought up; a training job would try for minutes there.
+    Tested by a real connection.
     """
     import socket  # all others who ask a program do without
 

@@ -65,22 +65,22 @@ site's jobs stop because LLMB was updated."""
 
 
 def refuse_command(command: str) -> None:
-    """Refuse ``command`` where it is one that release 0.3 removed; any other passes.
+    """Raise if ``command`` is a command that LLMB 0.3 removed; any other passes, known or not.
 
     Raises:
-        RequestError: code ``removed``; the remedy is the line that replaces it
+        RequestError: it was removed; code ``removed``, and the remedy says what to use instead
     """
     if command in COMMANDS:
         raise RequestError(f"{command} was removed in LLMB 0.3", remedy=COMMANDS[command], code="removed")
 
 
 def refuse_option(command: str, option: str) -> None:
-    """Refuse ``option`` where it is one of ``command`` that release 0.3 removed; any other passes.
+    """Raise if ``option`` is an option of ``command`` that LLMB 0.3 removed; any other passes, known or not.
 
-    It may have a value behind ``=``.
+    What follows a ``=`` in ``option`` is its value and does not count.
 
     Raises:
-        RequestError: code ``removed``; the remedy is what replaces it
+        RequestError: it was removed; code ``removed``, and the remedy says what to use instead
     """
     name = option.partition("=")[0]
     instead = OPTIONS.get(command, {}).get(name)

@@ -58,12 +58,15 @@ _ALL = STATES | {name: kind for name, (kind, _) in OWN_STATES.items()}
 
 
 def is_live(state: str) -> bool:
-    """Whether a run in ``state`` may still change. A state from a newer Slurm counts as live: it is queried again."""
+    """Return whether a run in ``state`` (``RUNNING``) may still change.
+
+    True also of an unknown state, as of a newer Slurm: the run is asked about again.
+    """
     return _ALL.get(state, "running") != "ended"
 
 
 def is_waiting(state: str) -> bool:
-    """Whether a run in ``state`` still waits for nodes."""
+    """Return whether a run in ``state`` (``PENDING``) still waits for nodes; False of an unknown state."""
     return _ALL.get(state) == "waiting"
 
 

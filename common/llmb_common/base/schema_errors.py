@@ -36,12 +36,14 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([0-9]+|\.\.\.)\]")
 
 
 def explain(text: str, kind: type[Any], data: Any) -> tuple[str, str, str]:
-    """Return (path, message, remedy) that explain msgspec's ``text`` about converting ``data`` to ``kind``.
+    """Return (path, message, remedy): msgspec's message ``text`` about a wrong value in a file, as a user needs it.
 
-    The path is that of the wrong value, as ``$.rows[3].gpu``; an empty remedy: no advice. A value under the name of a
-    secret is not in the message.
+    ``data`` is what the file holds and ``kind`` the type that it should have. The path is that of the wrong value, such
+    as ``$.rows[3].gpu``; the message and the remedy are without a period, and the remedy is empty where there is no
+    advice. The value itself is left out of the message if its key is the name of a secret.
     """
     problem, _, path = text.partition(" - at `")
+    # Of a wrong key msgspec writes "at `key` in `$.path`", of a wrong value "at `$.path`".
     problem = problem.replace("`", "'")
     if path.startswith("key` in `"):
         path = path.removeprefix("key` in `").rstrip("`")
@@ -87,7 +89,11 @@ _TYPES = {"array": list, "bool": bool, "float": float, "int": int, "null": type(
 
 
 def _found_in(path: str, data: Any, actual: str) -> str:
-    """``path`` with the actual key instead of ``[...]``, which msgspec writes for values of a mapping."""
+    """Return ``path`` with the actual key in place of ``[...]``, which msgspec writes for any value of a mapping.
+
+    It is the first key in ``data`` whose value has the wrong type ``actual``, a name of msgspec's such as ``str``.
+    ``path`` unchanged where it has no ``[...]`` at its end, or no value fits.
+    """
     before, dots, after = path.partition("[...]")
     values = _value_at(before, data)
     if not dots or after or not isinstance(values, dict):
@@ -96,8 +102,9 @@ def _found_in(path: str, data: Any, actual: str) -> str:
 
 
 def _value_remedy(wanted: str, key: str, actual: str) -> str:
-    """What to write instead where a value of type ``actual`` stands for ``key``, which wants another; empty: no
-    advice.
+    """Return what a user should write for ``key``, whose value is of type ``actual`` instead of ``wanted``.
+
+    Both are msgspec's names of types (``str``, ``int``). Without a key the whole file is wrong. Empty: no advice.
     """
     if not key:
         return "start each line with a key and a colon"
@@ -108,9 +115,9 @@ def _value_remedy(wanted: str, key: str, actual: str) -> str:
 
 
 def _short_value(value: Any) -> str:
-    """Return a value for a message, as `` ('x')`` with a blank before it.
+    """Return a wrong value for a message, in parentheses after a blank: `` ('x')``.
 
-    Empty for lists and groups, and if it is long.
+    Empty for None, lists and mappings, and where it would have more than 60 characters.
     """
     if value is None or isinstance(value, (list, dict)):
         return ""
@@ -119,7 +126,7 @@ def _short_value(value: Any) -> str:
 
 
 def _path_steps(path: str) -> Iterator[str]:
-    """Yields the keys and indices of a path of msgspec's: ``rows``, ``[3]``, ``gpu``."""
+    """Yield the keys and indices in a path as msgspec writes it: ``rows``, ``[3]`` and ``gpu`` of ``$.rows[3].gpu``."""
     for found in _STEP.finditer(path):
         yield found[1] or f"[{found[2]}]"
 
@@ -127,7 +134,8 @@ def _path_steps(path: str) -> Iterator[str]:
 def _value_at(path: str, data: Any) -> Any:
     """Return the value in ``data`` at a path of msgspec's, such as ``$.rows[3].gpu``.
 
-    None where it is null, or the path has no exact place: msgspec writes ``[...]`` for a value of a mapping.
+    None where it is null, or ``data`` has no such place: for a value of a mapping, msgspec writes ``[...]`` instead of
+    its key.
     """
     for step in _path_steps(path):
         if isinstance(data, dict) and step in data:
@@ -140,7 +148,10 @@ def _value_at(path: str, data: Any) -> Any:
 
 
 def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
-    """The words that the field at a path takes; empty where it takes more than words."""
+    """Return the words of the ``Literal`` type that the field at a path of msgspec's has, in ``kind``.
+
+    ``kind`` is the type of the whole file. Empty where the field takes no fixed words.
+    """
     import msgspec
 
     for step in _path_steps(path):
@@ -161,7 +172,10 @@ def _choices_at(path: str, kind: Any) -> tuple[Any, ...]:
 
 
 def _union_members(kind: Any) -> Iterator[Any]:
-    """The types that ``kind`` allows, without unions around them; ``get_type_hints`` has taken off annotations."""
+    """Yield the types that the union ``kind`` allows, also in unions within it, but not None; else ``kind`` itself.
+
+    It must come from ``get_type_hints``, which takes off annotations.
+    """
     if typing.get_origin(kind) in (Union, types.UnionType):
         for option in typing.get_args(kind):
             yield from _union_members(option)
@@ -170,7 +184,10 @@ def _union_members(kind: Any) -> Iterator[Any]:
 
 
 def _field_names(kind: type[Any]) -> Iterator[str]:
-    """The names of all fields of ``kind`` and of the structs in it: candidates for a misspelt key."""
+    """Yield the names of all fields of the struct ``kind`` and of the structs in it, as files write them.
+
+    They are what a misspelt key can have meant. A name can come more than once.
+    """
     import msgspec
 
     seen: set[Any] = set()

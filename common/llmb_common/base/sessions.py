@@ -21,17 +21,17 @@ KILL_SECONDS = 5.0
 def handled_signals(
     numbers: tuple[signal.Signals, ...], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
-    """Let ``handler`` handle these signals until the context ends; then those that did before do again.
+    """Return a context in which ``handler`` handles the signals ``numbers``; at its end the former ones are restored.
 
-    Those that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs. Only the main thread
-    receives signals; in any other nothing is done.
+    Signals that are ignored stay ignored: SIGHUP under nohup, Ctrl-C for a script's background jobs. Only the main
+    thread can set handlers; in any other nothing is changed.
     """
     former = {number: signal.getsignal(number) for number in numbers if signal.getsignal(number) != signal.SIG_IGN}
     try:
         for number in former:
             signal.signal(number, handler)
     except ValueError:
-        former = {}  # not the main thread
+        former = {}  # not the main thread: Python lets no other set handlers
     try:
         yield
     finally:
@@ -41,10 +41,10 @@ def handled_signals(
 
 @contextlib.contextmanager
 def noted_signals() -> Iterator[list[int]]:
-    """Yield a list in which the numbers of Ctrl-C, SIGTERM and SIGHUP are collected as they arrive.
+    """Return a context that collects in a list the numbers of SIGINT (Ctrl-C), SIGTERM and SIGHUP as they arrive.
 
-    They have no other effect until the context ends, nor are they raised then. For code that must not be left halfway,
-    and checks for them itself.
+    They have no other effect in the context, nor are they raised at its end. For code that must not be left halfway and
+    looks at the list itself. In any thread but the main one the list stays empty, and signals act as usual.
     """
     numbers: list[int] = []
     with handled_signals((signal.SIGINT, signal.SIGTERM, signal.SIGHUP), lambda number, frame: numbers.append(number)):
@@ -52,8 +52,12 @@ def noted_signals() -> Iterator[list[int]]:
 
 
 def end_session(leader: int, patience: float, reap: Callable[[], object] = lambda: None) -> None:
-    """End every process of the session that ``leader`` leads, but not the caller: SIGTERM, and SIGKILL after
-    ``patience`` seconds. ``reap`` is called while waiting, where the leader is the caller's own child."""
+    """End every process of the session that process ``leader`` leads, except the calling one, and wait for that.
+
+    SIGTERM first, then SIGKILL for those left after ``patience`` seconds; what survives that, or belongs to another
+    user, is left without an error. ``reap`` is called again and again meanwhile; the leader's parent passes one that
+    reaps it.
+    """
     for number, seconds in ((signal.SIGTERM, patience), (signal.SIGKILL, KILL_SECONDS)):
         deadline = time.monotonic() + seconds
         signalled: set[int] = set()
@@ -70,7 +74,7 @@ def end_session(leader: int, patience: float, reap: Callable[[], object] = lambd
 
 
 def _other_processes(session: int) -> set[int]:
-    """The ids of the other processes of a session that have not ended."""
+    """Return the ids of the processes of ``session`` that have not ended, without this process."""
     found: set[int] = set()
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208 - half the time, with thousands of processes
         with contextlib.suppress(OSError):
@@ -80,10 +84,11 @@ def _other_processes(session: int) -> set[int]:
 
 
 def _has_ended(pid: str) -> bool:
-    """Whether a process has ended and only waits to be reaped.
+    """Return whether the process ``pid`` has ended and only waits to be reaped.
 
     Raises:
-        OSError: there is no such process any more
+        OSError: there is no such process
     """
     with open(f"/proc/{pid}/stat", "rb") as stream:  # noqa: PTH123 - pathlib would be most of the import
+        # Behind the program's name, which may itself contain blanks and brackets.
         return stream.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")

@@ -47,25 +47,28 @@ _QUOTED = ("'", '"', "|", ">")
 _IDLE_TAGS = {"null", "bool", "int", "float", "str", "timestamp", "merge", "value", "seq", "map"}
 
 Lines = dict[str, int]
+"""The line, from 1, of each value in a file by its path as msgspec writes it: ``$.rows[3].gpu``."""
 
 
 def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[Any, Lines]:
-    """Parse ``text``; ``where`` names it in messages.
+    """Parse the YAML ``text`` and return (data, lines): plain data, and the line of every value by its path.
 
-    Returns the plain data, and the line of every value by its path (``$.rows[3].gpu``, as msgspec writes it).
+    Values without quotes are null, booleans, numbers or text by this module's own, narrower rules (``_scalar_value``).
+    A path is as msgspec writes it, ``$.rows[3].gpu``. ``where`` names the text in messages.
 
     Raises:
-        LLMBError: the class ``error``, with ``where:line``: not YAML, or not allowed here.
+        LLMBError: the class ``error``, with ``where:line``: the text is empty or not YAML, or has duplicate keys, tags,
+            merge keys, too many values or too deep nesting
     """
     import yaml
 
     known: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
     class Loader(known):  # type: ignore[misc]
-        """Does not guess what an untagged value is: ``_scalar_value`` says it."""
+        """A YAML loader that leaves open what type an untagged value has; ``_scalar_value`` decides it later."""
 
         def resolve(self, kind: type[yaml.Node], value: str, implicit: tuple[bool, bool]) -> str:
-            """Return the same tag for every untagged value: text."""
+            """Return the same tag, ``_UNTAGGED``, for every value without a tag, so that PyYAML guesses no types."""
             return _UNTAGGED
 
     brackets = (1 if bracket in "[{" else -1 for bracket in re.findall(r"[][{}]", text))  # also in quotes and comments
@@ -88,7 +91,7 @@ def load_text(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 class NotFlatError(Exception):
-    """The text has more than plain keys and values, so that a YAML parser must read it."""
+    """The YAML text may be valid, but has more than the simple form that is read without a YAML parser."""
 
 
 _FLAT_LINE = re.compile(
@@ -106,10 +109,11 @@ _CONTROL = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff]")
 
 
 class _FlatReader:
-    """Reads the lines of a text one after the other; ``result`` and ``lines`` are what ``load_text`` returns.
+    """Reads simple YAML line by line without a YAML parser.
 
-    ``open`` are the mappings that the next line may belong to, each with its indentation and path, the innermost last.
-    ``listed`` is the list that the next line may be an item of, with the indentation of its items.
+    ``result`` and ``lines`` are what ``load_text`` returns. ``open`` are the mappings that the next line may belong to,
+    each with its indentation and path, the innermost last. ``listed`` is the list that the next line may be an item of,
+    with the indentation of its items; None: none.
     """
 
     def __init__(self, where: str, error: type[LLMBError]) -> None:
@@ -123,11 +127,13 @@ class _FlatReader:
         self.error = error
 
     def read(self, line: str, number: int) -> None:
-        """Read one line, which is not empty and no comment, without blanks at its end.
+        """Read one line of simple YAML into the result: a key with a plain value, or an item of a list.
+
+        ``line`` is not empty, no comment, and without blanks at its end; ``number`` counts from 1.
 
         Raises:
-            LLMBError: the class ``error``: a key is there twice, or has no colon
-            NotFlatError: it is anything else than a key with a plain value, or an item of a list
+            LLMBError: the class ``error``: the key is there twice, or has no colon
+            NotFlatError: the line is anything else, right or wrong
         """
         content = line.lstrip(" ")
         indentation = len(line) - len(content)
@@ -143,7 +149,11 @@ class _FlatReader:
             self._pair(found["key"], (found["value"] or "").lstrip(" "), indentation, number)
 
     def _item(self, text: str, indentation: int, number: int) -> None:
-        """Read the item ``text`` of a list under the last key."""
+        """Add an item, which ``text`` writes, to the list under the last key of the YAML text.
+
+        Raises:
+            NotFlatError: no list can stand there, the indentation is not the list's, or the item is no plain value
+        """
         outside, mapping, path = self.open[-1]
         if self.key is not None and indentation >= outside:
             self.listed = (indentation, [])
@@ -152,12 +162,18 @@ class _FlatReader:
         if self.listed is None or self.listed[0] != indentation:
             raise NotFlatError(self.where)
         items = self.listed[1]
+        # The list's key is the last one of its mapping: a further key would have closed the list.
         name = next(reversed(mapping))
         self.lines[f"{path}.{name}[{len(items)}]"] = number
         items.append(_flat_value(text))
 
     def _pair(self, key: str, text: str, indentation: int, number: int) -> None:
-        """Read ``key: text``."""
+        """Add the YAML line ``key: text`` to the mapping that its indentation belongs to, which may begin with it.
+
+        Raises:
+            LLMBError: the class ``error``: the mapping has the key already
+            NotFlatError: the indentation fits no mapping, the nesting is too deep, or ``text`` is no plain value
+        """
         outside, mapping, path = self.open[-1]
         if indentation > outside:
             if self.key is None:
@@ -179,7 +195,13 @@ class _FlatReader:
         self.listed = None
 
     def _value(self, text: str, path: str, number: int) -> Any:
-        """The value that ``text`` says, which may be a list or a mapping of plain values in one line."""
+        """Return the value that ``text`` writes: a plain one, or a list or a mapping of plain values in one line.
+
+        The line ``number`` of each value in it is noted under its path, which begins with ``path``.
+
+        Raises:
+            NotFlatError: ``text`` writes anything else
+        """
         if inside := _FLAT_LIST.match(text):
             values = [_flat_value(item) for item in self._parts(inside[1])]
             self.lines.update({f"{path}[{position}]": number for position in range(len(values))})
@@ -196,7 +218,7 @@ class _FlatReader:
         return _flat_value(text)
 
     def _parts(self, inside: str) -> list[str]:
-        """What stands between the commas of a list or a mapping in one line; empty: it has nothing.
+        """Return the texts between the commas inside the brackets of a list or mapping; an empty list of blanks only.
 
         Raises:
             NotFlatError: nothing stands before or behind a comma
@@ -210,13 +232,14 @@ class _FlatReader:
 
 
 def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tuple[dict[str, Any], Lines]:
-    """As ``load_text``, without a YAML parser: keys with plain values, or with mappings and lists of such.
+    """Parse simple YAML, keys with plain values or with mappings and lists of such, without importing a YAML parser.
 
-    To import that parser takes as long as a bare Python does to start.
+    That import takes as long as a bare Python does to start. Returns (data, lines) as ``load_text`` does; ``where``
+    names the text in messages.
 
     Raises:
-        LLMBError: the class ``error``: a key is there twice, or has no colon.
-        NotFlatError: it holds anything else, perhaps a mistake: then ``load_text`` says which.
+        LLMBError: the class ``error``: a key is there twice, or has no colon
+        NotFlatError: the text is empty or holds anything else, perhaps a mistake, which ``load_text`` then explains
     """
     text = text.replace("\r\n", "\n")
     if _CONTROL.search(text):
@@ -232,9 +255,10 @@ def load_flat(text: str, where: str, error: type[LLMBError] = ConfigError) -> tu
 
 
 def value_on_line(text: str, key: str) -> Any:
-    """Return the value of ``key`` at the top of the YAML file ``text``, where one line says it; else None.
+    """Return the plain value of the top-level ``key`` in the YAML ``text``, where a line ``key: value`` has it.
 
-    None also where the value is null, or more than a plain one. Nothing else is checked; never raises.
+    None where no line does, or the value is null, a list or a mapping. Nothing else in the text is checked; never
+    raises.
     """
     found = re.search(rf"^{key}: +(.*)$", text, re.MULTILINE)
     try:
@@ -244,15 +268,17 @@ def value_on_line(text: str, key: str) -> Any:
 
 
 def _duplicate_key_error(key: str, first: int, location: str, error: type[LLMBError]) -> LLMBError:
-    """The error that a key stands twice."""
+    """Return, without raising it, the ``error`` that ``key`` stands at ``location`` and already on line ``first``."""
     return error(f"{location}: duplicate key {key!r} (first on line {first})", remedy="keep one of the two")
 
 
 def _flat_value(text: str) -> Any:
-    """The value in the rest of a line ``key: value``.
+    """Return the plain value that the rest of a YAML line ``key: value`` writes; a comment behind it is allowed.
+
+    None where nothing or null stands there.
 
     Raises:
-        NotFlatError: it is more than a scalar
+        NotFlatError: the text is more than a plain value
     """
     found = _FLAT_VALUE.match(text)
     if found is None or not _COMMENT.match(text, found.end()):
@@ -264,10 +290,14 @@ def _flat_value(text: str) -> Any:
 def _plain_value(
     node: Any, path: str, where: str, lines: Lines, error: type[LLMBError], parents: frozenset[int]
 ) -> Any:
-    """A YAML node as plain values, with the line of each in ``lines`` by its path.
+    """Return a YAML node as plain values (dicts, lists, scalars), and put the line of each into ``lines``.
+
+    By the path of the value, which begins with ``path``, that of the node; ``parents`` are the ids of the nodes around
+    it.
 
     Raises:
-        LLMBError: as ``error``: duplicate keys, tags, merges, or what is too deep or too much
+        LLMBError: the class ``error``, with ``where:line``: a duplicate key, a key that is no word, a tag, a merge key,
+            an endless alias or number, too deep nesting, or too many values
     """
     line = node.start_mark.line + 1
     lines[path] = line
@@ -298,12 +328,16 @@ def _plain_value(
         if key in result:
             raise _duplicate_key_error(key, lines[f"{path}.{key}"], f"{where}:{key_line}", error)
         result[key] = _plain_value(value_node, f"{path}.{key}", where, lines, error, inside)
+        # A value may begin on a later line; messages show its key.
         lines[f"{path}.{key}"] = key_line
     return result
 
 
 def _scalar_value(text: str) -> Any:
-    """What an unquoted word means: null, a boolean, a number, else text."""
+    """Return what a YAML value without quotes means: None, a boolean, an int or a float, else the text itself.
+
+    An integer with too many digits becomes a float, which no field for integers accepts.
+    """
     if text in _NULL:
         return None
     if text in _BOOLEAN:
@@ -316,10 +350,10 @@ def _scalar_value(text: str) -> Any:
 
 
 def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
-    """Return the UTF-8 text of the file ``path``, at most 16 MiB.
+    """Return the UTF-8 text of the file ``path``, which may also be a FIFO or a device, of at most 16 MiB.
 
     Raises:
-        LLMBError: the class ``error``: it cannot be read, is larger, or is not UTF-8 (with the line).
+        LLMBError: the class ``error``: the file is missing, cannot be read, is larger, or is not UTF-8 (with the line)
     """
     try:
         content = read_some(path, _MOST_BYTES + 1)
@@ -337,22 +371,23 @@ def read_text(path: Path, error: type[LLMBError] = ConfigError) -> str:
 
 
 def load_struct(path: Path, kind: type[T], error: type[LLMBError] = ConfigError) -> T:
-    """Read ``path`` as a ``kind`` (a frozen msgspec struct).
+    """Read the YAML file ``path`` and return its content as an instance of ``kind``, a frozen msgspec struct.
 
     Raises:
-        LLMBError: the class ``error``, with file, line and remedy.
+        LLMBError: the class ``error``, with file, line and remedy: the file cannot be read, is not the YAML that
+            ``load_text`` allows, or does not fit ``kind``
     """
     data, lines = load_text(read_text(path, error), str(path), error)
     return convert(data, lines, kind, str(path), error)
 
 
 def convert(data: Any, lines: Lines, kind: type[T], where: str, error: type[LLMBError] = ConfigError) -> T:
-    """Return ``data``, which ``load_text`` gave with its ``lines``, as a ``kind``.
+    """Return ``data``, which ``load_text`` has returned with its ``lines``, as an instance of the struct ``kind``.
 
     ``where`` names the file in messages.
 
     Raises:
-        LLMBError: the class ``error``, with the line of the first mistake.
+        LLMBError: the class ``error``: ``data`` does not fit ``kind``; the message has the line of the first mistake
     """
     import msgspec
 

@@ -18,15 +18,15 @@ _one_at_a_time = threading.RLock()  # a plan converts a part of itself while it 
 
 
 def from_plain(value: Any, kind: Any) -> Any:
-    """``value`` (dicts, lists, strings, ...) as a ``kind``.
+    """Return plain data (dicts, lists, strings, numbers) as an instance of ``kind``, a msgspec struct or other type.
 
-    One conversion at a time: at the first use of a struct type, msgspec (0.22) builds its description of the type by
-    running Python code, during which another thread may start to use the unfinished result. That crashes the process
-    with SIGSEGV. The lock costs nothing: a conversion never blocks, and under the GIL threads do not convert in
-    parallel anyway.
+    Types must match exactly: the text "1" is no number. One conversion at a time: at the first use of a struct type,
+    msgspec (0.22) builds its description of the type by running Python code, during which another thread may start to
+    use the unfinished result. That crashes the process with SIGSEGV. The lock costs nothing: a conversion never blocks,
+    and under the GIL threads do not convert in parallel anyway.
 
     Raises:
-        msgspec.ValidationError: ``value`` does not fit.
+        msgspec.ValidationError: ``value`` does not fit ``kind``
     """
     import msgspec
 
@@ -35,11 +35,13 @@ def from_plain(value: Any, kind: Any) -> Any:
 
 
 def from_json(content: bytes, kind: Any, *, packed: bool = False) -> Any:
-    """JSON text, or ``packed`` MessagePack, as a ``kind``, in one go; a number that JSON does not have is malformed.
+    """Return JSON text, or with ``packed`` MessagePack, as an instance of ``kind``, decoded in one go.
+
+    NaN and infinity, which JSON does not have, count as malformed.
 
     Raises:
-        msgspec.ValidationError: it is not a ``kind``
-        msgspec.DecodeError: it is not JSON, not MessagePack, or nested too deep
+        msgspec.ValidationError: the content does not fit ``kind``
+        msgspec.DecodeError: the content is not JSON, or not MessagePack, or is nested too deep
     """
     import msgspec
 
@@ -71,12 +73,13 @@ def misfit_text(error: Exception, kind: Any, value: Any) -> str:
 
 
 def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any:
-    """Return a file beside ``recipe.yaml``, which nobody writes by hand, as a ``kind``.
+    """Return the content of a generated JSON file of a recipe, at ``path``, as an instance of ``kind``.
 
-    ``what`` stands before its path in the message, and should end with a blank.
+    ``remedy`` says how to get the file back; ``what`` stands before its path in the message and should end with a
+    blank.
 
     Raises:
-        RecipeError: it cannot be read, or is no ``kind``; ``remedy`` says how to get it back
+        RecipeError: the file is missing, cannot be read, is not JSON or does not fit ``kind``
     """
     import msgspec
 
@@ -87,9 +90,9 @@ def read_generated(path: Path, kind: Any, *, remedy: str, what: str = "") -> Any
 
 
 def json_text(value: Any) -> bytes:
-    """Return ``value`` as the indented JSON text that ``files.write_json`` writes, with a line break at its end.
+    """Return ``value`` as UTF-8 JSON, indented by two blanks and with a line break at its end.
 
-    It is several times faster: json's C encoder cannot indent.
+    As ``files.write_json`` writes it, but several times faster: json's C encoder cannot indent.
 
     Raises:
         ValueError: ``value`` contains NaN or an infinity
@@ -106,10 +109,12 @@ T = TypeVar("T")
 
 
 def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
-    """The items under ``name`` in ``file``; none where there is no file. ``what`` names such a file in messages.
+    """Return the items of type ``kind`` in the list ``name`` of the JSON file ``file``; empty where there is no file.
+
+    ``what`` says in messages what such a file is, as in "is not a list of nodes".
 
     Raises:
-        RecordError: it cannot be read, is damaged or of another version
+        RecordError: the file cannot be read, is damaged, or is of another version of LLMB
     """
     import msgspec
 
@@ -131,13 +136,14 @@ def read_list(file: Path, name: str, kind: type[T], what: str) -> list[T]:
 
 
 def change_list(file: Path, name: str, kind: type[T], what: str, change: Callable[[list[T]], Iterable[T]]) -> None:
-    """Replace the list under ``name`` in ``file``, which ``read_list`` reads, by what ``change`` makes of it.
+    """Replace the list ``name`` in the JSON file ``file`` by what ``change`` returns for its present items.
 
-    One process at a time, from the reading to the writing: what another has added meanwhile would be lost otherwise.
-    The file's folder is created if it is missing.
+    A missing file counts as an empty list; it is created, and so is its folder. Under a lock from reading to writing,
+    so that processes do not overwrite each other's changes. ``kind`` and ``what`` are as in ``read_list``.
 
     Raises:
-        RecordError: as ``read_list``; it cannot be written; another process does not finish its own change
+        RecordError: the file cannot be read or written, is damaged or of another version, or is locked for 20 seconds
+        OSError: the file's folder cannot be created
     """
     import msgspec
 
@@ -158,12 +164,14 @@ _PATIENCE_SECONDS = 20.0
 
 @contextlib.contextmanager
 def locked(file: Path) -> Iterator[None]:
-    """Hold the lock of ``file`` until the context ends; waits for another process up to 20 seconds.
+    """Return a context that holds the lock of ``file``, for which it waits up to 20 seconds.
 
-    It is a file beside it, ``.NAME.lock``, which stays: ``file`` itself is replaced with each change.
+    The lock is a file beside it, ``.NAME.lock``, which stays: ``file`` itself is replaced with each change, and need
+    not exist.
 
     Raises:
-        RecordError: that is impossible, or another process holds it for too long
+        RecordError: the lock file cannot be opened, or another process holds the lock for too long
+        OSError: locking fails for another reason
     """
     lock = file.with_name(f".{file.name}.lock")
     try:
@@ -187,10 +195,12 @@ def locked(file: Path) -> Iterator[None]:
 
 
 def _open_lock(lock: Path) -> int:
-    """Return a descriptor of the lock file, made if it is missing; another user's is opened for reading.
+    """Open the lock file ``lock``, created if it is missing, and return its descriptor, which the caller closes.
+
+    Opened for writing, or only for reading where it belongs to another user.
 
     Raises:
-        OSError: it cannot be opened
+        OSError: the file cannot be opened, or is a symbolic link
     """
     flags = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     try:

@@ -20,7 +20,7 @@ _LONGEST_LINE = 1 << 20
 
 
 class Conversation:
-    """A program that runs: what it is told goes to its input, what it says comes line by line."""
+    """A conversation with a running program: lines are sent to its input, and the lines that it prints are received."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None
@@ -31,22 +31,23 @@ class Conversation:
         self._from = process.stdout
         self._from_errors = process.stderr
         self._waiting = self._rest = self._errors = b""
+        # A program that does not read must not hold up whoever talks to it.
         os.set_blocking(self._to.fileno(), False)
         self.over = False
         """It says no more."""
 
     def send(self, line: str) -> None:
-        """Put a line into the queue for the program.
+        """Queue ``line``, without a line break, for the program's input.
 
-        It is written while the program is heard (``receive``), as it takes it.
+        It is written only during calls of ``receive``, as the program takes it; nothing is raised where it has ended.
         """
         self._waiting += line.encode() + b"\n"
 
     def receive(self, seconds: float) -> list[str]:
-        """Return the lines that the program has written, without line breaks.
+        """Return the whole lines that the program has printed since the last call, without line breaks.
 
-        Waits up to ``seconds`` for the first one. What it was told is written meanwhile. Empty: none came in that time,
-        or it says no more (``over``).
+        Waits up to ``seconds`` for the first one; queued lines are written to the program meanwhile. Empty: no line
+        came in that time, or its output has ended (``over`` is then True).
         """
         deadline = time.monotonic() + seconds
         lines: list[str] = []
@@ -58,7 +59,10 @@ class Conversation:
         return lines
 
     def _exchange(self, seconds: float) -> list[str]:
-        """Write and read what is possible within so many seconds; returns the lines that arrived whole."""
+        """Write to and read from the program once, within ``seconds``; return the whole lines that it printed.
+
+        Empty where no line was completed.
+        """
         with selectors.DefaultSelector() as selector:
             selector.register(self._from, selectors.EVENT_READ)
             if not self._from_errors.closed:
@@ -73,9 +77,9 @@ class Conversation:
         return self._read_lines() if self._from in ready else []
 
     def _write_some(self) -> None:
-        """Write as much of what waits for the program as it takes now.
+        """Write as much of the lines queued for the program as it takes now, without waiting.
 
-        All of it is dropped where nobody listens any more.
+        All of them are dropped where the program no longer reads.
         """
         try:
             written = os.write(self._to.fileno(), self._waiting)
@@ -87,11 +91,10 @@ class Conversation:
         self._waiting = self._waiting[written:]
 
     def _read_lines(self) -> list[str]:
-        """The lines that are whole after one read of the pipe, which waits for output; empty: none is whole yet, or
-        the output ended.
+        """Read the program's standard output once, waiting for it, and return the lines that are whole.
 
-        Keeps the unfinished rest for the next call and drops it where it is too long; at the end of the output sets
-        ``over``.
+        Empty where none is whole yet, or the output has ended, which sets ``over``. The unfinished rest is kept for the
+        next call, or dropped where it is over 1 MiB.
         """
         block = os.read(self._from.fileno(), 1 << 16)
         if not block:
@@ -103,7 +106,7 @@ class Conversation:
         return [line.decode(errors="replace") for line in lines]
 
     def _hear_errors_out(self) -> None:
-        """Read what the program writes to standard error in its last moments."""
+        """Read what the program still writes to standard error after its output has ended, for up to two seconds."""
         deadline = time.monotonic() + _PATIENCE
         with selectors.DefaultSelector() as selector:
             if not self._from_errors.closed:
@@ -115,9 +118,9 @@ class Conversation:
                 self._take_errors()
 
     def _take_errors(self) -> None:
-        """Read once what has arrived on standard error, and keep it, up to 1 MiB in all.
+        """Read once what the program has written to standard error and keep it, up to 1 MiB in all.
 
-        At its end the stream is closed.
+        The stream is closed at its end.
         """
         block = os.read(self._from_errors.fileno(), 1 << 16)
         if not block:
@@ -126,22 +129,22 @@ class Conversation:
 
     @property
     def complaint(self) -> Answer:
-        """What the program has complained of so far, as an ``Answer`` without output.
+        """What the program has written to standard error so far, as an ``Answer`` without standard output.
 
-        Its ``status`` is None while the program runs.
+        Its ``status`` is None while the program runs; its ``problem`` is ``no-answer`` until the output has ended.
         """
         return Answer(self._process.poll(), b"", self._errors, "" if self.over else "no-answer")
 
 
 @contextlib.contextmanager
 def talk(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Iterator[Conversation]:
-    """Run the program ``argv`` in a session of its own and yield the conversation with it.
+    """Return a context in which the program ``argv`` runs and can be talked to, as a ``Conversation``.
 
-    Both end with the context. Its input is closed then, and what has not ended two seconds later is ended. ``env``: its
-    whole environment, if not ``clean_environment()``.
+    At its end the program's input is closed; if it has not ended two seconds later, it and all that it has started are
+    ended. It runs in a session of its own. ``env`` is its whole environment; None: ``clean_environment()``.
 
     Raises:
-        OSError: it cannot be started
+        OSError: the program cannot be started
     """
     process = subprocess.Popen(
         argv,

@@ -54,9 +54,10 @@ SECRET_SHAPES = re.compile(
 
 
 class Secret:
-    """A string that only ``reveal()`` exposes: ``str()``, ``repr()``, formatting, JSON, pickling, comparison do not.
+    """A string that only ``reveal()`` exposes (S6 of SECURITY.md).
 
-    S6 of SECURITY.md.
+    ``str()``, ``repr()`` and formatting show asterisks, pickling raises TypeError, and two secrets never compare equal.
+    True where the string is not empty.
     """
 
     __slots__ = ("_value",)
@@ -65,7 +66,7 @@ class Secret:
         self._value = value
 
     def reveal(self) -> str:
-        """The secret itself."""
+        """Return the secret string itself."""
         return self._value
 
     def __bool__(self) -> bool:
@@ -85,11 +86,12 @@ class Secret:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable of this name must be kept out of scripts, records and output.
+    """Return whether the variable ``name`` may hold a secret, so that its value must stay out of scripts and output.
 
     Decided word by word: NGC_KEY and DB_PASS are secrets; KEYBOARD, PASSTHROUGH, NCCL_IB_PKEY and
     TOKENIZERS_PARALLELISM are not.
     """
+    # apiKey is two words, as API_KEY is.
     words = re.split(r"[^A-Z0-9]+", re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper())
     words = [word for word in words if word]
     others = set(words)
@@ -99,6 +101,7 @@ def is_secret_name(name: str) -> bool:
                 return True
         elif word in _SURE or (word.endswith(_ENDINGS) and not _COUNTED & others):
             return True
+    # Some words mean a secret only at the end of a longer name: DB_PASS, but not PASS or PASS_TYPE.
     last = words[-1] if words else ""
     return len(words) > 1 and last in _LAST and not _LAST[last] & others
 
@@ -115,7 +118,10 @@ _SCRIPT = {"LLMB_EXPERIMENT", "LLMB_RESUME", "LLMB_RUN_DIR", "MASTER_ADDR"}
 
 
 def line_problem(text: str) -> str:
-    """Return why ``text`` is not a single line of UTF-8 text, as words to put behind its name; empty if it is one."""
+    """Return why ``text`` is not a single line of UTF-8 text, as a verb phrase to put behind its name.
+
+    Such as ``contains a line break or a control character``; a tab is one, too. Empty where nothing is wrong.
+    """
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
         return "contains a line break or a control character"
     if any("\ud800" <= c <= "\udfff" for c in text):
@@ -124,12 +130,12 @@ def line_problem(text: str) -> str:
 
 
 def check_argument(name: str, text: str) -> None:
-    """Refuse a command's argument or option ``name`` with the value ``text`` that none takes; returns nothing.
+    """Raise where ``text`` cannot be the value of any argument or option of a command; ``name`` is that option.
 
-    An empty value comes from a shell variable that is not set. S8 of SECURITY.md.
+    An empty value comes from a shell variable that is not set (S8 of SECURITY.md).
 
     Raises:
-        RequestError: ``text`` is empty (commas count as nothing), endless, or not one line of UTF-8 text
+        RequestError: ``text`` is empty, only blanks and commas, too long, or not one line of UTF-8 text
     """
     if len(text) > _LONGEST_ARGUMENT:
         raise RequestError(
@@ -142,9 +148,9 @@ def check_argument(name: str, text: str) -> None:
 
 
 def span_seconds(text: str) -> int | None:
-    """Return a span of time in seconds: ``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS``; None: it is none.
+    """Return a span of time in seconds: ``90m``, ``2h``, ``7d``, ``HH:MM:SS`` or ``D-HH:MM:SS``.
 
-    Units are s, m, h, d and w, in capital letters too.
+    Units are s, m, h, d and w, in capital letters too. None where ``text`` has none of these forms.
     """
     if found := re.fullmatch(r"([0-9]{1,6})([smhdw])", text.strip().lower()):
         return int(found[1]) * _UNITS[found[2]]
@@ -155,14 +161,14 @@ def span_seconds(text: str) -> int | None:
 
 
 def limit_seconds(time_limit: str) -> int:
-    """Return the seconds of the time limit of a plan or a recipe's row, which is valid."""
+    """Return the time limit of a plan or of a recipe's row in seconds; it has been checked before."""
     seconds = span_seconds(time_limit)
     assert seconds is not None, "both are valid"
     return seconds
 
 
 def clock_text(seconds: int) -> str:
-    """Return seconds as ``HH:MM:SS``, or as ``D-HH:MM:SS`` from a thousand hours on; ``span_seconds`` reads both."""
+    """Return seconds as ``HH:MM:SS``, or from a thousand hours on as ``D-HH:MM:SS``; ``span_seconds`` reads both."""
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24) if hours > 999 else (0, hours)
@@ -174,40 +180,47 @@ SLURM_NAME_REMEDY = "use letters, digits and _ . : @ + / = - only, without blank
 
 
 def is_slurm_name(text: str) -> bool:
-    """Whether ``text`` is a valid name of an account or a partition (or of several, separated by commas)."""
+    """Return whether ``text`` can be the name of a Slurm account or partition, or of several separated by commas.
+
+    Only its characters are looked at: none that a shell interprets. Whether Slurm knows the name is not asked.
+    """
     # Several partitions are separated by commas. Anything a shell would interpret is not allowed.
     return re.fullmatch(r"\w[\w.,:@+/=-]*", text) is not None
 
 
 def is_node_name(text: str) -> bool:
-    """Whether ``text`` can be the name of a node."""
+    """Return whether ``text`` can be the name of one node: letters, digits, ``.``, ``_`` and ``-``, at most 253."""
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", text) is not None
 
 
 def is_variable_name(name: str) -> bool:
-    """Whether ``name`` can be the name of an environment variable."""
+    """Return whether ``name`` can be the name of an environment variable: letters, digits and ``_``, no digit first."""
     return re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) is not None
 
 
 def assigned(text: str) -> tuple[str, str] | None:
-    """The name in ``NAME=VALUE``, without spaces around it, and the value as it is; None where nothing is assigned."""
+    """Return the (name, value) of ``NAME=VALUE``: the name without blanks around it, the value as it is.
+
+    None where ``text`` has no ``=``.
+    """
     name, equals, value = text.partition("=")
     return (name.strip(), value) if equals else None
 
 
 def assignments(texts: Iterable[str]) -> dict[str, str]:
-    """Return the value of each name that ``texts`` of the form ``NAME=VALUE`` assign, the last one of each.
+    """Return the values that texts of the form ``NAME=VALUE`` assign, by name, without blanks around either.
 
-    Without spaces around it; texts that assign nothing are left out.
+    The last value of a name counts; texts without a ``=`` are left out.
     """
     found = filter(None, map(assigned, texts))
     return {name: value.strip() for name, value in found}
 
 
 def job_variable_problem(name: str, value: str) -> str:
-    """Why ``name=value`` is not allowed in a job's environment, starting with the name; empty if it is.
+    """Return why ``name=value`` may not be set in a job's environment, as a clause that begins with the name.
 
-    The job script's own variables are lower case, which no program uses except for ``http_proxy`` and the like.
+    Such as ``PATH is set by the job script``; empty where it may. Refused are also secrets, for they would be written
+    into scripts, and lower-case names, which the job script uses for itself (except ``http_proxy`` and the like).
     """
     if not is_variable_name(name):
         return f"{name!r} is not a variable name"
@@ -223,11 +236,12 @@ def job_variable_problem(name: str, value: str) -> str:
 
 
 def mount_problem(path: str, runtime: str) -> str:
-    """Why ``pyxis`` or ``enroot`` cannot mount ``path``, to be appended to it; empty if it can.
+    """Return why ``pyxis`` or ``enroot`` (``runtime``) cannot mount ``path`` into a container; empty if it can.
 
-    Both write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script that
-    Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static build
-    does not decode ``\\040``.
+    A verb phrase to put behind the path: ``contains white space, which Enroot does not accept in mounts``. Both
+    runtimes write an fstab. Pyxis (0.24, pyxis_slurmstepd.c) does so with ``echo "SOURCE TARGET FLAGS"`` in a script
+    that Enroot sources, so bash interprets the path. Enroot (4.1.2, runtime.sh) refuses white space, and its static
+    build does not decode escapes for it.
     """
     if "," in path or ":" in path:
         return "contains a comma or a colon, which container mounts cannot express"
@@ -239,5 +253,9 @@ def mount_problem(path: str, runtime: str) -> str:
 
 
 def is_experiment_name(name: object) -> bool:
-    """Whether ``name`` is a valid experiment name: a plain word, safe in paths, in job names and on a terminal."""
+    """Return whether ``name`` is a valid experiment name: a plain word, safe in paths, in job names and on a terminal.
+
+    At most 200 letters, digits, ``_``, ``.``, ``+`` and ``-``, the first a letter or a digit; False of anything but a
+    string.
+    """
     return isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.+-]{0,199}", name) is not None

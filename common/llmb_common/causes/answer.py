@@ -16,14 +16,16 @@ UNKNOWN = "unknown"
 
 
 class Symptom(msgspec.Struct, frozen=True, kw_only=True):
-    """A line that a failed run left, with where it stands and who printed it.
+    """One line about a failed run, from its logs, the scheduler or the record, and who printed it.
 
-    ``file`` is empty where the scheduler or the record says it. ``number`` is that of the line, from 1; None: not
-    counted.
+    ``line`` is its text and ``file`` the log it stands in; empty where the scheduler or the run's record says it.
+    ``number`` is that of the line, from 1; None: not counted. ``ranks`` printed it, on ``node``; None: not known.
     """
 
     signature: str
+    """The id of the kind of line, as in ``signatures.yaml``."""
     role: Role
+    """What the line is to the failure: its beginning (``root``), a consequence (``cascade``) and so on."""
     line: str
     file: str = ""
     number: int | None = None
@@ -38,9 +40,11 @@ class Symptom(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cause(msgspec.Struct, frozen=True, kw_only=True):
-    """What began a failure: its kind, whose fault it is, how sure that is, and what to do.
+    """What began the failure of one run: its kind, whose fault it is, how sure that is, and what to do about it.
 
-    ``line`` is empty where a rank is silent: the witnesses have the lines then.
+    ``what`` names it in a few words and ``cause`` explains it. ``line``, with its ``file`` and ``number``, is the log
+    line that says so; empty where a rank is silent: the diagnosis has the witnesses then. ``rank`` and ``node`` are
+    where it happened; None: not known.
     """
 
     kind: str
@@ -48,9 +52,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     say."""
     what: str
     fault: Fault
+    """Whose fault it is: the ``run`` (its configuration, code or data), a ``node``, the ``network`` and so on."""
     sure: Sure
+    """How surely this is the cause: ``certain``, ``likely``, ``possible``."""
     cause: str
     remedy: str
+    """What to do about it, as an imperative without a period."""
     role: Literal["root"] = "root"
     rank: int | None = None
     ranks: tuple[int, ...] = ()
@@ -72,8 +79,10 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
-    """Why one run failed. ``cause`` None: what is known does not say. ``witnesses`` are other lines, the earliest
-    first.
+    """Why one run failed: its cause, the evidence and a summary.
+
+    ``cause`` is None where the logs and the scheduler do not tell. ``witnesses`` are other lines of the same failure,
+    the earliest first.
     """
 
     cause: Cause | None
@@ -87,18 +96,21 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kind(self) -> str:
-        """The cause's kind; ``unknown`` where there is none."""
+        """The kind of the failure's cause, as ``Cause.kind`` has it; ``unknown`` where no cause was found."""
         return self.cause.kind if self.cause else UNKNOWN
 
     @property
     def short(self) -> str:
-        """The summary for a table; empty where all that is known is how the log ends."""
+        """The summary of why the run failed, for a table; empty where nothing is known but how the log ends."""
         known = self.cause or self.trained or (self.suspect and self.suspect.role != "noise")
         return self.summary if known else ""
 
     @property
     def summary_with_line(self) -> str:
-        """The summary, followed by the log line that it rests on where the summary does not have it."""
+        """The summary of why the run failed, followed by the log line that it rests on.
+
+        Without the line where there is none, or the summary holds it already.
+        """
         line = ""
         if self.cause:
             line = self.cause.line
@@ -108,14 +120,17 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def of_machine(self) -> bool:
-        """Whether a node, the network, the storage or the scheduler is at fault, rather than the run or a setting."""
+        """Whether the failure is a node's, the network's, the storage's or the scheduler's fault.
+
+        False where it is the run's or a setting's, and where no cause was found.
+        """
         return self.cause is not None and self.cause.fault in ("node", "network", "storage", "scheduler")
 
     @property
     def bad_node(self) -> str | None:
-        """The node whose own hardware, daemon or files the cause is about; None where it speaks against no node.
+        """The node that jobs should be kept off, as the cause is about its own hardware, daemon or files; else None.
 
-        A rank that never came names none: its program may be why.
+        None where there is no cause, or it speaks against no node, as when a rank never came: its program may be why.
         """
         if self.cause is None or not self.cause.keep_out or self.cause.fault == "run":
             return None
@@ -127,7 +142,11 @@ FEW = 2
 
 
 class CauseCount(msgspec.Struct, frozen=True):
-    """How many of several failures had one kind of cause; ``nodes`` are where it was, the most frequent first."""
+    """How many of several failures had one kind of cause.
+
+    ``what`` names the kind in words; ``nodes`` are the at most 8 nodes where it was most often, the most frequent
+    first.
+    """
 
     kind: str
     what: str
@@ -136,27 +155,30 @@ class CauseCount(msgspec.Struct, frozen=True):
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What several failures have in common: how often each kind, how often each node, and what to do about it.
+    """What several failed runs have in common: how often each cause and each node came, and what to do about it.
 
     ``keep_out`` is a host list of nodes to keep jobs off; empty where nothing speaks for one.
     """
 
     kinds: tuple[CauseCount, ...]
+    """One entry for each kind of cause, the most frequent first."""
     nodes: dict[str, int]
+    """In how many of the failures each node was where the cause lay, the most frequent first."""
     keep_out: str
     advice: tuple[str, ...]
+    """Lines for people: how often each node was the root, and the command that keeps nodes out."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The counts as plain values for JSON, without the advice."""
+        """Return the counts as plain values for JSON: ``causes``, ``nodes`` and ``keep_out``; without the advice."""
         return {"causes": msgspec.to_builtins(self.kinds), "nodes": self.nodes, "keep_out": self.keep_out}
 
 
 def count_causes(found: Sequence[Diagnosis]) -> Counts:
-    """What the diagnoses of failed runs have in common.
+    """Return what the diagnoses of failed runs have in common: how often each cause came, and nodes to avoid.
 
-    A node is proposed where a line says that it is bad, or where it was the root's in ``FEW`` failures that its
-    hardware may cause and in more than half of those. What is only possibly the cause, or came after a signal, does not
-    count against a node, nor does a link, which has two ends.
+    A node is to be avoided where a line says that it is bad, or where it was the root's in at least ``FEW`` failures
+    that its hardware may cause and in more than half of those. What is only possibly the cause, or came after a signal,
+    does not count against a node, nor does a link, which has two ends. All is empty where ``found`` is.
     """
     causes = [item.cause for item in found if item.cause is not None]
     nodes = Counter(cause.node for cause in causes if cause.node)

@@ -17,10 +17,10 @@ INTERRUPTIONS = frozenset({"time-limit", "preempted", "cancelled-by"})
 
 
 def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> bool:
-    """Whether the scheduler, or somebody, had ended the job before the line of ``cause``, or may have.
+    """Return whether somebody or the scheduler had ended the job before the log line of ``cause``, or may have.
 
-    Lines of two files have no order. ``state`` is the id of the signature that the job's own state stands for, or
-    empty.
+    "May have" where the line that says so stands in another log, for lines of two files have no order. Where no log
+    says it, ``state`` decides: the id of the signature that the job's own state stands for, or empty.
     """
     ends = [item for item in complaints_in(readings) if item.signature.id in INTERRUPTIONS]
     if not ends:
@@ -29,7 +29,7 @@ def is_interrupted(cause: Cause, readings: Sequence[Reading], state: str) -> boo
 
 
 def is_certain_of_node(kind: str) -> bool:
-    """Whether a cause of this kind is the kernel's or the scheduler's own word that a node failed.
+    """Return whether causes of ``kind``, a signature's id, are the kernel's or scheduler's word that a node failed.
 
     No signal to a job brings that about, though a signal may come of it.
     """
@@ -41,9 +41,10 @@ def is_certain_of_node(kind: str) -> bool:
 
 
 def went_on_after(item: Complaint, reading: Reading) -> bool:
-    """Whether the job went on after a complaint that may be harmless: ranks still waited for each other then.
+    """Return whether the job went on after the log line ``item`` of a kind that may be harmless.
 
-    Or they lost each other after it. False for complaints of other kinds.
+    Later lines of the same log say so: ranks still waited for each other, or lost each other, then. False for lines of
+    all other kinds.
     """
     return "harmless" in item.signature.traits and any(
         other.offset > item.offset and other.signature.role in ("witness", "cascade") for other in reading.complaints
@@ -55,9 +56,9 @@ _TOLD_TO_END = re.compile(r"Terminated|exit code 143\b")
 
 
 def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
-    """The nodes whose tasks ended by themselves, by srun's word; empty where srun has said nothing.
+    """Return the names of the nodes whose tasks, by srun's word in the logs, ended without being told to.
 
-    A line without a place may be of any of them.
+    Empty where srun has said nothing. For a log line that names no node: it may be of any of them.
     """
     ends = [item for item in complaints_in(readings) if item.signature.role in ("ended", "killed")]
     alone = [item for item in ends if not _TOLD_TO_END.search(item.line.text)]
@@ -65,25 +66,26 @@ def nodes_that_ended(readings: Sequence[Reading]) -> set[str | None]:
 
 
 def is_of_one_node(found: FailureSignature, hosts: Collection[str | None], *, several: bool) -> bool:
-    """Whether a complaint of kind ``found`` speaks against the node where it was seen.
+    """Return whether a failure of kind ``found`` speaks against the one node where its line was seen.
 
-    What may be a setting of all nodes is blamed on one only where others did without.
+    False where several nodes have such a line, or the kind is only possibly a cause; and where it may come of a setting
+    of all nodes, unless the job had other nodes, which did without.
 
     Args:
-        found: its signature
-        hosts: the nodes that complain alike, None for one without a name
+        found: the signature of the line
+        hosts: the nodes that have such a line, None for one without a name
         several: whether the job is known to have had other nodes
     """
+    # Such a fault would hit all nodes alike.
     may_be_all = found.fault in ("site", "storage") or "setting" in found.traits
     return len(hosts) <= 1 and found.sure != "possible" and (several or not may_be_all)
 
 
 def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
-    """``limit``, the cause of a job that reached its time limit, with words and remedy for how far it came.
+    """Return ``limit``, the cause of a job that reached its time limit, with words that fit how far it came.
 
-    Without a step in ``limit``, it says that the job reached the limit before its first step; else, where it is
-    ``trained`` (every step was done), that the job did not end. Between its first step and its last, where a longer
-    limit would help, ``limit`` is returned as it is.
+    Before the first step (``limit`` has none) and after the last one (``trained``), its texts and remedy are replaced:
+    a longer limit would not help. Between them it is returned as it is.
     """
     if limit.step is None:
         return msgspec.structs.replace(
@@ -103,7 +105,10 @@ def in_words_of_progress(limit: Cause, *, trained: bool) -> Cause:
 
 
 def proves_node_bad(cause: Cause) -> bool:
-    """Whether the cause is a broken part or daemon of its node, which no setting of a job or a site brings about."""
+    """Return whether the cause of a failure is a broken part or daemon of its node, for certain.
+
+    False for kinds that a setting of a job or a site can bring about.
+    """
     if any(item.id == cause.kind and "setting" in item.traits for item in signatures()):
         return False
     return is_certain_of_node(cause.kind) or (cause.fault == "node" and cause.sure == "certain")
@@ -113,6 +118,6 @@ _PEER = re.compile(r"\b(?:(?:from|to|with) peer|connect to) ([\w.:-]+?)(?:<\d+>)
 
 
 def peer_of(item: Complaint) -> str | None:
-    """The address of the other end of a link, from a line that names it; None where it does not."""
+    """Return the address of the other end of a failed link, from the log line that names it; else None."""
     found = _PEER.search(item.line.text)
     return found[1] if found else None

@@ -32,39 +32,52 @@ _NO_SIZE = str((1 << 64) - 1)
 
 
 class BegunCollective(NamedTuple):
-    """A collective that a rank has begun: ``group`` is the process group's name, ``sequence`` its number in that
+    """One collective operation, such as an all-reduce, that one rank has begun.
+
+    ``group`` is the name of its process group (empty: not known), ``sequence`` its number among the operations of the
     group.
     """
 
     group: str
     sequence: int
     operation: str
+    """Such as ``ALLREDUCE``; empty where the log does not say."""
     done: bool
+    """Whether it has completed on that rank, so that the rank no longer waits in it."""
 
 
 class Missing(NamedTuple):
-    """Ranks that others waited for, the collective where they should have been, and how that is known."""
+    """The ranks that the other ranks of a hanging job waited for, and where they should have been."""
 
     ranks: tuple[int, ...]
+    """The ranks that did not come, sorted."""
     where: str
+    """The collective, such as ``ALLREDUCE (sequence 12 of dp)``, or the code line where the others wait."""
     how: str
+    """How it is known, as words: ``the flight recorders' dumps``."""
 
 
 @dataclass
 class Begun:
-    """The collectives that each rank has begun, by rank, with the members and names of their process groups."""
+    """The collectives that each rank of a job has begun, with the ranks and descriptions of the process groups.
+
+    ``names`` are the descriptions, by a group's name; empty texts where there are none.
+    """
 
     entries: dict[int, Sequence[BegunCollective]] = field(default_factory=dict)
+    """By rank."""
     members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The ranks of each process group, by its name."""
     names: dict[str, str] = field(default_factory=dict)
     all_members: bool = False
     """Whether ``members`` are all of them: otherwise whoever is late may be one that is not known."""
 
 
 def missing_ranks(known: Begun, how: str) -> Missing | None:
-    """The ranks that others wait for and that wait for nobody themselves; None where there are none, or too many.
+    """Return the ranks of a hanging job that others wait for and that wait for nobody themselves.
 
-    ``how`` says where ``known`` comes from.
+    None where there are none, or more than half of the ranks that are known of. ``how`` says where ``known`` comes
+    from, for ``Missing.how``.
     """
     blamed: dict[int, list[tuple[str, int, str]]] = {}
     waiting: set[int] = set()
@@ -73,6 +86,7 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
         for rank, place in _missing_in(group, known, waiting):
             blamed.setdefault(rank, []).append(place)
     roots = [rank for rank in blamed if rank not in waiting]
+    # A majority cannot be late: then it is the records that are incomplete.
     if not roots or 2 * len(roots) > len(known.entries):
         return None
     places = Counter(chain.from_iterable(blamed[rank] for rank in roots))
@@ -82,10 +96,11 @@ def missing_ranks(known: Begun, how: str) -> Missing | None:
 
 
 def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[int, tuple[str, int, str]]]:
-    """Yields the ranks of ``group`` that are late, each with the collective that the others wait in.
+    """Yield (rank, (group, sequence, operation)) for each rank that is late for the collective where its group waits.
 
-    A rank is late that has not begun it, or hangs in an earlier one; where many are silent, their silence means
-    nothing. Adds those who wait to ``waiting``.
+    It is the collective where most ranks of ``group`` wait. A rank is late that has not begun it, or hangs in an
+    earlier one; where many ranks have told nothing, those are not blamed. The ranks that wait are added to ``waiting``.
+    Nothing is yielded where none waits, or all are late.
     """
     last: dict[int, int] = {}
     open_at: dict[int, BegunCollective] = {}
@@ -95,6 +110,7 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
             last[rank] = max(entry.sequence for entry in own)
         if begun := [entry for entry in own if not entry.done]:
             open_at[rank] = min(begun, key=lambda entry: entry.sequence)
+    # Who belongs to a pair is not known: its ranks count as waiting, and nobody as late.
     if group.endswith(PAIR):
         waiting.update(open_at)
     if group.endswith(PAIR) or not open_at:
@@ -109,6 +125,7 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
     ]
     if late or not known.all_members:
         waiting.update(rank for rank in open_at if rank not in late)
+    # A few ranks without a word are suspects; many mean that the log lacks most ranks.
     silent = [rank for rank in late if rank not in known.entries]
     few = len(silent) <= max(1, len(members) // 4)
     if len(late) < len(members):
@@ -120,7 +137,8 @@ def _missing_in(group: str, known: Begun, waiting: set[int]) -> Iterator[tuple[i
 class TimedOutCollectives:
     """What a log says of collectives that timed out, gathered line by line with ``note``.
 
-    The line with the operation does not always name the group; the next ones of the rank do.
+    The line that names the operation does not always name the process group; the next lines of the same rank do.
+    ``names`` are descriptions of the groups, by their names in the log.
     """
 
     begun: dict[int, dict[tuple[str, int], BegunCollective]] = field(default_factory=dict)
@@ -130,7 +148,10 @@ class TimedOutCollectives:
     names: dict[str, str] = field(default_factory=dict)
 
     def note(self, line: LogLine) -> None:
-        """Add what a line says of a collective that its rank waits in; a line whose rank is not known adds nothing."""
+        """Take in what a log line says of a collective that its rank waits in or has completed.
+
+        Other lines, and lines whose rank is not known, change nothing.
+        """
         found = _GROUP.search(line.text)
         group = (found[2] or found[1]) if found else ""
         rank = line.rank
@@ -146,6 +167,7 @@ class TimedOutCollectives:
             pair = work[2] in ("SEND", "RECV") or (work[2] == "COALESCED" and work[3] == _NO_SIZE)
             entry = BegunCollective(PAIR if pair else group, int(work[1]), work[2], done=False)
             entries.setdefault((entry.group, entry.sequence), entry)
+        # An operation that was noted before without its group: this line says which it was.
         for at in _AT.findall(line.text) if group else ():
             if known := entries.pop(("", int(at)), None):
                 entries[(group, int(at))] = known._replace(group=group)
@@ -153,25 +175,27 @@ class TimedOutCollectives:
             entries.setdefault((group, int(progress[1])), BegunCollective(group, int(progress[1]), "", done=True))
 
     def forget(self) -> None:
-        """Drop everything that was noted: training went on after it."""
+        """Drop all that was noted of collectives that timed out, because training went on after it."""
         for known in (self.begun, self.seats, self.names):
             known.clear()
 
     def missing(self, world: int | None) -> Missing | None:
-        """The ranks that did not come, or are behind; None where the lines do not say.
+        """Return the ranks that others waited for by the lines noted so far; None where the lines do not tell.
 
-        ``world`` is the number of ranks; where that is unknown, the highest of at least ``_MANY`` that have spoken is
-        the last.
+        ``world`` is the number of ranks of the job; where that is not known, the highest rank that has spoken counts as
+        the last, if at least ``_MANY`` have.
         """
         rest = PAIR if self.seats.keys() - {_DEFAULT} else _DEFAULT
         entries = {rank: _with_group(own.values(), rest) for rank, own in self.begun.items()}
         if not world:
             world = max(entries) + 1 if len(entries) >= _MANY else 0
+        # Groups with one description are of one size: where the last rank of one is silent, another tells it.
         sizes: dict[str, int] = {}
         for group, seats in self.seats.items():
             name = self.names[group] or group
             sizes[name] = max(sizes.get(name, 0), max(seats) + 1)
         members = {group: _group_ranks(seats, sizes[self.names[group] or group]) for group, seats in self.seats.items()}
+        # A log may claim any number of ranks.
         members[_DEFAULT] = tuple(range(min(world, _MOST_RANKS)))
         of_all = f" of {world}" if world else ""
         how = f"{len(self.waiting)}{of_all} ranks"
@@ -179,12 +203,15 @@ class TimedOutCollectives:
 
     @property
     def waiting(self) -> frozenset[int]:
-        """The ranks that reported to have waited in a collective."""
+        """The ranks that have reported to wait in a collective that they have not completed; empty: none has."""
         return frozenset(rank for rank, own in self.begun.items() if not all(entry.done for entry in own.values()))
 
 
 def _seat_in(text: str, found: re.Match[str] | None) -> int | None:
-    """The rank's number in its group, by the match of ``_GROUP`` or else by what stands before it; None: not said."""
+    """Return the number of a rank within its process group, as a log line says it; None where it does not.
+
+    ``found`` is the match of ``_GROUP`` in ``text``; without one, ``[Rank N]`` in the text counts.
+    """
     if found:
         return int(found[4])
     own = _OWN.search(text)
@@ -192,14 +219,15 @@ def _seat_in(text: str, found: re.Match[str] | None) -> int | None:
 
 
 def _with_group(entries: Iterable[BegunCollective], group: str) -> list[BegunCollective]:
-    """The collectives, those without a group as of ``group``."""
+    """Return the collectives with those that name no process group assigned to ``group``."""
     return [entry if entry.group else entry._replace(group=group) for entry in entries]
 
 
 def _group_ranks(seats: Mapping[int, int], size: int) -> tuple[int, ...]:
-    """All ranks of a group of ``size``, also silent ones, from the ranks known by seat: Megatron spaces them evenly.
+    """Return all ranks of a process group of ``size``, also those that printed nothing.
 
-    The known ones alone where they are not evenly spaced.
+    ``seats`` are the known ranks by their number in the group. Megatron spaces the ranks of a group evenly, so the
+    others follow; where the known ones are not evenly spaced, only they are returned.
     """
     first, last = min(seats), max(seats)
     step = (seats[last] - seats[first]) // max(1, last - first)

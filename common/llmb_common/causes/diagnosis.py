@@ -69,10 +69,11 @@ _STATES = {
 
 
 class Outcome(NamedTuple):
-    """How a job ended by the word of its scheduler and of its own supervisor.
+    """How a job ended, by the word of its scheduler and of the supervisor that runs in the job.
 
-    ``kind`` is the id of the signature that its state stands for, empty where it stands for none. ``state_text`` is the
-    state in words; ``problem`` what the supervisor noticed; ``nodes`` are those that failed.
+    ``kind`` is the id of the failure signature that its state stands for, empty where it stands for none.
+    ``state_text`` is the state in words; ``problem`` what the supervisor noticed, empty: nothing; ``nodes`` are those
+    that failed.
     """
 
     kind: str = ""
@@ -82,9 +83,10 @@ class Outcome(NamedTuple):
 
 
 def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
-    """Why a run ended badly, or is believed to have: reads its logs, rank files, node records and events.
+    """Return why a run ended badly, or is believed to have, from its logs, rank files, node records and events.
 
-    ``not_finite`` is the sentence that says at which iteration a figure was not a number; empty where none was.
+    The diagnosis has no cause where these do not tell; files that are missing or damaged count as empty. ``not_finite``
+    is the sentence that says at which iteration a figure was not a number; empty where none was.
     """
     paths, plan = record.paths, record.plan
     events = read_events(paths.events)
@@ -109,9 +111,10 @@ def diagnose(record: RunRecord, not_finite: str = "") -> Diagnosis:
 
 
 def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
-    """Why the run behind logs that LLMB did not make ended badly; the ranks' own log comes first.
+    """Return why the run behind ``logs`` ended badly, where LLMB did not make them; the ranks' own log comes first.
 
-    Rank files and dumps in the folder of the first are read too.
+    Rank files and flight recorder dumps in the folder of the first log are read too. A log that cannot be read counts
+    as empty; without a cause in them the diagnosis has none.
     """
     folder = logs[0].parent if logs else None
     ranks = read_ranks(folder) if folder else []
@@ -121,7 +124,7 @@ def diagnose_logs(logs: Sequence[Path]) -> Diagnosis:
 
 
 def _add_ranks(places: Places, ranks: Sequence[RankFile]) -> None:
-    """Add to ``places`` on which node each rank ran and as which process, by what the ranks wrote themselves."""
+    """Add to ``places`` the node and the process id of each rank, by the rank files ``ranks``."""
     for item in ranks:
         places.hosts[item.rank] = item.host
         places.processes[item.pid] = item.rank
@@ -133,10 +136,10 @@ _OF_ANYBODY = ("segfault", "host-memory", "file-system")
 
 
 def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
-    """Yields what the kernel of each node complained of, from the copies in the run's folder.
+    """Yield what the kernel of each node complained of, one reading a node, from the copies in the run's folder.
 
-    Only what is the job's own is kept: a GPU is, but a process that crashed or was killed, and a file system that did
-    not answer, may be anybody's, and count only where the process is a rank's.
+    Only what concerns the job is kept: GPUs always; a process that crashed or was killed, and a file system that did
+    not answer, only where the process is one of the ranks in ``places``.
     """
     for file in sorted((folder / FOLDER).glob("*.kernel.log"))[:_MOST_KERNEL_LOGS]:
         reading = read_complaints(file)
@@ -151,7 +154,7 @@ def _kernel_logs(folder: Path, places: Places) -> Iterator[Reading]:
 
 
 def _without_launchers(readings: Sequence[Reading]) -> None:
-    """Drop the ranks from srun's lines in ``readings`` where torchrun starts the ranks.
+    """Remove the ranks from srun's lines in ``readings``, which it changes, where torchrun starts the ranks.
 
     There a task of srun is a launcher, one on a node, and its number is no rank.
     """
@@ -173,10 +176,11 @@ def _diagnose(
     signalled: bool = False,
     steps: int | None = None,
 ) -> Diagnosis:
-    """The cause with rank, node and remedy, or unknown.
+    """Return why the run ended: the cause with rank, node and remedy, or a diagnosis without one.
 
-    ``readings``: the logs, the ranks' own first. ``signalled``: the job was told to end. ``steps``: how many it was to
-    train, where the logs need not say it.
+    ``readings`` are the logs, the ranks' own first; they and ``places`` are completed on the way. ``folder`` is the
+    run's (None: none), for the flight recorders' dumps. ``signalled``: the job was told to end. ``steps``: how many it
+    was to train, where the logs need not say it.
     """
     _without_launchers(readings)
     for reading in readings:
@@ -221,19 +225,20 @@ def _diagnose(
 
 
 def _reading_of(item: Complaint, readings: Sequence[Reading]) -> Reading:
-    """The reading of the log that a complaint stands in."""
+    """Return the one of ``readings`` that is of the log in which the line ``item`` stands."""
     return next(reading for reading in readings if reading.log == item.log)
 
 
 def _certainty(item: Complaint) -> int:
-    """How sure the complaint's signature is, as a number: 3 certain, 2 likely, 1 possible."""
+    """Return how sure it is that a log line of this kind names a cause: 3 certain, 2 likely, 1 possible."""
     return _STRENGTH[item.signature.sure]
 
 
 def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
-    """The complaint that began the failure; None where none is believed to have.
+    """Return the log line that began the failure; None where none is believed to have.
 
-    The surest kind comes first, then the order of files and lines, and of times where lines have them.
+    The surest kinds come first; among equals the order of files and lines counts, and that of times where lines have
+    them.
     """
     roots = [item for item in complaints_in(readings) if item.signature.role == "root"]
     believed = [item for item in roots if (not item.survived or _certainty(item) == 3) and not _is_caught(item, roots)]
@@ -244,7 +249,7 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
         if any("start" in item.signature.traits for item in kept):
             # Its first message took longer than the job had: no longer limit would have helped.
             kept = [item for item in kept if item.signature.id != "time-limit"]
-        if strength == 1:  # nobody is killed because of a mere complaint
+        if strength == 1:  # nobody is killed because of a mere complaint, so after a kill it explains nothing
             specific = [item for item in kept if "vague" not in item.signature.traits] or kept
             kept = [item for item in kept if item.raised] or ([] if _lost_in_silence(readings, places) else specific)
         if kept:
@@ -253,7 +258,10 @@ def _earliest(readings: Sequence[Reading], places: Places) -> Complaint | None:
 
 
 def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
-    """Whether a traceback that may have been logged was: its rank has raised another after it."""
+    """Return whether the traceback ``item`` was only logged, for its rank has raised another exception after it.
+
+    False for any line that no logger printed (without ``logged``). ``roots`` are all lines that may be causes.
+    """
     return item.logged and any(
         other.raised and not other.logged and other.line.rank == item.line.rank and other.offset > item.offset
         for other in roots
@@ -262,9 +270,10 @@ def _is_caught(item: Complaint, roots: Sequence[Complaint]) -> bool:
 
 
 def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], readings: Sequence[Reading]) -> bool:
-    """Whether the rank of this exception still ran when others had long failed, so that it cannot have begun it.
+    """Return whether the rank that raised exception ``item`` still ran when others had failed, so it did not begin it.
 
-    Another rank had raised before, and others had complained that one was gone, before this one raised.
+    True where another rank had raised before, and then others had complained that a rank was gone, before this one
+    raised. False for lines that are no exception of a certain kind.
     """
     if not item.raised or _certainty(item) < 3:
         return False
@@ -279,11 +288,10 @@ def _has_outlived_others(item: Complaint, believed: Sequence[Complaint], reading
 
 
 def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
-    """True where the rank that started the failure left no complaint, so that a complaint of another rank is no
-    cause.
+    """Return whether the rank that began the failure left no line, so that what another rank complains of is no cause.
 
-    That is so where any rank's first end was a kill, because the rest of a failing job is killed too; or where the rank
-    that ended first has said nothing, neither by rank nor by host, while several others did.
+    So it is where the first end of a rank in a log was a kill, because the rest of a failing job is killed too; and
+    where the rank that ended first has said nothing, neither by rank nor by host, while several others did.
     """
     roles = ("ended", "killed")
     for reading in readings:
@@ -303,7 +311,11 @@ def _lost_in_silence(readings: Sequence[Reading], places: Places) -> bool:
 
 
 def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
-    """Whether a complaint may be the first of its failure: nothing before it says that it follows something else."""
+    """Return whether the log line ``item`` may be the first of its failure.
+
+    Always where its kind is certain to be a cause; else where no line before it says that it only follows something
+    else.
+    """
     if _certainty(item) == 3:
         return True
     reading = _reading_of(item, readings)
@@ -321,7 +333,10 @@ def _may_begin(item: Complaint, readings: Sequence[Reading]) -> bool:
 
 
 def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """The same rank's next complaint where ``first`` is a mere exception and that one says more; else ``first``."""
+    """Return the log line that says more than ``first``: the next of the same rank, soon after; else ``first``.
+
+    Only a general kind, such as a mere exception, is replaced.
+    """
     if first.signature.id not in ("exception", "cuda", "error", "nccl", "shell"):
         return first
     same = [
@@ -333,10 +348,10 @@ def _more_specific(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
-    """Another complaint of the same kind where that one names a place and ``first`` does not; else ``first``.
+    """Return another log line of the same kind that names a rank or node, where ``first`` names none; else ``first``.
 
     slurmstepd says of a job that a node failed, srun says which; of a loss that is no number, the iteration's line says
-    less than the assertion.
+    less than the assertion. Other kinds are returned as they are.
     """
     if (first.signature.fault != "node" and first.signature.id != "nan") or any(locate(first, Places())):
         return first
@@ -345,7 +360,11 @@ def _with_node(first: Complaint, items: Sequence[Complaint]) -> Complaint:
 
 
 def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Places) -> Cause:
-    """The ``Cause`` that a chosen complaint stands for, with rank, node and whether it speaks against that node."""
+    """Return the failure's cause that the chosen log line ``item`` stands for, with its rank, node and GPU.
+
+    Each is None where neither the line nor ``places`` tells. It also says whether the line speaks for keeping jobs off
+    the node.
+    """
     found, kind = item.signature, item.signature.id
     reading = _reading_of(item, readings)
     said_by = reading.ranks.get(kind, set())
@@ -373,9 +392,9 @@ def _cause_of_complaint(item: Complaint, readings: Sequence[Reading], places: Pl
 
 
 def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> tuple[int, str | None] | None:
-    """Rank and node of a crash whose own line has neither, from torchrun's later line about the same process.
+    """Return (rank, node) of a crash whose own log line has neither, from torchrun's later line about such a crash.
 
-    None where no later line says it, and for other signatures than a crash.
+    The node is None where that line does not tell. None where there is no later line, and for other kinds than a crash.
     """
     if item.signature.id != "segfault":
         return None
@@ -388,7 +407,10 @@ def _place_from_torchrun(item: Complaint, reading: Reading, places: Places) -> t
 
 
 def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | None, str | None]:
-    """Rank and node that ended first, by the word of what started the ranks; None each: nothing says it."""
+    """Return (rank, node) of the task that ended first by itself, by the word of what started it (srun, torchrun).
+
+    Each is None where nothing tells.
+    """
     says = (
         item
         for item in complaints_in(readings)
@@ -399,7 +421,10 @@ def _ended_first(readings: Sequence[Reading], places: Places) -> tuple[int | Non
 
 
 def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
-    """The cause that the job's state stands for; None where the state says nothing of why."""
+    """Return the cause that the job's state, ``outcome.kind``, stands for; None where it says nothing of why.
+
+    It names a node only where the job had, or lost, a single one and the kind is a node's fault.
+    """
     found = next((item for item in signatures() if item.id == outcome.kind), None)
     if found is None:
         return None
@@ -411,15 +436,16 @@ def _cause_by_state(outcome: Outcome, places: Places) -> Cause | None:
 
 
 def _cause_of_kind(found: FailureSignature, **known: Any) -> Cause:
-    """A ``Cause`` with the texts of the signature ``found``; ``known`` sets or replaces further fields."""
+    """Return a ``Cause`` with the texts of the failure signature ``found``; ``known`` sets or replaces fields."""
     words = {name: getattr(found, name) for name in ("what", "fault", "sure", "cause", "remedy")}
     return Cause(kind=found.id, **{**words, **known})
 
 
 def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None) -> tuple[Symptom, ...]:
-    """The first line of each kind of complaint that is not the cause, in the order of the logs, eight at most.
+    """Return the first line of each kind of complaint in the logs that is not the cause ``chosen``, eight at most.
 
-    A log without complaints gives its last line where there is no cause.
+    In the order of the logs. Where there is no cause, a log without complaints gives its last line, with role
+    ``noise``.
     """
     found: list[Symptom] = []
     for reading in readings:
@@ -450,7 +476,7 @@ def _witnesses(readings: Sequence[Reading], places: Places, chosen: Cause | None
 
 
 def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
-    """The witness that ended first: a rank that was killed, else one that ended by itself, else whoever complains.
+    """Return the witness that ended first: a rank that was killed, else one that ended by itself, else any other line.
 
     None where there are no witnesses.
     """
@@ -464,9 +490,9 @@ def _suspect(witnesses: Sequence[Symptom]) -> Symptom | None:
 
 
 def _summary_line(chosen: Cause | None, suspect: Symptom | None, outcome: Outcome) -> str:
-    """The one line that says why the run failed, with rank and node.
+    """Return one line, without a period, that says why the run failed, with rank and node where they are known.
 
-    It begins with "unknown:" where neither a cause is known nor what the supervisor did about it.
+    Without a cause it tells what the supervisor did, or begins with "unknown:" and quotes ``suspect``'s line.
     """
     if chosen is not None:
         names_rank = chosen.rank is not None and chosen.kind != "hang"

@@ -50,14 +50,14 @@ _PLAIN = set(
 
 
 class NotADumpError(ValueError):
-    """The content is no flight recorder's dump, or holds more than one may."""
+    """A file's content is no dump of PyTorch's flight recorder, or holds more than a dump may."""
 
 
 def read_plain_pickle(content: bytes) -> Any:
-    """The value of a pickle that holds nothing but containers, numbers and text.
+    """Return the value of a pickle that holds only containers, numbers and text; nothing in it is ever run.
 
     Raises:
-        NotADumpError: it is damaged, or has anything else in it
+        NotADumpError: the pickle is damaged, has anything else in it, or is too large
     """
     try:
         for number, (step, argument, _) in enumerate(pickletools.genops(content)):
@@ -76,16 +76,22 @@ def read_plain_pickle(content: bytes) -> Any:
 
 
 class _NoImportUnpickler(pickle.Unpickler):
-    """An unpickler that imports nothing, should an instruction be read otherwise than by the check before it."""
+    """An unpickler that imports nothing, as a second guard after the check of a dump's instructions."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Raises NotADumpError: a dump imports nothing."""
+        """Refuse to import ``name`` of ``module`` while a flight recorder's dump is read.
+
+        Raises:
+            NotADumpError: always: a dump imports nothing
+        """
         raise NotADumpError(f"it imports {module}.{name}")
 
 
 def _text_size(value: Any, sizes: dict[int, int]) -> int:
-    """About how many characters ``value`` is as text; ``sizes`` holds those of the containers met so far, by
-    identity.
+    """Return about how many characters ``value`` would have as text.
+
+    ``sizes`` keeps the results of containers by their ``id``, so that one that is met again, even within itself, is not
+    walked twice.
     """
     if isinstance(value, str):
         return len(value) + 1
@@ -99,8 +105,9 @@ def _text_size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def dump_as_json(file: Path) -> bytes:
-    """A flight recorder's dump as JSON, in which secrets can be masked; empty where the file is none or cannot be
-    read.
+    """Return a dump of PyTorch's flight recorder as UTF-8 JSON, a text in which secrets can be masked.
+
+    Empty where the file is missing, cannot be read or is no such dump.
     """
     try:
         return json.dumps(read_plain_pickle(read_plain(file, _MOST_BYTES))).encode()
@@ -109,9 +116,10 @@ def dump_as_json(file: Path) -> bytes:
 
 
 def read_dumps(folder: Path) -> Begun:
-    """What the flight recorders' dumps in ``folder`` say, by the rank that a file's name ends with.
+    """Return the collectives that the ranks had begun, by the dumps of PyTorch's flight recorder in ``folder``.
 
-    Files that cannot be read are left out; nothing is found where there is no folder.
+    The rank is the number at the end of a file's name. Files that cannot be read or are no dumps are left out; without
+    the folder there is nothing in it.
     """
     found = Begun(all_members=True)
     try:
@@ -126,7 +134,7 @@ def read_dumps(folder: Path) -> Begun:
 
 
 def _add_dump(found: Begun, rank: int, dump: Any) -> None:
-    """Add a rank's dump to ``found``; nothing is added where it raises because the dump is not as it should be.
+    """Add the collectives in ``dump``, that of ``rank``, to ``found``; where it raises, ``found`` is not changed.
 
     Raises:
         LookupError, ValueError, TypeError, AttributeError: the dump is not as PyTorch writes it
@@ -140,15 +148,15 @@ def _add_dump(found: Begun, rank: int, dump: Any) -> None:
 
 
 def _numbers_in(text: Any) -> tuple[int, ...]:
-    """The numbers that stand in a text, such as the ranks of a process group."""
+    """Return the numbers of at most six digits in a text, such as the ranks of a process group; empty without any."""
     return tuple(int(number) for number in re.findall(r"\b\d{1,6}\b", str(text)[:1_000_000]))
 
 
 def _begun_collective(item: dict[str, Any]) -> BegunCollective:
-    """One entry of a dump as a ``BegunCollective``.
+    """Return one entry of a flight recorder's dump as a ``BegunCollective``.
 
     Raises:
-        LookupError, ValueError, TypeError: it is not as PyTorch writes it
+        LookupError, ValueError, TypeError: the entry is not as PyTorch writes it
     """
     kind = str(item["profiling_name"])[:80]
     point = bool(item.get("is_p2p"))
@@ -176,26 +184,34 @@ _WAITS = re.compile(
 
 @dataclass(frozen=True)
 class RankFile:
-    """What a rank wrote about itself, and the stack of its main thread when it was asked, innermost frame first.
+    """What one rank wrote about itself in its rank file, with the stack of its main thread when it was asked.
 
-    A frame is (file, line, function). Empty ``frames``: it was not asked, or did not answer.
+    ``frames`` are (file, line, function), the innermost first; empty: it was not asked, or did not answer.
     """
 
     rank: int
+    """Its number among all ranks of the job."""
     local: int
+    """Its number among the ranks of its node, from 0."""
     host: str
+    """The name of its node."""
     pid: int
+    """Its process id there."""
     frames: tuple[tuple[str, str, str], ...] = ()
 
     @property
     def waits(self) -> bool:
-        """Whether its stack stands where a rank waits for others, or for its GPU, which may wait for others."""
+        """Whether the rank's stack stands where a rank waits for others, or for its GPU, which may wait for others.
+
+        False without a stack.
+        """
         return any(_WAITS.search(f"{file} {function}") for file, _, function in self.frames[:8])
 
     @property
     def where(self) -> str:
-        """The innermost line of the stack, and the innermost that is not a library's, as text; empty without a
-        stack.
+        """The innermost function of the rank's stack with file and line, and the innermost that is not a library's.
+
+        As text, joined by ``, in``; empty without a stack.
         """
         if not self.frames:
             return ""
@@ -207,7 +223,10 @@ class RankFile:
 
 
 def read_ranks(run_folder: Path) -> list[RankFile]:
-    """What the ranks of the run's last start wrote, by rank; damaged files are left out, empty where there are none."""
+    """Return what the ranks of the run's last start wrote about themselves, in the order of ranks.
+
+    Damaged and unreadable rank files are left out; empty where there are none.
+    """
     try:
         files = sorted((run_folder / FOLDER).glob("[0-9]*.txt"))[:_MOST_FILES]
     except OSError:
@@ -218,7 +237,10 @@ def read_ranks(run_folder: Path) -> list[RankFile]:
 
 
 def _read_rank_file(file: Path) -> tuple[tuple[str, int], RankFile] | None:
-    """A rank's file as ((job, restart), what it says); None where it cannot be read or does not begin as it should."""
+    """Return ((job id, restart), content) of a rank file.
+
+    None where the file cannot be read, or does not begin as a rank file should.
+    """
     try:
         lines = read_plain(file, _MOST_OF_A_RANK).decode(errors="replace").splitlines()
     except OSError:
@@ -231,10 +253,10 @@ def _read_rank_file(file: Path) -> tuple[tuple[str, int], RankFile] | None:
 
 
 def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
-    """The frames, each (file, line, function), of the main thread in the last stack of ``lines``, a rank's file,
-    innermost first; empty: no frames.
+    """Return the frames (file, line, function) of the main thread in the last stack that a rank file's ``lines`` have.
 
-    The main thread is the one whose outermost function is that of a module; without one, the last thread counts.
+    The innermost comes first; empty: no frames. The main thread is the one whose outermost function is that of a
+    module; without one, the last thread counts.
     """
     threads: list[list[tuple[str, str, str]]] = []
     for line in lines:
@@ -247,11 +269,11 @@ def _main_thread(lines: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
 
 
 def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
-    """(the few ranks that do something else than most, where the first of them stands); None: there are none.
+    """Return the few ranks whose stacks differ from most, with where the first of them stands, as (missing, text).
 
-    The second is empty where it is not known. Those that do not wait while others do come first, then those that did
-    not answer, then those that wait elsewhere. None, too, where half of the ranks or more were not asked or did not
-    answer.
+    The text is empty where that is not known. Ranks that do not wait while others do come first, then those that did
+    not answer, then those that wait elsewhere. None where there are no such ranks, and where half of the ranks or more
+    gave no stack.
     """
     answered = [item for item in ranks if item.frames]
     if 2 * len(answered) <= len(ranks):
@@ -270,11 +292,11 @@ def outlier_ranks(ranks: Sequence[RankFile]) -> tuple[Missing, str] | None:
 def find_stuck(
     run_folder: Path | None, ranks: Sequence[RankFile], readings: Iterable[Reading], places: Places
 ) -> Cause | None:
-    """The cause of a hang: the rank that never came; None where nothing says which.
+    """Return the cause of a hang, the rank that never came to where the others wait; None where nothing tells which.
 
-    The stacks of ``ranks`` say where it stood; the flight recorders' dumps in ``run_folder`` and the printed timeouts
-    (``readings``) which collective it missed. Certain where dumps and stacks name the same rank, else likely.
-    ``run_folder`` None: there are no dumps, and the others decide.
+    The stacks of ``ranks`` tell where it stood; the flight recorders' dumps in ``run_folder`` (None: there are none)
+    and the timeouts printed in the logs ``readings`` tell which collective it missed. It is certain where dumps and
+    stacks name the same rank, else likely.
     """
     recorded = missing_ranks(read_dumps(run_folder / FLIGHT), "the flight recorders' dumps") if run_folder else None
     stacks = outlier_ranks(ranks)
@@ -291,8 +313,9 @@ def find_stuck(
 
 
 def _hang_cause(found: Missing, stood: str, sure: Sure, places: Places) -> Cause:
-    """The ``Cause`` of ranks that never came; ``stood`` is where the first of them stood, empty where that is not
-    known.
+    """Return the cause of a hang whose ranks ``found`` never came.
+
+    ``stood`` is where the first of them stood, by its stack; empty: not known.
     """
     first = found.ranks[0]
     hosts = {places.host_of(rank) for rank in found.ranks}

@@ -37,18 +37,24 @@ _MOST = 12
 
 
 class _Trouble(NamedTuple):
-    """What a kernel's line is evidence of: the check it fails, how badly, and its kind; each kind is reported once."""
+    """What one line of a node's kernel log is evidence of: the health check it fails, how badly, and its kind.
+
+    Each kind is reported once.
+    """
 
     check: str
+    """The check of ``llmb-run health`` that the line fails, such as ``xid``."""
     level: Weight
+    """``fail`` or ``warn``."""
     kind: str
+    """What makes two lines the same trouble: a signature's id, or a GPU's address with its error number."""
 
 
 def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
-    """Yields what a node's kernel log says against it: each kind of trouble once, with its latest line and how often
-    it came.
+    """Yield what a node's kernel log of the last day says against the node; nothing where it has no trouble.
 
-    The devices that lost their link follow. Nothing for a log without trouble.
+    One remark for each kind of trouble, with its latest line, how often it came and what to do; then one for each
+    network device that lost its link.
     """
     lines: dict[_Trouble, list[str]] = {}
     for age, text in log.lines:
@@ -64,26 +70,33 @@ def kernel_remarks(log: KernelLog) -> Iterator[Remark]:
 
 
 def _line_remedy(line: str) -> str:
-    """What to do about a kernel's line: its signature's remedy, else to look at the log."""
+    """Return what to do about a line of a node's kernel log: its signature's remedy, else to look at the log."""
     known = signature_of(line)
     return (known.remedy if known else "") or _LOOK
 
 
 def _lost_links(log: KernelLog) -> Counter[str]:
-    """How often each device lost its link, without the first ``Link down`` of each."""
+    """Return how often each network device lost its link by a node's kernel log.
+
+    The first ``Link down`` of each device does not count, as it comes with every start.
+    """
     lost = _count_by_device(_LOST, log)
     down = _count_by_device(_DOWN, log)
+    # A port goes down once when it is brought up: that is no loss.
     return lost + (down - Counter(set(down)))
 
 
 def _count_by_device(pattern: re.Pattern[str], log: KernelLog) -> Counter[str]:
-    """How many lines match ``pattern``, by the device that they name."""
+    """Return how many lines of a node's kernel log match ``pattern``, by the device that its first group names."""
     found = (pattern.search(text) for _, text in log.lines)
     return Counter(match[1] for match in found if match)
 
 
 def _trouble_in_line(age: float, text: str) -> _Trouble | None:
-    """What a line of the kernel, ``age`` seconds old, is evidence of against its node; None where it says nothing."""
+    """Return what a line of a node's kernel log, ``age`` seconds old, says against the node; None where nothing.
+
+    A GPU's error that is over two hours old is only a warning.
+    """
     known = signature_of(text)
     if known is None:
         return None
@@ -92,12 +105,17 @@ def _trouble_in_line(age: float, text: str) -> _Trouble | None:
     if known.kernel is None:
         return None
     check, level = known.kernel
+    # By then the GPU was reset, or would have failed again.
     is_over = check == "xid" and age > RECENT
     return _Trouble(check, "warn" if is_over else level, known.id)
 
 
 def _driver_trouble(known: FailureSignature, age: float, text: str) -> _Trouble | None:
-    """The trouble that an Xid or SXid stands for; None where it says nothing against the node, or no longer does."""
+    """Return what an Xid or SXid line ``text`` says against its node; None where nothing, or no longer anything.
+
+    ``known`` is the signature of its number. After two hours (``age`` is in seconds) a failure becomes a warning, and a
+    warning nothing.
+    """
     check, _, number = known.id.partition("-")
     level = _level_of_sxid(known) if check == "sxid" else _level_of_xid(known, int(number))
     if level is None or (level == "warn" and age > RECENT):
@@ -107,16 +125,16 @@ def _driver_trouble(known: FailureSignature, age: float, text: str) -> _Trouble 
 
 
 def _level_of_sxid(known: FailureSignature) -> Weight | None:
-    """How much an NVSwitch's error counts against its node: ``fail`` or ``warn``; None: nothing."""
+    """Return how much an NVSwitch's error counts against its node: ``fail``, ``warn`` or None for not at all."""
     if "(always fatal)" in known.what:
         return "fail"
     return "warn" if known.role == "root" else None
 
 
 def _level_of_xid(known: FailureSignature, number: int) -> Weight | None:
-    """How much a GPU's error ``number`` counts against its node: ``fail`` or ``warn``.
+    """Return how much the Xid ``number`` of a GPU counts against its node: ``fail``, ``warn`` or None for not at all.
 
-    None: nothing, as for an application's own fault.
+    None, for example, for an application's own fault. ``known`` is the signature of that number.
     """
     action = next((item.nvidia for item in driver_tables().xids if item.xid == number), "IGNORE")
     if known.role == "root" and known.fault == "node" and known.sure == "certain":

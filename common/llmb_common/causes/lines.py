@@ -14,19 +14,24 @@ from llmb_common.runs.timing.records import ANSI
 
 
 class LogLine(NamedTuple):
-    """A line of a log split into its ``text`` and what its prefixes say; ``mild``: a logger calls it a warning or
-    less.
+    """One line of a job's log, split into its text and what the prefixes before it say.
+
+    A field is None where no prefix says it.
     """
 
     text: str
+    """The line without its prefixes."""
     rank: int | None = None
+    """The rank that printed it, among all of the job."""
     local: int | None = None
     """The rank on its node."""
     host: str | None = None
     gpu: int | None = None
     """The CUDA device that NCCL names."""
     time: str | None = None
+    """The time of the line, as printed."""
     mild: bool = False
+    """Whether a logger calls it a warning or less."""
 
 
 _TIME = r"\d{4}[-/]\d\d[-/]\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z| ?[+-]\d\d:?\d\d)?"
@@ -63,7 +68,10 @@ _MOST_PREFIXES = 6
 
 @functools.lru_cache(maxsize=4096)
 def parse_line(line: str) -> LogLine:
-    """A log line, split into what its prefixes say (time, host, rank) and its text."""
+    """Split a log line into what its prefixes say (time, host, rank, level) and its text, without blanks around it.
+
+    A line without known prefixes is all text. The last 4096 results are kept.
+    """
     known: dict[str, str] = {}
     rest = line.lstrip()
     for _ in range(_MOST_PREFIXES):
@@ -75,11 +83,12 @@ def parse_line(line: str) -> LogLine:
     number = {name: int(known[name]) for name in ("rank", "local", "gpu") if name in known}
     place = (number.get("rank"), number.get("local"), known.get("host"), number.get("gpu"))
     mild = known.get("level", "")[:1] in ("W", "I", "D")
+    # Without a prefix that says something, what looked like one is part of the text.
     return LogLine(rest.strip() if known else line.strip(), *place, known.get("time"), mild)
 
 
 def _first_prefix(text: str) -> re.Match[str] | None:
-    """The match of the first of ``_PREFIXES`` that ``text`` begins with; None where it begins with none."""
+    """Return the match of the first pattern of ``_PREFIXES`` that ``text`` begins with; None where none fits."""
     for pattern in _PREFIXES:
         found = _prefix(pattern, text)
         if found is not None:
@@ -88,8 +97,9 @@ def _first_prefix(text: str) -> re.Match[str] | None:
 
 
 def _prefix(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    """The match of one prefix at the beginning of ``text``; None where there is none, or its "host" is a program's
-    name.
+    """Return the match of ``pattern`` at the beginning of a log line; None where it does not match.
+
+    None, too, where it matches nothing but an empty text, or what would be the host is a program's name.
     """
     found = pattern.match(text)
     if found is None or found.end() == 0:
@@ -102,9 +112,10 @@ _PRINTER = re.compile(r"(?:\s*\d{1,6}: ?|\[\w*:? ?\d+\]:? ?|\[\d+,\d+\]<\w+>: ?)
 
 
 def printer_of(line: str) -> tuple[str, str]:
-    """The beginning of ``line`` that says who printed it, and the rest with its indentation.
+    """Return (prefix, rest) of a log line: its beginning that says who printed it, and what follows.
 
-    Ranks that print at the same time are told apart by it; empty where nothing says it.
+    The rest keeps its indentation. Ranks that print at the same time are told apart by the prefix; it is empty where
+    nothing says who it was.
     """
     match = _PRINTER.match(line)
     end = match.end() if match else 0
@@ -112,8 +123,10 @@ def printer_of(line: str) -> tuple[str, str]:
 
 
 def plain_line(raw: bytes) -> str:
-    """The bytes of a log line as a terminal would show them last: no colours, and nothing that a return has
-    overwritten.
+    """Return the bytes of a log line as text, as a terminal would show it last.
+
+    Without colors and blanks at its end, and without what a carriage return has overwritten; bytes that are no UTF-8
+    are replaced.
     """
     text = ANSI.sub(b"", raw).decode(errors="replace").rstrip()
     return text.rpartition("\r")[2].rstrip()
@@ -139,20 +152,25 @@ _PID = re.compile(r"(?:\b(?:pid:?|PID|[Pp]rocess)[ =]*|\w\[(?=\d+\]: segfault))(
 
 
 class Location(NamedTuple):
-    """The ranks, node, GPU and process that a line names in its text; empty or None where it names none."""
+    """The ranks, node, GPU and process that the text of a log line names; each is empty or None where it names none.
+
+    ``local`` is the rank's number on its node, ``gpu`` the GPU's index there.
+    """
 
     ranks: tuple[int, ...] = ()
     host: str | None = None
     bus: str | None = None
+    """The PCIe address of the GPU, in lower case."""
     gpu: int | None = None
     local: int | None = None
     pid: int | None = None
+    """The id of the process on its node."""
 
 
 def location_of(text: str) -> Location:
-    """The ranks, node, GPU and process that ``text`` names; each empty or None where it names none.
+    """Return the ranks, node, GPU and process that the text of a log line names; each empty or None where none is.
 
-    ``text`` is a line without its prefixes.
+    ``text`` is the line without its prefixes.
     """
     tasks, on = _TASKS.match(text), _ON.search(text)
     bus = _BUS.search(text) if "Xid" in text or "NVRM" in text else None
@@ -170,13 +188,16 @@ def location_of(text: str) -> Location:
 
 
 def _first_number(pattern: re.Pattern[str], text: str) -> int | None:
-    """The number in the first match of ``pattern``; None where there is none."""
+    """Return the number in the first group of the first match of ``pattern`` in ``text``; None without a match."""
     found = pattern.search(text)
     return int(found[1]) if found else None
 
 
 def _expand_tasks(tasks: str) -> list[int]:
-    """The numbers in ``0-2,5``; parts that are none are left out, and long ranges are cut: no job has so many tasks."""
+    """Return the task numbers in a list of srun's: 0, 1, 2 and 5 of ``0-2,5``.
+
+    Parts that are no numbers are left out, and ranges longer than 65,536 are cut: no job has so many tasks.
+    """
     numbers: list[int] = []
     for part in tasks.split(","):
         first, _, last = part.partition("-")

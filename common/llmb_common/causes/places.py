@@ -24,43 +24,45 @@ _COMMUNICATOR = re.compile(r"\brank (\d{1,6}) nranks (\d{1,6}).*?\bbusId ([0-9a-
 
 @dataclass
 class Places:
-    """Where the ranks of a run are known to have run: hosts, processes and GPU addresses, as far as anything says
-    it.
-
-    ``per_node`` is the number of ranks on a node; ``order`` the nodes in the order of ranks.
-    """
+    """On which host, as which process and with which GPU each rank of a run ran, as far as logs and records tell."""
 
     world: int | None = None
+    """The number of ranks of the job."""
     per_node: int | None = None
+    """The number of ranks on a node."""
     order: tuple[str, ...] = ()
+    """The nodes in the order of their ranks."""
     hosts: dict[int, str] = field(default_factory=dict)
+    """Host name by rank."""
     processes: dict[int, int] = field(default_factory=dict)
-    """Rank by process."""
+    """Rank by process id."""
     buses: dict[tuple[str, str], int] = field(default_factory=dict)
     """Rank by host and GPU's address."""
     first: dict[str, int] = field(default_factory=dict)
     """First rank by host."""
 
     def host_of(self, rank: int | None) -> str | None:
-        """The host name of a rank's node; None where nothing says it, and for no rank."""
+        """Return the name of the node that ``rank`` ran on; None where nothing tells, and where ``rank`` is None."""
         if rank is None:
             return None
         if rank in self.hosts:
             return self.hosts[rank]
+        # The node that begins last before the rank has it, if it has so many ranks.
         before = [(number, host) for host, number in self.first.items() if number <= rank]
         if before and self.per_node and rank < max(before)[0] + self.per_node:
             return max(before)[1]
         if self.order and self.per_node and rank // self.per_node < len(self.order):
             return self.order[rank // self.per_node]
+        # A single node has all ranks, however many there are.
         return self.order[0] if len(self.order) == 1 else None
 
     @property
     def several(self) -> bool:
-        """Whether the job is known to have more than one node."""
+        """Whether the job is known to have had more than one node."""
         return len({*self.order, *self.hosts.values(), *self.first}) > 1
 
     def rank_at(self, host: str | None, local: int) -> int | None:
-        """The rank with number ``local`` on ``host``; None where that is not known.
+        """Return the rank, among all of the job, with number ``local`` on node ``host``; None where it is not known.
 
         Without a host it is known only for a job on one node.
         """
@@ -74,13 +76,16 @@ class Places:
         return None
 
     def rank_of_bus(self, host: str | None, bus: str) -> int | None:
-        """The rank whose GPU has the PCIe address ``bus`` on ``host`` (None: on any); None where none or several do."""
+        """Return the rank whose GPU has the PCIe address ``bus``, in any spelling, on ``host``; None: on any node.
+
+        None where no such rank is known, or several are.
+        """
         wanted = short_bus(bus)
         found = {rank for (where, known), rank in self.buses.items() if known == wanted and host in (None, where)}
         return found.pop() if len(found) == 1 else None
 
     def add_nodes(self, found: Nodes) -> None:
-        """Add the first rank and the GPUs' addresses that each node recorded."""
+        """Take over the first rank of each node and the PCIe addresses of its GPUs from the nodes' own records."""
         for node in found.nodes:
             self.first[node.host] = node.rank
             for gpu in node.gpus:
@@ -88,11 +93,11 @@ class Places:
                     self.buses[(node.host, short_bus(gpu.bus))] = node.rank + gpu.index
 
     def add_order(self, nodes: str) -> None:
-        """Set the order of nodes from the job's host list (``gpu[1-4]``); one that cannot be read leaves it empty."""
+        """Set the order of the nodes from the job's host list (``gpu[1-4]``); a damaged list makes it empty."""
         self.order = tuple(expand_known(nodes))
 
     def add_complaints(self, complaints: Iterable[Complaint]) -> None:
-        """Add hosts and processes from complaints that name a rank along with them; what is known already stays."""
+        """Take over the hosts and process ids of ranks from log lines that name both; what is known already stays."""
         for item in complaints:
             if item.line.rank is not None and item.line.host:
                 self.hosts.setdefault(item.line.rank, item.line.host)
@@ -103,15 +108,16 @@ class Places:
                     self.hosts.setdefault(rank, item.location.host)
 
     def add_log(self, log: Path) -> None:
-        """Add hosts, GPU addresses and the number of ranks from what NCCL prints of its largest communicator.
+        """Take over hosts, GPU addresses and the number of ranks from what NCCL prints of its largest communicator.
 
-        A log that cannot be read adds nothing.
+        A number of ranks that is known already stays. A log that cannot be read, or has no such lines, adds nothing.
         """
         largest = 0
         with contextlib.suppress(OSError), open_log(log) as file:
             for offset, _ in islice(find_markers(file, (b" busId ",), 0, _HEAD), _MOST):
                 line = parse_line(plain_line(line_at(file, offset)[1]))
                 found = _COMMUNICATOR.search(line.text)
+                # Smaller communicators number their members by themselves: those are no ranks of the job.
                 if found is not None and line.host is not None and int(found[2]) >= largest:
                     largest = int(found[2])
                     self.world = self.world or largest
@@ -120,21 +126,21 @@ class Places:
 
 
 def short_bus(bus: str) -> str:
-    """Bus and device of a PCIe address in any spelling (``00000000:5D:00.0``, ``0000:5d:00``, NCCL's ``5d000``):
-    ``5d:00``.
+    """Return bus and device of a PCIe address in any spelling as ``5d:00``, to compare addresses.
 
-    Text that is no address is returned as it is.
+    The spellings are ``00000000:5D:00.0``, ``0000:5d:00`` and NCCL's ``5d000``. Text that is no address is returned as
+    it is.
     """
     if ":" in bus:
         return ":".join(bus.lower().partition(".")[0].split(":")[-2:])
     if not re.fullmatch(r"[0-9a-fA-F]{1,16}", bus):
-        return bus  # anybody may have written it
+        return bus  # from a log, where anybody may have written it
     number = int(bus, 16)
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}"
 
 
 def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str | None]:
-    """Rank, node and GPU of a complaint, each None where neither its line nor ``places`` says it.
+    """Return (rank, node, GPU) that a log line is about, each None where neither the line nor ``places`` tells.
 
     The GPU is its PCIe address, or its index on the node as text.
     """
@@ -160,5 +166,5 @@ def locate(item: Complaint, places: Places) -> tuple[int | None, str | None, str
 
 
 def _first_known(*numbers: int | None) -> int | None:
-    """The first of ``numbers`` that is not None; None where all are."""
+    """Return the first of ``numbers`` that is not None, be it 0; None where all are."""
     return next((number for number in numbers if number is not None), None)

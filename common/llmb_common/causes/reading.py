@@ -104,19 +104,24 @@ _HANDLED = re.compile(r"(?i)fail|error|exception|could not|cannot|unable|missing
 
 
 class Complaint(NamedTuple):
-    """A log line that matches a signature, with the places it names and where it stands.
+    """One log line that matches a failure signature, with the places that it names and where it stands.
 
     ``survived``: an iteration was printed after it, but only one. ``raised``: it ends a traceback that nobody caught.
-    ``logged``: the same of one that a logger printed; it counts unless its rank raises another later. ``begins``: the
-    offset at which the error begins whose last line it is, where that is another line.
+    ``logged``: the same of a traceback that a logger printed; it counts unless its rank raises another later.
+    ``begins``: the offset at which the error begins whose last line this is; None: at this line.
     """
 
     signature: FailureSignature
+    """The kind of line that it is."""
     line: LogLine
+    """The line without its prefixes, and what these say."""
     location: Location
+    """The ranks, node, GPU and process that the line names itself."""
     raw: str
+    """The line as a terminal shows it, with its prefixes, cut to ``LONGEST`` characters."""
     log: Path
     offset: int
+    """Where in the log the line begins, in bytes."""
     survived: bool = False
     raised: bool = False
     logged: bool = False
@@ -125,7 +130,10 @@ class Complaint(NamedTuple):
 
 @dataclass
 class Reading:
-    """What a log complains of since its last iterations, in the order of its lines."""
+    """What one log complains of since its last iterations: the lines that match failure signatures, in their order.
+
+    ``step``, ``steps`` and ``step_time`` are None where the log has no iteration that tells.
+    """
 
     log: Path
     complaints: list[Complaint] = field(default_factory=list)
@@ -138,6 +146,7 @@ class Reading:
     hosts: dict[str, set[str]] = field(default_factory=dict)
     """The nodes whose lines match, by signature."""
     waits: TimedOutCollectives = field(default_factory=TimedOutCollectives)
+    """The collectives that its ranks waited in."""
     step: int | None = None
     """The last iteration."""
     steps: int | None = None
@@ -148,8 +157,9 @@ class Reading:
     """The last line that is not empty."""
 
     def note(self, complaint: Complaint) -> None:
-        """Add a complaint: count it, keep its rank and host, and the complaint itself while they are few of its
-        kind.
+        """Add a log line that matches a signature: count it, and keep its rank, host and what it says of collectives.
+
+        The line itself is kept while there are at most 64 of its kind.
         """
         kind = complaint.signature.id
         self.counts[kind] += 1
@@ -163,19 +173,24 @@ class Reading:
             self.complaints.append(complaint)
 
     def forget(self) -> None:
-        """Drop all complaints so far: all ranks went on after them."""
+        """Drop all log lines noted so far, with their counts and places, because all ranks went on after them."""
         for known in (self.complaints, self.overtaken, self.counts, self.ranks, self.hosts):
             known.clear()
         self.waits.forget()
 
 
 def read_complaints(log: Path, start: int = 0) -> Reading:
-    """What ``log`` complains of from the byte ``start`` on; an empty reading where it cannot be read."""
+    """Return what ``log`` complains of: its lines that match failure signatures, from its last two iterations on.
+
+    Only what begins at byte ``start`` or later counts. The last step, the planned steps and the last line are in it,
+    too. Empty where the log is missing or cannot be read.
+    """
     reading = Reading(log)
     with contextlib.suppress(OSError), open_log(log) as file:
         last_two = deque(_iterations(file, start), maxlen=2) or deque(_iterations_of_rank_0(file, start), maxlen=2)
         if last_two:
             _, reading.step, reading.steps, reading.step_time = last_two[-1]
+        # What came before the last two iterations has been survived.
         begin = last_two[0][0] if len(last_two) == 2 else start
         for complaint in _complaints_from(file, max(start, begin - _BUFFERED), reading):
             if complaint.offset >= begin:
@@ -192,12 +207,15 @@ def read_complaints(log: Path, start: int = 0) -> Reading:
 
 
 def complaints_in(readings: Sequence[Reading]) -> Iterator[Complaint]:
-    """Every complaint of all readings, in their order."""
+    """Return an iterator over the matching log lines of all readings, in the order of readings and lines."""
     return chain.from_iterable(reading.complaints for reading in readings)
 
 
 def _restore_caught(reading: Reading) -> None:
-    """Take back as causes the tracebacks of ranks that then ended by themselves, whatever others printed in between."""
+    """Make tracebacks of ``reading`` causes again whose ranks then ended by themselves; it changes ``reading``.
+
+    They were set aside because others printed iterations after them.
+    """
     ends = [item for item in reading.complaints if item.signature.role == "ended"]
     own = [item for item in ends if "Terminated" not in item.line.text]
     ended: set[int | None] = set()
@@ -214,22 +232,29 @@ def _restore_caught(reading: Reading) -> None:
 
 
 def _iterations_of_rank_0(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yields (offset, number, None, None) for each iteration from ``start`` on, of a log with rank 0's prints alone.
+    """Yield (offset, number, None, None) for each iteration of a log that has rank 0's prints alone.
 
-    The tuples are like those of ``_iterations``, but of all iterations. They are numbered from 1 at ``start``, as these
-    prints say neither number, planned total nor time.
+    Tuples as ``_iterations`` yields, from the byte ``start`` on, but of all iterations. They are numbered from 1 at
+    ``start``, as these prints say neither number, planned total nor time. Nothing for other logs.
+
+    Raises:
+        OSError: the log cannot be read
     """
     for number, (offset, _) in enumerate(find_markers(file, (STEP_TIME_BEGINS,), start), 1):
         yield offset, number, None, None
 
 
 def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None, str | None]]:
-    """Yields up to four last iterations of a log from ``start`` on, as (offset, number, planned total, time).
+    """Yield (offset, number, planned total, time) of up to the last four iterations of a log from byte ``start`` on.
 
-    The time is as printed, None where the line has none.
+    The time is as printed, None where the line has none. Lines of another form are left out.
+
+    Raises:
+        OSError: the log cannot be read
     """
     found = deque((offset for offset, _ in find_markers(file, list(MARKERS), start=start)), maxlen=4)
     for offset in found:
+        # What marks an iteration stands late in its line: number and time are before it.
         begin = max(0, offset - 300)
         before = os.pread(file.fileno(), offset - begin, begin)
         header = list(_HEADER.finditer(before))
@@ -239,9 +264,13 @@ def _iterations(file: FileIO, start: int) -> Iterator[tuple[int, int, int | None
 
 
 def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Complaint]:
-    """Yields the complaints of a log from the offset ``begin`` on, at most those of ``_MOST_LINES`` lines.
+    """Yield the lines of a log from the offset ``begin`` on that match failure signatures, in their order.
 
-    A barrier that all ranks passed makes ``reading`` forget what came before.
+    At most ``_MOST_LINES`` lines are looked at. A barrier that all ranks passed makes ``reading`` forget what came
+    before. Nothing where no line matches.
+
+    Raises:
+        OSError: the log cannot be read
     """
     last_offset, lines = -1, 0
     for offset, marker in _telltale_words(file, begin):
@@ -258,9 +287,12 @@ def _complaints_from(file: FileIO, begin: int, reading: Reading) -> Iterator[Com
 
 
 def _telltale_words(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
-    """Yields (offset, word) for each word that gives complaints away, in the order of the log.
+    """Yield (offset, word) for each word in a log, from ``begin`` on, that gives lines about failures away.
 
-    In the middle of a long log only the commonest words are searched.
+    In the order of the log. In the middle of a long log only the commonest of these words are searched.
+
+    Raises:
+        OSError: the log cannot be read
     """
     size = os.fstat(file.fileno()).st_size
     everything = (*_CORE, *_MORE, _PASSED)
@@ -271,16 +303,22 @@ def _telltale_words(file: FileIO, begin: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -> Complaint | None:
-    """The complaint in the line ``raw`` that begins at ``start``; None where it matches no signature or is not
-    believed.
+    """Return the log line ``raw``, which begins at the offset ``start``, as a complaint, if it tells of a failure.
+
+    None where it matches no signature, or one that means nothing, or is not believed, as mere warnings are not.
+
+    Raises:
+        OSError: the log cannot be read
     """
     text = plain_line(raw)
     line = parse_line(text[:_REACH])
     found = signature_of(line.text)
     if found is None or found.role == "noise":
         return None
+    # After the first iteration such a line follows something else.
     if "start" in found.traits and reading.step is not None:
         found = msgspec.structs.replace(found, role="cascade")
+    # Only of lines that will be kept: to look above them costs another read of the log.
     looks = found.role == "root" and reading.counts[found.id] < _EACH and _PYTHON.match(line.text)
     above, of = _traceback_above(file, start, text) if looks else (None, None)
     if of is not None:
@@ -300,10 +338,13 @@ def _complaint_in_line(file: FileIO, reading: Reading, start: int, raw: bytes) -
 
 
 def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int | None]:
-    """Offset and rank of the NCCL error whose reason stands in the line at ``start``; None and None for other lines.
+    """Return (offset, rank) of the NCCL error whose reason stands in the line ``text`` at ``start``.
 
-    The reason stands below "Last error:", behind what the error means for the rank; in a watchdog's message only the
-    first line names the rank.
+    (None, None) for other lines; the rank is None where the error names none. The reason stands below "Last error:",
+    behind what the error means for the rank; in a watchdog's message only the first line names the rank.
+
+    Raises:
+        OSError: the log cannot be read
     """
     begin = max(0, start - _REACH)
     block = os.pread(file.fileno(), start - begin, begin)
@@ -324,7 +365,13 @@ def _nccl_reason(file: FileIO, start: int, text: str) -> tuple[int | None, int |
 
 
 def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
-    """``line``, one of torchrun's summary, with the rank and the host that stand above it, as far as they do."""
+    """Return ``line``, the last one of a rank in torchrun's summary, with the rank and host that stand above it.
+
+    What does not stand there stays as it is in ``line``.
+
+    Raises:
+        OSError: the log cannot be read
+    """
     begin = max(0, start - 400)
     above = os.pread(file.fileno(), start - begin, begin)
     ranks = re.findall(rb"\brank +: (\d{1,6}) ", above)
@@ -333,14 +380,15 @@ def _with_rank_and_host(file: FileIO, start: int, line: LogLine) -> LogLine:
 
 
 def _credible_signature(found: FailureSignature, line: LogLine, above: Above | None) -> FailureSignature | None:
-    """The signature as far as its line can be believed: itself, a less sure one, or None for mere warnings and
-    retries.
+    """Return the signature of a log line as far as the line can be believed; None for mere warnings and retries.
 
-    ``above`` is what stands above an exception; None for other lines.
+    That is ``found`` itself, or a copy that is only possibly a cause. ``above`` is the kind of traceback that stands
+    above an exception; None for other lines.
     """
     if found.role != "root" or found.fault == "network" or "NVRM" in line.text or "SXid" in line.text:
         return found
     doubted = _RETRIES.search(line.text) or (found.sure != "certain" and _HEDGED.search(line.text))
+    # A logger calls it a warning, or its code went on after it.
     if line.mild or above == "caught" or (doubted and above != "uncaught"):
         return None
     plain_words = "everyday" in found.traits and above is None and not _COMPLAINS.search(line.text)
@@ -350,7 +398,13 @@ def _credible_signature(found: FailureSignature, line: LogLine, above: Above | N
 
 
 def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
-    """The line around ``offset`` as (where it begins, its bytes), cut ``_REACH`` bytes on either side."""
+    """Return (start, bytes) of the line around ``offset`` in a log, without its line break.
+
+    The start is its offset in the file. A line is cut ``_REACH`` bytes before and after ``offset``.
+
+    Raises:
+        OSError: the log cannot be read
+    """
     begin = max(0, offset - _REACH)
     block = os.pread(file.fileno(), offset - begin + _REACH, begin)
     start = block.rfind(b"\n", 0, offset - begin) + 1
@@ -359,7 +413,7 @@ def line_at(file: FileIO, offset: int) -> tuple[int, bytes]:
 
 
 def line_number_of(item: Complaint) -> int | None:
-    """The number of the complaint's line in its file, from 1; None where the file cannot be read any more."""
+    """Return the number of a complaint's line in its log, from 1; None where the log cannot be read any more."""
     number, left = 1, item.offset
     try:
         with open_log(item.log) as file:
@@ -372,10 +426,14 @@ def line_number_of(item: Complaint) -> int | None:
 
 
 def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | None]:
-    """(what kind of traceback stands above an exception's line, the rank that it names, as for checkpoints).
+    """Return (kind, rank) of the traceback that stands above the exception's line ``text`` at the offset ``start``.
 
-    Of several printers only the line's own counts. Bridge logs each import that it can do without: a message, and the
-    traceback behind it or below. The rank is None where the traceback names none.
+    The kind is ``uncaught``, ``logged``, ``caught`` or, without a traceback, ``none``; the rank is one that the
+    traceback names, as those of checkpoints do, else None. Of several ranks that print at once, only lines of this
+    one's count. Bridge logs each import that it can do without: a message, and the traceback behind it or below.
+
+    Raises:
+        OSError: the log cannot be read
     """
     begin = max(0, start - _TRACEBACK)
     before = list(map(plain_line, os.pread(file.fileno(), start - begin, begin).split(b"\n")))[:-1]
@@ -397,7 +455,10 @@ def _traceback_above(file: FileIO, start: int, text: str) -> tuple[Above, int | 
 
 
 def _traceback_kind(line: str) -> Above:
-    """Whether the traceback below ``line`` was caught, logged or neither, by what its printer said before it."""
+    """Return whether the traceback below ``line`` was ``caught``, ``logged`` or ``uncaught``, by what ``line`` says.
+
+    That is what its printer wrote right before it. ``none`` where the printer says that it has handled the error.
+    """
     parsed = parse_line(line)
     if parsed.text.startswith("Exception ignored "):
         return "caught"
@@ -411,9 +472,10 @@ _LATE = 60.0
 
 
 def is_kernel_assertion_of(item: Complaint, other: Complaint) -> bool:
-    """Whether ``other`` is a kernel's own assertion, and ``item`` may be what CUDA says because of it.
+    """Return whether ``other`` is a GPU kernel's own assertion, and ``item`` may be what CUDA says because of it.
 
-    A kernel's print has no prefix, and not every one names its rank.
+    So it may be where nothing shows that they are of two ranks: a kernel's print has no prefix, and not every one names
+    its rank.
     """
     if "traps" not in other.signature.traits:
         return False
@@ -424,22 +486,27 @@ def is_kernel_assertion_of(item: Complaint, other: Complaint) -> bool:
 
 
 def first_by_time(items: Sequence[Complaint]) -> Complaint:
-    """The first complaint in its file, unless another with the same style of time is a little earlier by the clock."""
+    """Return the first of ``items``, log lines in their order, unless another is a little earlier by its printed time.
+
+    Only lines of the same log and with the same form of time are compared. At least one item is needed.
+    """
 
     def style(item: Complaint) -> str:
-        """The form of a complaint's time: its first 19 characters with every digit as 0, empty without a time. Only
-        times of one form can be compared.
+        """Return the form of a log line's time: its first 19 characters with every digit as 0; empty without a time.
+
+        Only times of the same form can be compared.
         """
         return re.sub(r"\d", "0", (item.line.time or "")[:19])
 
     def clock(item: Complaint) -> float:
-        """Seconds since midnight of a line's time; 0 where it has none."""
+        """Return the seconds since midnight of a log line's time; 0 where it has none."""
         time = re.search(r"(\d\d):(\d\d):(\d\d(?:[.,]\d+)?)", item.line.time or "")
         return int(time[1]) * 3600 + int(time[2]) * 60 + float(time[3].replace(",", ".")) if time else 0.0
 
     first = found = items[0]
     most = 0.0
     for item in items:
+        # Modulo a day: midnight may lie between the two, and lines may have no date.
         earlier = (clock(first) - clock(item)) % 86_400
         if item.log == first.log and style(item) == style(first) and most < earlier <= _LATE:
             found, most = item, earlier

@@ -20,39 +20,55 @@ Trait: TypeAlias = Literal["vague", "everyday", "hardware", "named", "traps", "s
 
 
 class FailureSignature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One kind of line that a failing run prints, as ``signatures.yaml`` has it; its head explains the fields."""
+    """One kind of log line that a failing run prints, and what it means, as an entry of ``signatures.yaml``.
+
+    ``role`` says what such a line is to the failure: its beginning (``root``), a consequence (``cascade``) and so on;
+    ``sure`` how surely it names the cause, ``fault`` whose fault that is, and ``remedy`` what to do.
+    """
 
     id: str
+    """Its name in the table, such as ``off-the-bus``."""
     what: str
+    """What happened, in a few words for a summary."""
     cause: str
+    """What may have brought it about, in sentences."""
     remedy: str
     examples: tuple[str, ...]
+    """Lines of logs that it matches."""
     pattern: tuple[str, ...] = ()
+    """Regular expressions, any of which is found in such a line."""
     dmesg: tuple[str, ...] = ()
+    """The same for lines of a node's kernel."""
     role: Role = "root"
     sure: Sure = "likely"
     fault: Fault = "run"
     keep_out: bool = False
+    """Whether the line is about the own hardware, daemon or files of its node."""
     traits: tuple[Trait, ...] = ()
+    """Peculiarities that the search for the cause heeds, explained at the head of ``signatures.yaml``."""
     kernel: tuple[str, Literal["fail", "warn"]] | None = None
+    """The check of ``llmb-run health`` that such a line of a kernel fails, and how badly."""
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``signatures.yaml``."""
+    """The content of ``signatures.yaml``: all failure signatures, in the order in which lines are compared."""
 
     signatures: tuple[FailureSignature, ...]
 
 
 class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An error number of NVIDIA's GPU driver and what it means.
+    """One error number (Xid) of NVIDIA's GPU driver and what it means for a job.
 
-    ``role`` ``context``: it never fails a job by itself; ``depends``: the severity in the line, or the decode table,
-    says.
+    ``role`` is ``context`` where it never fails a job by itself, and ``depends`` where the severity in the line, or the
+    table of NVLink 5 events, decides. ``fault`` says whose fault it is, ``remedy`` what to do (empty: what NVIDIA
+    says).
     """
 
     xid: int
     name: str
+    """NVIDIA's name of the error."""
     meaning: str
+    """What has happened, in a few words."""
     role: str
     fault: Fault
     remedy: str
@@ -61,36 +77,49 @@ class Xid(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of ``xid.json``."""
+    """The content of ``xid.json``: NVIDIA's error numbers of GPUs (Xids) and NVSwitches (SXids), and NVLink 5 events.
+
+    ``source`` says where they come from.
+    """
 
     source: str
     xids: tuple[Xid, ...]
     nvlink5: tuple[tuple[int, str, str, str, str, str, str], ...]
     """Xid, unit, the bits of the first word that name it (two forms), error status, resolution, severity."""
     sxids: tuple[tuple[int, str, str], ...]
+    """Number, name, severity of NVSwitch errors."""
 
 
 @functools.cache
 def signatures() -> tuple[FailureSignature, ...]:
-    """All signatures, in the order in which a line is compared with them."""
+    """Return all failure signatures of ``signatures.yaml``, in the order in which a log line is compared with them.
+
+    Read once in a process; the file is a part of LLMB.
+    """
     return load_struct(Path(__file__).with_name("signatures.yaml"), _Table).signatures
 
 
 @functools.cache
 def driver_tables() -> _Numbers:
-    """NVIDIA's tables of Xids, NVLink 5 events and SXids."""
+    """Return NVIDIA's tables of GPU errors (Xids), NVLink 5 events and NVSwitch errors (SXids).
+
+    Read once in a process from ``xid.json``, a part of LLMB.
+    """
     table: _Numbers = from_json(Path(__file__).with_name("xid.json").read_bytes(), _Numbers)
     return table
 
 
 def _scope_flags(pattern: str) -> str:
-    """``pattern`` in a form in which its ``(?i)`` holds for it alone among several."""
+    """Return a regular expression that can be joined to others by ``|``: a leading ``(?i)`` is confined to itself."""
     return f"(?i:{pattern[4:]})" if pattern.startswith("(?i)") else pattern
 
 
 @functools.cache
 def _compiled_patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]:
-    """One compiled expression for each signature, in the order of the table."""
+    """Return (compiled regular expression, signature) of each failure signature, in the order of the table.
+
+    Compiled once in a process.
+    """
     found = []
     for item in signatures():
         patterns = [_scope_flags(pattern) for pattern in (*item.pattern, *item.dmesg)]
@@ -99,7 +128,7 @@ def _compiled_patterns() -> tuple[tuple[re.Pattern[str], FailureSignature], ...]
 
 
 def kernel_patterns() -> tuple[str, ...]:
-    """The patterns of what a node's kernel says of failures, in the order of the table.
+    """Return the regular expressions of what a node's kernel says of failures, in the order of the signatures.
 
     They are valid for Python and for ``grep -P``.
     """
@@ -109,9 +138,9 @@ def kernel_patterns() -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=8192)  # a thousand ranks say the same
 def signature_of(text: str) -> FailureSignature | None:
-    """The signature that a line without its prefixes matches; None where none does.
+    """Return the failure signature that a log line without its prefixes matches, the first in the table; None if none.
 
-    That of an Xid or SXid is the one of its number.
+    For an Xid or SXid it is a copy made for that error's number.
     """
     found = next((item for pattern, item in _compiled_patterns() if pattern.search(text)), None)
     return _signature_of_number(found, text) if found is not None and found.id in ("xid", "sxid") else found
@@ -125,11 +154,10 @@ _OF_NUMBERS: dict[str, Role] = {"context": "noise", "teardown": "teardown", "cas
 
 
 def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature:
-    """A copy of ``found``, the signature of Xids or SXids, for the number that ``text`` names.
+    """Return a copy of ``found``, the signature of Xids or SXids, for the error number that ``text`` names.
 
-    ``found`` itself where it names none. A number of Xid that the table knows gives its meaning, role, certainty and
-    remedy; one that it does not know only a possible cause; both have id ``xid-NUMBER``. For SXids see
-    ``_sxid_signature``.
+    ``found`` itself where it names none. The id becomes ``xid-NUMBER`` or ``sxid-NUMBER``. A known Xid gets its
+    meaning, role, certainty and remedy; one that the table does not know is only possibly a cause.
     """
     match = _XID.search(text)
     if match is None:
@@ -165,9 +193,10 @@ def _signature_of_number(found: FailureSignature, text: str) -> FailureSignature
 
 
 def _decode_nvlink5(xid: int, rest: str) -> tuple[bool, str]:
-    """(whether an NVLink 5 event is fatal, NVIDIA's resolution for it); the latter empty where the table has none.
+    """Return (whether an NVLink 5 event is fatal, NVIDIA's resolution), from the rest of its log line.
 
-    NVIDIA's table comes before the line's own word.
+    NVIDIA's table of events counts before the line's own word; without either the event is fatal. The resolution is
+    empty where the table has none.
     """
     word = re.search(r"\b(Non-?fatal|Fatal)\b", rest, re.IGNORECASE)
     fatal = word is None or word[1].lower() == "fatal"
@@ -188,12 +217,19 @@ def _decode_nvlink5(xid: int, rest: str) -> tuple[bool, str]:
 
 
 def _bits_match(bits: str, form: str) -> bool:
-    """Whether 32 ``bits`` match a form of the same length, in which ``-`` is any bit."""
+    """Return whether 32 ``bits`` match ``form``, in which ``-`` is any bit.
+
+    A shorter form is compared with the last bits.
+    """
     return all(wanted in ("-", bit) for bit, wanted in zip(bits, form.rjust(32, "-"), strict=True))
 
 
 def _sxid_signature(found: FailureSignature, number: int, rest: str) -> FailureSignature:
-    """The signature of SXids, ``found``, made that of one number; ``rest`` is the line after the number."""
+    """Return a copy of ``found``, the signature of SXids, for one error ``number`` of an NVSwitch.
+
+    ``rest`` is the log line after the number; it tells the severity of a number that NVIDIA's table does not have. What
+    is not fatal gets the role ``noise``.
+    """
     known = next((item for item in driver_tables().sxids if item[0] == number), None)
     if known:
         _, name, severity = known

@@ -29,17 +29,18 @@ if TYPE_CHECKING:
 
 
 class Ranks(msgspec.Struct, frozen=True):
-    """How a rank learns its place: names of variables in its environment, and Bash words.
-
-    ``per_node`` holds the number of ranks on a node; None where ranks are not bound to the NUMA node of their GPU.
-    ``job`` and ``node`` stand for the job's id and the number of the node in the names of profiles.
-    """
+    """How a training process learns its place in the job: names of environment variables, and Bash words."""
 
     rank: str
+    """The variable with the rank's number among all ranks."""
     local_rank: str
+    """The variable with the rank's number on its node."""
     per_node: str | None
+    """The variable with the number of ranks on a node; None: ranks are not bound to the NUMA node of their GPU."""
     job: str
+    """A Bash word for the job's id, in the names of profiles."""
     node: str
+    """A Bash word for the number of the node, in the names of profiles."""
 
 
 TORCHRUN = Ranks("RANK", "LOCAL_RANK", None, job="local", node="0")
@@ -59,231 +60,249 @@ WAIT = shell_part(__file__, "wait.sh")
 
 
 class NodeRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which nodes, and for how long. ``scheduler`` says how jobs are submitted here; None where there is none."""
+    """Which nodes to hold for a command that asks them something, and for how long.
+
+    ``scheduler`` says how jobs are submitted here; None where there is no scheduler.
+    """
 
     name: str
-    """The name of the job."""
+    """The name of the job that holds the nodes."""
     scheduler: SchedulerPart | None = None
     nodes: Sequence[str] = ()
-    """Empty: one, whichever."""
+    """The names of the nodes; empty: any one node."""
     gpus: int = 1
-    """On each node, where they are asked for at all."""
+    """GPUs to ask for on each node, where the site's scheduler is asked for GPUs at all."""
     minutes: int = 3
+    """For how many minutes the nodes are held at most."""
     wait: int = 60
-    """Seconds in the queue."""
+    """Seconds to wait in the queue for the nodes."""
     whole: bool = False
-    """Nobody else runs there meanwhile."""
+    """Whether nobody else's jobs may run there meanwhile."""
 
 
 class Container(msgspec.Struct, frozen=True):
-    """The image that a program runs in, and what it sees of the machine (``/source:/target``)."""
+    """The container image that a program runs in, and the folders of the machine that it sees."""
 
     image: str
+    """The path or the address of the image."""
     mounts: Sequence[str] = ()
+    """The folders of the machine that it sees, each as ``/source:/target``."""
 
 
 class Held(Protocol):
-    """Nodes that are held for this command, until they are given back."""
+    """Nodes that are held for this command, on which it can run programs until they are given back."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The names of the nodes."""
+        """The names of the nodes that are held."""
 
     @property
     def addresses(self) -> Mapping[str, str]:
-        """The address by which other nodes reach each node, by its name."""
+        """The address by which other nodes reach each node that is held, by the node's name."""
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this command may use on the nodes."""
+        """The first of the TCP ports that this command may use on the nodes that it holds."""
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """Run the program ``argv`` once on each of ``nodes`` (empty: on all that are held).
+        """Run the program ``argv`` once on each of ``nodes`` (empty: on all that are held) and return what they print.
 
-        Returns what all of them print. For at most ``seconds``, in the container ``inside`` or without one. Lines come
-        in no order; what is wrong is in the answer.
+        In the container ``inside``, or without one; after ``seconds`` it is ended. The lines of several nodes come in
+        any order. What goes wrong is in the answer, never raised.
         """
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
-        """Run a program that goes on, as ``run`` does; a context that gives the conversation with it.
+        """Return a context in which ``argv`` runs on ``nodes`` (empty: on all that are held) and can be talked to.
 
-        What it is told reaches it on all of these nodes, and what they print comes together, line by line.
+        What is sent reaches the program on all of these nodes, and what they print comes together, line by line. In the
+        container ``inside``, or without one.
 
         Raises:
-            OSError: it cannot be started
+            OSError: the program cannot be started
         """
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """Return the nodes on which the program of ``answer`` was not started.
+        """Return the names of the nodes on which the program that gave ``answer`` was not started.
 
-        Empty where there are none, or nobody says. Their failure may have ended it on the others.
+        Empty where there are none, or nothing tells. Their failure may have ended the program on the other nodes.
         """
 
 
 class JobScript(ABC):
-    """A scheduler's part of batch scripts: all that a dry run needs. It has no state: each call makes one."""
+    """What one scheduler contributes to batch scripts, which is all that a dry run needs of it.
+
+    An instance has no state: ``script_for`` makes a new one each time.
+    """
 
     ranks: Ranks = TORCHRUN
+    """How a rank that the script starts learns its place."""
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        """Return the lines after ``#!/bin/bash`` that the scheduler reads; empty where it reads none.
+        """Return the lines of a batch script after ``#!/bin/bash`` that the scheduler reads, such as ``#SBATCH`` lines.
+
+        Empty where the scheduler reads none.
 
         Raises:
-            RequestError: a path or the image cannot be said to it.
+            RequestError: a path or the image has characters that such a line cannot express
         """
         return []
 
     @abstractmethod
     def job_script(self) -> str:
-        """Return the Bash text that sets what ``submission/supervise.sh`` reads of the scheduler.
+        """Return the Bash text that sets the variables which ``submission/supervise.sh`` needs from a scheduler.
 
-        With the functions ``step_status``, ``end_step``, ``ask_step`` and ``on_nodes``.
+        It also defines the functions ``step_status``, ``end_step``, ``ask_step`` and ``on_nodes``.
         """
 
     @abstractmethod
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the Bash lines that start the ranks in the background.
+        """Return the Bash lines of a batch script that start the ranks of ``plan`` in the background.
 
         Each rank runs ``bash -c "$task"``, its output goes to ``$log``, and ``$!`` is the process to wait for.
 
         Raises:
-            RequestError: a path cannot be said to what starts them.
+            RequestError: a path has characters that the program which starts the ranks cannot take
         """
 
 
 class Executor(JobScript):
-    """A way of running jobs: checks, starts, observes and ends them. An executor keeps no state."""
+    """One way of running jobs (Slurm, or this machine alone): checks, starts, observes and ends them.
+
+    Its default methods are for a way without a scheduler. An executor keeps no state; records on disk do.
+    """
 
     @abstractmethod
     def check(self, plan: JobPlan) -> None:
-        """Look for what the job of ``plan`` needs on this machine, before anything is on disk; returns nothing.
+        """Raise unless this machine has what the job of ``plan`` needs; called before anything is written to disk.
 
         Raises:
-            EnvironmentLacks: something is missing.
-            ConfigError: a file that it needs may come from anybody.
+            EnvironmentLacks: a program, an image, a GPU or the training engine is missing
+            ConfigError: a file that the job needs may come from anybody
         """
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        """Return sentences on what ``check`` does not refuse, and the user should know first; mostly none."""
+        """Return sentences on what may go wrong with the job of ``plan`` though ``check`` lets it pass; mostly none."""
         return []
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the scheduler's options that are given on submission, beyond the script.
+        """Return the scheduler's options for submitting the job of ``plan``, beyond those in its script; empty: none.
 
-        Empty where there are none. They say which jobs to start after, by id (only where the traits have
-        ``dependencies``), and which nodes to avoid, each with the reason. The record keeps them.
+        ``after`` are the ids of jobs to start after (only where the traits have ``dependencies``), ``excluded`` the
+        nodes to avoid, each with the reason. The run's record keeps the options.
 
         Raises:
-            RequestError: it contradicts the plan.
+            RequestError: an option contradicts the plan
         """
         return ()
 
     @abstractmethod
     def start(self, record: RunRecord, *, detach: bool = False) -> RunRecord:
-        """Start the run, which is on record as SUBMITTING.
+        """Start the run, which is on record as SUBMITTING; return its record, saved, with the job's id if any.
 
-        Returns its record, saved, with the job's id where there is one. A job that no scheduler keeps is followed to
-        its end, unless ``detach``; the record of one that failed is FAILED.
+        A job that no scheduler keeps is followed to its end, unless ``detach``; the record of one that failed is
+        FAILED.
 
         Raises:
-            AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled.
-            SchedulerError: the job was refused and does not exist; the caller removes the run.
-            Interrupted: the user interrupted a run that was followed, and it was ended.
+            AnswerLost: nobody knows whether there is a job; the run stays on record until that is settled
+            SchedulerError: the job was refused and does not exist; the caller removes the run
+            Interrupted: the user interrupted a run that was followed, and it was ended
+            RecordError: the run's record cannot be written
         """
 
     def series_conflict(self, plans: Sequence[JobPlan]) -> str:
-        """Return why runs of these plans cannot take turns in one allocation, as a clause; empty where they can."""
+        """Return why runs of ``plans`` cannot take turns in one allocation of nodes, as a clause; empty: they can."""
         return "there are no allocations here"
 
     def start_series(self, records: Sequence[RunRecord]) -> list[RunRecord]:
-        """Start the runs of one series as one job; return their records, saved, in order.
+        """Start the runs of one series as one job, in which they take turns; return their records, saved, in order.
 
         Raises:
-            AnswerLost: as ``start``, for all of them
-            SchedulerError: as ``start``, for all of them
-            NotImplementedError: there are no allocations here: ``series_conflict`` says so
+            AnswerLost: nobody knows whether there is a job; the runs stay on record until that is settled
+            SchedulerError: the job was refused and does not exist; the caller removes the runs
+            NotImplementedError: there are no allocations here, as ``series_conflict`` has said
         """
         raise NotImplementedError
 
     @abstractmethod
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what became of runs, by run id; records are not changed.
+        """Return what has become of runs, by run id; their records are not changed.
 
-        Nothing is raised for a scheduler: what it does not say is ``unknown`` in the finding.
+        Nothing is raised where the scheduler does not answer: the finding's ``unknown`` then says why.
         """
 
     def failed_nodes(self, nodes: str) -> list[str]:
         """Return those of ``nodes``, a host list, that the scheduler shows as unfit for jobs; empty where none is.
 
         Raises:
-            RequestError: nobody watches nodes here
-            SchedulerError: the scheduler does not say
+            RequestError: there is no scheduler here that watches nodes
+            SchedulerError: the scheduler does not answer
         """
         raise RequestError(
             "there is no scheduler here to say which nodes failed", remedy="name the nodes with --without HOSTS"
         )
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        """Return the nodes of a host list or of a partition, by name, and why each cannot be had now.
+        """Return, by node, why a job cannot have it now; an empty text where it can.
 
-        Empty text: it can. With both None those of the scheduler's default partition.
+        The nodes are those of the host list ``nodes``, or of ``partition``; with both None those of the scheduler's
+        default partition.
 
         Raises:
-            RequestError: there are no such nodes, or nobody knows of nodes here
-            SchedulerError: the scheduler does not say
+            RequestError: there are no such nodes, or no scheduler here that knows of nodes
+            SchedulerError: the scheduler does not answer
         """
         raise _no_scheduler_error()
 
     def topology(self) -> dict[str, str]:
-        """Return the switch or block of the network that each node is in, by the node's name. Never raises.
+        """Return the switch or block of the network that each node is in, by the node's name; never raises.
 
-        Empty where the scheduler does not know, or does not say.
+        Empty where the scheduler does not know, or does not answer.
         """
         return {}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        """Return a context that holds the ``wanted`` nodes, to ask them something, and gives them back at its end.
+        """Return a context that holds the ``wanted`` nodes, to run programs on them, and gives them back at its end.
 
         Raises:
-            RequestError: nobody knows of nodes here
-            SchedulerError: they cannot be had
+            RequestError: there is no scheduler here that knows of nodes
+            SchedulerError: the nodes cannot be had
         """
         raise _no_scheduler_error()
 
     def own_nodes(self, job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
-        """Return the nodes of the job ``job_id``, in which this process runs, as held ones.
+        """Return the nodes of the job ``job_id``, in which this process runs, so that it can run programs on them.
 
-        ``part`` is what the scheduler was asked for.
+        Nothing is allocated or given back. ``part`` is what the scheduler was asked for; None: not known.
 
         Raises:
-            RequestError: nobody knows of nodes here
+            RequestError: there is no scheduler here that knows of nodes
         """
         raise _no_scheduler_error()
 
     @abstractmethod
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        """End runs that live; those that are queued have a job.
+        """End the jobs of runs that have not ended; queued runs must have a job.
 
-        Returns by run id the record of one whose end is certain, or why one was not ended. Runs that are missing in it
-        were asked to end, and what becomes of them will be seen by looking.
+        Return by run id the record of a run whose end is certain, or the error why it was not ended. Runs that are
+        missing in the answer were asked to end; ``poll`` tells later what became of them.
         """
 
 
 def _no_scheduler_error() -> LLMBError:
-    """The error that there is no scheduler that could be asked about nodes."""
+    """Return, without raising it, the error that no scheduler is here that could be asked about nodes."""
     return RequestError(
         "there is no scheduler here to ask about nodes", remedy="leave out what asks for them", code="no-nodes"
     )
 
 
 def script_for(cluster_type: ClusterType) -> JobScript:
-    """Return what writes the batch scripts of ``cluster_type``.
+    """Return what writes batch scripts for the way of running jobs ``cluster_type``, such as ``slurm``.
 
-    The executor is not imported where that can be avoided.
+    The executor's module is imported only where the scripts are written there, too.
 
     Raises:
         ValueError: there is no such way of running jobs
@@ -294,10 +313,10 @@ def script_for(cluster_type: ClusterType) -> JobScript:
 
 
 def executor_for(cluster_type: ClusterType) -> Executor:
-    """Return the executor for a way of running jobs; its module is imported now.
+    """Return a new executor for the way of running jobs ``cluster_type``; its module is imported now.
 
     Raises:
-        ValueError: there is no such way
+        ValueError: there is no such way of running jobs
     """
     executor: Executor = import_named(traits_of(cluster_type).executor)()
     return executor

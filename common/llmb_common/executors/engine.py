@@ -15,12 +15,14 @@ ENGINE_CHECK = "LLMB_ENGINE_CHECK"
 
 
 def check_engine(plan: JobPlan) -> None:
-    """Refuse a job without a container whose Python, ``plan.engine_python``, has not what it trains with.
+    """Raise unless the Python that trains without a container, ``plan.engine_python``, has the Megatron-Bridge needed.
 
-    Where its folders do not say which release of Megatron-Bridge it has, it passes.
+    It passes where the folders of that Python do not say which release it has, and where the plan sets
+    ``LLMB_ENGINE_CHECK=off``.
 
     Raises:
-        EnvironmentLacks: code ``no-engine``: it is not there; ``wrong-engine``: it has another release than is needed.
+        EnvironmentLacks: code ``no-engine``: that Python is not set or missing; code ``wrong-engine``: it has another
+            release
     """
     if plan.engine_python is None:
         usual = plan.engine == DEFAULT_ENGINE
@@ -59,9 +61,9 @@ def check_engine(plan: JobPlan) -> None:
 
 
 def _release_of(python: Path) -> str | None:
-    """Return the first two numbers, such as ``0.3``, of the Megatron-Bridge release that a Python has.
+    """Return the minor release of Megatron-Bridge, such as ``0.3``, that is installed for the Python ``python``.
 
-    Read from the names of its folders; None where they do not say.
+    Read from the names of its folders; None where it has none, or they do not tell.
     """
     packages = python.parent.parent.glob("lib/python3*/site-packages/megatron_bridge-*.dist-info")
     releases = (re.match(r"megatron_bridge-([0-9]+\.[0-9]+)\.", folder.name) for folder in packages)

@@ -14,39 +14,64 @@ _Number = Annotated[str, msgspec.Meta(pattern="^[0-9]{1,4}$")]
 
 
 class _Value(msgspec.Struct):
-    """What a GPU gave by itself, or a rank together with others."""
+    """What the program on a node measured in one call: of one GPU by itself, or of a rank that worked with others.
+
+    What was not measured is None or empty.
+    """
 
     seconds: tuple[_Figure, ...] = ()
+    """How long each all-reduce took."""
     log: tuple[str, ...] = ()
+    """Lines of NCCL's log."""
     tflops: _Figure | None = None
+    """TFLOP/s of a matrix product on one GPU."""
     copy: _Figure | None = None
+    """GB/s of a copy within the GPU's memory, reads and writes counted."""
     to_gpu: _Figure | None = None
+    """GB/s from the host's memory to the GPU."""
     from_gpu: _Figure | None = None
+    """GB/s from the GPU to the host's memory."""
 
 
 class _Result(msgspec.Struct):
-    """What became of one call on a node: a value, an error, or that it hung."""
+    """What became of one call to the program on a node: a value, an error, or that the call hung.
+
+    Unset or empty is what does not apply.
+    """
 
     value: _Value | msgspec.UnsetType = msgspec.UNSET
+    """What the call measured."""
     error: str = ""
+    """Why it gave no value."""
     died: bool = False
+    """Its process ended without a word."""
     hung: str = ""
+    """How the call hung; empty: it did not."""
     stuck: bool = False
+    """No signal ends its process."""
     state: str = ""
+    """The state, as ps shows it, of the process of a call that hung: ``T`` is stopped."""
     step: int = 0
+    """How many steps a rank had begun in the end."""
 
 
 class _NodeAnswer(msgspec.Struct):
-    """The answer of a node to an order."""
+    """The whole answer of one node to an order of the fabric check; ``error`` where it could not carry it out."""
 
     error: str = ""
     alone: dict[_Number, _Result] = {}  # msgspec copies it
+    """Of each GPU by itself, by its index."""
     load: tuple[Any, ...] = ()
+    """Looks at the node's GPUs under load."""
     ranks: dict[_Number, _Result] = {}
+    """Of each rank that worked with others, by its number."""
 
 
 def readable(answer: dict[str, Any]) -> dict[str, Any]:
-    """What a node has said, unchanged, if it is what its program says; else ``{"error": ...}`` with the reason."""
+    """Return the answer of a node unchanged if it has the form that the node's program gives it.
+
+    Else ``{"error": ...}`` with the reason; never raises.
+    """
     try:
         from_plain(answer, _NodeAnswer)
     except msgspec.ValidationError as error:

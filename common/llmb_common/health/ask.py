@@ -63,13 +63,22 @@ main(json.loads(sys.argv[2]))
 
 
 def node_command(spec: dict[str, Any], pythons: Sequence[str]) -> list[str]:
-    """The words that run ``spec`` on a node, with the first of ``pythons`` that works there."""
+    """Return the command line that runs the health program on a node, with the first of ``pythons`` that works there.
+
+    ``spec`` says what it is to do, as values for JSON.
+
+    Raises:
+        EnvironmentLacks: the training code, a part of LLMB that the program is made of, is missing
+    """
     words = [_packed_program(training_code()), json.dumps(spec, separators=(",", ":")), *dict.fromkeys(pythons)]
     return ["bash", "-c", shell_part(__file__, "node.sh"), "llmb-health", *words]
 
 
 def _packed_program(folder: Path) -> str:
-    """The program for the nodes, packed as one argument, which must stay below the 128 KiB that Linux allows."""
+    """Return the health program for the nodes as one argument of a command line: compressed Python, in base 64.
+
+    ``folder`` has its modules. It must stay below the 128 KiB that Linux allows an argument.
+    """
     sources = {}
     for name in _MODULES:
         module = f"llmb_train.{name.replace('/', '.')}".removesuffix(".__init__")
@@ -80,15 +89,19 @@ def _packed_program(folder: Path) -> str:
 
 
 class Frames:
-    """Puts together what nodes say in frames, whose lines may be mixed: give each line to ``take``."""
+    """Puts together the answers of nodes, which arrive in frames, one a line and in any order.
+
+    Each line of output is given to ``take``.
+    """
 
     def __init__(self) -> None:
         self._parts: dict[str, dict[int, str]] = {}
 
     def take(self, line: str) -> tuple[str, dict[str, Any] | None]:
-        """Take in a line: (node, what it has said) if this completes that; (node, None): it has no Python.
+        """Take in a line of output; return (node, its answer) where that completes the answer of a node.
 
-        Else ``("", None)``: the line is no frame, others are missing yet, or it is damaged.
+        (node, None) where the line says that the node has no Python. ``("", None)`` otherwise: the line is no frame,
+        further ones are missing, or the answer is damaged.
         """
         frame = _FRAME.fullmatch(line.strip())
         if frame is None:
@@ -106,8 +119,10 @@ class Frames:
 
 
 def parse_frames(output: str) -> dict[str, Any]:
-    """What each node said, by its name; None for one without a Python. Lines that are no frames, and frames that are
-    damaged or not complete, say nothing."""
+    """Return the answer of each node in ``output``, by the node's name; None for a node without a Python.
+
+    Lines that are no frames, and answers that are damaged or not complete, are left out.
+    """
     frames = Frames()
     found: dict[str, Any] = {}
     for line in output.splitlines():
@@ -118,7 +133,10 @@ def parse_frames(output: str) -> dict[str, Any]:
 
 
 def _unpack_frame(text: str) -> dict[str, Any] | None:
-    """What a node's program packed; None for what is not its own. Of a bomb only the first 32 MiB are unpacked."""
+    """Return the answer that a node's program has packed; None for a text that it has not.
+
+    At most 32 MiB are unpacked, so that a hostile answer cannot fill the memory.
+    """
     try:
         packed = base64.b64decode(text, validate=True)
         value = json.loads(zlib.decompressobj().decompress(packed, _MOST_BYTES))
@@ -135,26 +153,29 @@ DAYS = 1.0
 
 @dataclass(frozen=True)
 class Health:
-    """What some nodes were found to be: a verdict and facts of each, and their fabric where it was measured."""
+    """The result of a health check: a verdict and the facts of each node, and the fabric where it was measured."""
 
     verdicts: Sequence[NodeVerdict]
+    """One for each node that was to be checked."""
     facts: Mapping[str, NodeFacts] = field(default_factory=dict)
+    """What each node that answered recorded of itself, by its name."""
     seconds: float = 0.0
+    """How long the check took, without the wait in the queue."""
     fabric: Fabric | None = None
-    """Under load; None: nobody asked."""
+    """What was measured under load; None: it was not asked for."""
     complaint: str = ""
     """The scheduler's message, if not all nodes answered."""
 
     @property
     def failed(self) -> list[NodeVerdict]:
-        """The verdicts over nodes that failed or did not answer."""
+        """The verdicts on the nodes that failed the health check or did not answer; empty: none."""
         return [verdict for verdict in self.verdicts if verdict.status in ("fail", "silent")]
 
     @property
     def shared_fault(self) -> str:
-        """What all nodes that answered fail of, or all that were put to work, in words; empty: nothing.
+        """What all nodes that answered fail of, or all that were put to work, joined by ``; ``; empty: nothing.
 
-        Empty, too, for a single node.
+        Then the site is at fault, not a node. Empty, too, for a single node.
         """
         answered = [verdict for verdict in self.verdicts if verdict.status != "silent"]
         shared = _in_common(answered)
@@ -166,12 +187,15 @@ class Health:
 
     @property
     def drift(self) -> dict[str, dict[str, list[str]]]:
-        """What differs between the nodes that answered: by fact and value, which nodes have it."""
+        """What differs between the nodes that answered: by fact (driver), then by value, the nodes that have it.
+
+        Empty where the nodes are alike.
+        """
         return drift([self.facts[verdict.node] for verdict in self.verdicts if verdict.node in self.facts])
 
 
 def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
-    """What all of several nodes fail of, in words; empty: nothing, or one node alone."""
+    """Return the remarks of which all nodes in ``verdicts`` fail, joined by ``; ``; empty: none, or a single node."""
     fails = [{item.text for item in verdict.remarks if item.level == "fail"} for verdict in verdicts]
     return "; ".join(sorted(set.intersection(*fails))) if len(fails) > 1 else ""
 
@@ -179,14 +203,15 @@ def _in_common(verdicts: Sequence[NodeVerdict]) -> str:
 def choose_nodes(
     executor: Executor, install: Path, nodes: str | None, partition: str | None, avoided: str | None = None
 ) -> tuple[list[str], dict[str, str]]:
-    """(the nodes to ask, by node why not the others): those that are named, or a partition's that jobs may get.
+    """Return (nodes to check, why not the others, by node): those in ``nodes``, else those of ``partition``.
 
-    Nodes on the list of excluded ones are left out unless they are named. ``avoided`` is a host list: nodes that the
-    job in question excludes by itself.
+    Left out are nodes that a job cannot have now and, unless they are named, those on the installation's list of
+    excluded ones and in ``avoided``, a host list of what the job in question excludes by itself.
 
     Raises:
-        RequestError: code ``no-nodes``: none can be asked
-        SchedulerError: the scheduler does not say
+        RequestError: code ``no-nodes``: none can be checked; or there are no such nodes, or no scheduler
+        SchedulerError: the scheduler does not answer
+        RecordError: the list of excluded nodes is damaged
     """
     now = executor.nodes_now(nodes, partition)
     excluded: dict[str, str] = {}
@@ -215,13 +240,14 @@ def check_nodes(
     minutes: int = 2,
     continuation: Callable[[Held, Health], Health] = lambda held, found: found,
 ) -> Health:
-    """Hold the nodes in a job, look at them, and judge: what they were found to be, and the seconds that it took.
+    """Hold ``nodes`` in a job, check their health, and return the verdicts with the seconds that it took.
 
-    ``wait``: seconds for the job to start; ``minutes``: its time limit. ``continuation`` gets the nodes as long as they
-    are held, and what it returns is the answer.
+    ``wait`` is in seconds, for the job to start; ``minutes`` is its time limit. ``continuation`` gets the nodes while
+    they are held, with what was found, and what it returns is the result.
 
     Raises:
-        SchedulerError: they are not given, or none could start anything
+        RequestError: there is no scheduler, or no partition has all of the nodes
+        SchedulerError: the nodes are not given, or none could start anything
     """
     gpus, part = needs.gpus_per_node or 1, needs.scheduler
     wanted = NodeRequest(
@@ -234,7 +260,7 @@ def check_nodes(
 
 
 def check_held_nodes(held: Held, needs: Needs) -> Health:
-    """What one look at the held nodes says of them; a node that does not answer is ``silent``.
+    """Check the health of nodes that are held, without load; a node that does not answer gets the status ``silent``.
 
     Raises:
         SchedulerError: none could start anything
@@ -253,10 +279,11 @@ def check_held_nodes(held: Held, needs: Needs) -> Health:
 
 
 def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answer, dict[str, Any]]:
-    """(how the command ended, what each node said by its name) for ``argv`` on all held nodes.
+    """Run ``argv`` on all held nodes; return (how the command ended, the answer of each node by its name).
 
-    A node that said nothing is missing there; one without a Python has None. Those that lost their step with that of a
-    dead node are asked once more; how the command ended is of the first time. ``seconds``: for all together, each time.
+    A node that said nothing is missing there; one without a Python has None. Nodes that lost their step because another
+    node is dead are asked once more; how the command ended is of the first time. ``seconds`` is the limit for all
+    together, each time.
     """
     answer = held.run(argv, seconds)
     node_answers = parse_frames(answer.output)
@@ -267,13 +294,14 @@ def run_on_nodes(held: Held, argv: Sequence[str], seconds: float) -> tuple[Answe
 
 
 def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
-    """Put the nodes that failed on the installation's list of excluded ones, for so many ``days``.
+    """Put the nodes that failed the health check on the installation's list of excluded nodes for ``days`` days.
 
-    Submissions heed the list.
+    Submissions keep jobs off them.
 
     Raises:
         CheckFailed: all of them fail of the same: that is the site's fault, and nothing is put on the list
-        RecordError: the list cannot be read
+        RequestError: ``days`` is no number of days up to ten years
+        RecordError: the list cannot be read or written
     """
     if shared := found.shared_fault:
         common = [item for item in found.failed[0].remarks if item.level == "fail" and item.text in shared]
@@ -287,9 +315,12 @@ def exclude_failed_nodes(install: Path, found: Health, days: float) -> None:
 
 
 def exclude_unfit(install: Path, unfit: Mapping[str, str], days: float = DAYS) -> None:
-    """Put nodes on the installation's list of excluded ones, each with what it fails of, for so many ``days``.
+    """Put nodes on the installation's list of excluded nodes for ``days`` days.
+
+    ``unfit`` says by node what it fails of, which becomes the reason.
 
     Raises:
+        RequestError: ``days`` is no number of days up to ten years
         RecordError: the list cannot be read or written
     """
     for node, why in unfit.items():

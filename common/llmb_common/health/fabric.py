@@ -50,14 +50,15 @@ SIZES = {
 def check_nodes_under_load(
     executor: Executor, needs: Needs, nodes: Sequence[str], install: Path, *, wait: int = 60, sizes: bool = False
 ) -> Health:
-    """Hold the nodes in a job, look at them, and put those that do not fail to work: the verdicts and the fabric.
+    """Hold ``nodes`` in a job, check their health, and put those that do not fail to work; return verdicts and fabric.
 
-    ``sizes``: all nodes together reduce buffers of all sizes.
+    ``wait`` is in seconds, for the job to start. With ``sizes`` all nodes together also reduce buffers of several
+    sizes.
 
     Raises:
-        RequestError: they work in an image, and none is named
+        RequestError: the nodes work in an image and none is named, or there is no scheduler or no such partition
         ConfigError: the site's configuration cannot be read
-        RecordError: its baselines cannot
+        RecordError: the site's baselines cannot be read
         SchedulerError: the nodes are not given, or nothing can be started there
     """
     if needs.containers and needs.image is None:
@@ -67,7 +68,13 @@ def check_nodes_under_load(
     known = executor.topology()
 
     def measured(held: Held, found: Health) -> Health:
-        """What the nodes were found to be, with their fabric measured."""
+        """Return the health of nodes, ``found``, with their fabric measured.
+
+        Raises:
+            ConfigError: the site's configuration cannot be read
+            RecordError: the site's baselines cannot be read
+            SchedulerError: nothing can be started on the nodes
+        """
         return with_fabric(held, needs, found, install, known, sizes=sizes)
 
     return check_nodes(executor, needs, nodes, wait=wait, minutes=MINUTES, continuation=measured)
@@ -76,14 +83,14 @@ def check_nodes_under_load(
 def with_fabric(
     held: Held, needs: Needs, found: Health, install: Path, topology: Mapping[str, str], *, sizes: bool = False
 ) -> Health:
-    """``found``, with what the nodes that did not fail do under load; unchanged where all failed.
+    """Return ``found``, the health of held nodes, with what those that did not fail give under load.
 
-    ``topology``: the switch or block of each node, as far as that is known; ``sizes``: all nodes together reduce
-    buffers of all sizes.
+    Unchanged where all failed. ``topology`` is the switch or block of each node, as far as known. With ``sizes`` all
+    nodes together also reduce buffers of several sizes.
 
     Raises:
         ConfigError: the site's configuration cannot be read
-        RecordError: its baselines cannot
+        RecordError: the site's baselines cannot be read
         SchedulerError: nothing can be started on the nodes
     """
     nodes = [item.node for item in found.verdicts if item.status in ("ok", "warn")]
@@ -105,6 +112,7 @@ def with_fabric(
         remarks_by_node[node].append(remark)
     account = summarize(replace(needs, nodes=len(nodes)), Nodes(tuple(facts)))
     for finding in unlike_site(account, baselines(install)):
+        # The finding is about all nodes together, so each of them is warned.
         for node in nodes if finding.severity == "problem" else ():
             remarks_by_node[node].append(Remark(finding.kind, "warn", finding.text))
     fabric = Fabric(course.measurement, verdict, tuple(account.lines()))
@@ -112,7 +120,7 @@ def with_fabric(
 
 
 class _FabricRun:
-    """The course of one measurement of a fabric, from GPUs by themselves to all nodes together."""
+    """One measurement of a cluster's fabric, from single GPUs to all nodes together."""
 
     def __init__(self, workers: Workers, needs: Needs, topology: Mapping[str, str], expected: HealthSettings) -> None:
         self._workers = workers
@@ -126,7 +134,11 @@ class _FabricRun:
         """What was seen of GPUs under load, by node."""
 
     def run(self, *, sizes: bool) -> None:
-        """Measure everything in order, and stop asking again when time runs out; the result is in ``measurement``."""
+        """Measure GPUs, nodes, groups of nodes and all together, in this order; the result is in ``measurement``.
+
+        No further groups are measured once time runs out. With ``sizes`` all nodes together also reduce buffers of
+        several sizes.
+        """
         begun = time.monotonic()
         self._update_measurement()
         if not self._workers.nodes:
@@ -156,7 +168,10 @@ class _FabricRun:
             self._update_measurement(halves=(*self.measurement.halves, self._all_reduce(groups)))
 
     def _measure_rails(self) -> None:
-        """Measure slow groups again, rail by rail, where nodes have more than one; sets ``measurement``."""
+        """Measure slow groups of nodes again, rail by rail, into ``measurement``, where nodes have more than one rank.
+
+        A rail is the network path of the GPUs with the same index. Nothing is measured where no group is slow.
+        """
         if ranks_of(self._needs) == 1:
             return
         judged = judge(self.measurement, self._topology, self._expected)
@@ -165,7 +180,7 @@ class _FabricRun:
             self._update_measurement(rails=tuple(self._workers.all_reduce_by_rail(groups, self._bytes, self._seconds)))
 
     def _measure_all_nodes(self, nodes: list[str], *, sizes: bool) -> None:
-        """Measure all nodes together, at one size or at several; the result goes into ``measurement``."""
+        """Measure an all-reduce of all ``nodes`` together, with ``sizes`` at several sizes, into ``measurement``."""
         sizes_to_measure = [self._bytes]
         if sizes:
             sizes_to_measure += SIZES[self._needs.device]
@@ -173,12 +188,15 @@ class _FabricRun:
         self._update_measurement(whole=measured[0], sizes=tuple(measured[1:]))
 
     def _all_reduce(self, groups: Sequence[Sequence[str]]) -> tuple[GroupMeasurement, ...]:
-        """What an all-reduce in each of the groups at once gave, in the order of the groups."""
+        """Measure an all-reduce in each group of nodes, all at the same time; return the results in that order."""
         measured = self._workers.all_reduce(groups, [self._bytes], self._seconds)
         return tuple(of_size[0] for of_size in measured)
 
     def _responding_nodes(self) -> list[str]:
-        """The nodes that still answer, but for those that may hold up all others: none of their groups gave a time."""
+        """Return the nodes that still answer and can work with all others.
+
+        Left out are those that may hold up the others: none of their groups gave a time.
+        """
         suspects: set[str] = set()
         cleared: set[str] = set()
         for group in chain.from_iterable(self.measurement.rounds):
@@ -189,13 +207,13 @@ class _FabricRun:
         return [node for node in self._workers.nodes if node in cleared or node not in suspects]
 
     def _update_measurement(self, **found: Any) -> None:
-        """Set fields of ``measurement`` to what was found, and note which nodes are lost by now."""
+        """Set the given fields of ``measurement``, and note in it which nodes are lost by now."""
         missing = dict(self._workers.lost)
         self.measurement = msgspec.structs.replace(self.measurement, missing=missing, **found)
 
 
 def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[NodeMeasurement]:
-    """Yields what each GPU gave by itself, by the ``answers`` of nodes; with an error where it gave nothing."""
+    """Yield what each GPU gave by itself, from the answers of nodes by name; with an error where it gave nothing."""
     for node, answer in answers.items():
         for index, result in answer.get("alone", {}).items():
             value = result.get("value") or {}
@@ -211,7 +229,10 @@ def _gpu_measurements(answers: Mapping[str, Mapping[str, Any]]) -> Iterator[Node
 
 
 def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Iterator[tuple[str, Remark]]:
-    """Yields (node, remark) for what is said of single nodes. Only who is the cause fails: a path has two ends."""
+    """Yield (node, remark) for what the fabric's measurement says against single nodes; nothing where it does not.
+
+    Only a node that is the cause fails by it, the others are warned: a path has two ends.
+    """
     for node, why in measured.missing.items():
         yield node, Remark("answer", "fail", why)
     excludable = verdict.excludable
@@ -224,9 +245,9 @@ def fabric_remarks(measured: FabricMeasurement, verdict: FabricVerdict) -> Itera
 
 
 def _facts_under_load(facts: NodeFacts, looks: Sequence[Any], lines: Sequence[str]) -> NodeFacts:
-    """A node's facts, with the looks at its GPUs under load and what NCCL's log says of its network.
+    """Return a node's facts with what was seen of its GPUs under load, and of its network in the lines of NCCL's log.
 
-    Looks that cannot be read are left out.
+    If ``looks`` cannot be read, there are none.
     """
     try:
         load = from_plain(list(looks), tuple[Snapshot, ...])

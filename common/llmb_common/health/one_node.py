@@ -29,49 +29,63 @@ _SAID_INSIDE = ("started=", "root=", "workloads=", "gpu=", "hung=")
 
 @dataclass(frozen=True)
 class ContainerProbe:
-    """The container that jobs run in, on a node: what ``probe.sh`` said there, by name, and the other lines.
-    ``status``: None where it did not end in time."""
+    """What the container that jobs run in showed on a node, where ``probe.sh`` was started in it."""
 
     values: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """What ``probe.sh`` printed as ``NAME=VALUE``, by name."""
     lines: tuple[str, ...] = ()
+    """All other lines of output, with those on standard error."""
     status: int | None = None
+    """The exit status; None: it did not end in time, or was not started."""
     seconds: float = 0.0
+    """How long it took, start of the container included."""
 
     @property
     def started(self) -> bool:
-        """Whether the container started."""
+        """Whether the container started on the node."""
         return bool(self.values.get("started"))
 
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What one node reported; ``error`` if it could not be asked. ``writes``: whether it was to write where runs go."""
+    """What one node of the site reported of itself, for ``llmb-install doctor``."""
 
     error: str = ""
+    """Why the node could not be asked; empty: it was."""
     facts: NodeFacts = field(default_factory=lambda: NodeFacts(""))
+    """What the node recorded of itself."""
     inside: ContainerProbe = ContainerProbe()
+    """What the container that jobs run in showed on it."""
     writes: bool = False
+    """Whether the node was to write where runs go."""
     skew: float | None = None
     """Its clock minus ours, in seconds, including the second or so that the answer takes."""
 
     def folder(self, name: str) -> Folder:
-        """What the node sees of the folder called ``name``; one that is not there where it was not asked for."""
+        """Return what the node sees of the folder that the request called ``name``.
+
+        Of one that was not asked for it says that there is none.
+        """
         return self.facts.folders.get(name, Folder())
 
 
 def ask_one_node(
     executor: Executor, needs: Needs, folders: Mapping[str, str], container: Container | None = None
 ) -> NodeReport:
-    """What any one node of the site says, looked at as ``llmb-run health`` does, then ``probe.sh`` in ``container``.
+    """Return what any one node of the site reports of itself, as for ``llmb-run health``, and of ``container`` on it.
 
-    It has GPUs where jobs ask for them. ``folders``: to look into, by what they are for. Nothing is written but files
-    in a folder of their own among the installation's runs, which goes again. Where no node answers, the report's
-    ``error`` says so.
+    The node is held in a job, with GPUs where jobs ask for them. ``folders`` are those to look into, by what they are
+    for; ``installation`` must be among them. Nothing is written but files in a folder of their own among the
+    installation's runs, which is removed again. Where no node answers, the report's ``error`` says so.
+
+    Raises:
+        RequestError: there is no scheduler that knows of nodes
     """
     wanted = NodeRequest(
         name="llmb-doctor",
         scheduler=needs.scheduler,
         gpus=needs.gpus_per_node or 1,
+        # Rounded up: a job's time limit is in whole minutes.
         minutes=-(-(_NODE_SECONDS + _IMAGE_SECONDS) // 60),
         wait=_QUEUE_SECONDS,
     )
@@ -85,11 +99,16 @@ def ask_one_node(
 def _held_node_report(
     held: Held, needs: Needs, folders: Mapping[str, str], container: Container | None, trial: str
 ) -> NodeReport:
-    """The report of the held node. ``trial``: a folder in which the node is to write; empty: none."""
+    """Return the report of the one node that is held, and of ``container`` on it, if one is given.
+
+    ``trial`` is a folder in which the node is to write; empty: none. The report's ``error`` says where it did not
+    answer.
+    """
     seen = {**folders, "workload": trial} if trial else dict(folders)
     starts = [] if needs.containers else list(needs.pythons)
     spec = {"stage": "look", "folders": seen, "written": ["workload"], "starts": starts}
     answer = held.run(node_command(spec, (*PYTHONS, *needs.pythons)), _NODE_SECONDS)
+    # At once, as the skew of the node's clock is measured against it.
     now = time.time()
     (node,) = held.nodes
     node_answer = parse_frames(answer.output).get(node)
@@ -103,9 +122,9 @@ def _held_node_report(
 
 
 def _probe_container(held: Held, container: Container, trial: str) -> ContainerProbe:
-    """What ``probe.sh`` says in a container on the held node.
+    """Return what ``probe.sh`` shows in ``container`` on the held node.
 
-    ``trial``: a folder in which it tries to write; empty: none.
+    ``trial`` is a folder in which it tries to write; empty: none.
     """
     begun = time.monotonic()
     argv = ["bash", "-c", shell_part(__file__, "probe.sh"), "probe", str(_TOOL_SECONDS), trial]
@@ -119,7 +138,7 @@ def _probe_container(held: Held, container: Container, trial: str) -> ContainerP
 
 
 def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
-    """The values in lines ``NAME=VALUE``, by name; a name may come more than once.
+    """Return the values in lines ``NAME=VALUE``, by name, in their order; a name may come more than once.
 
     Other lines and empty values are left out.
     """
@@ -133,9 +152,9 @@ def parse_values(lines: Iterable[str]) -> dict[str, list[str]]:
 
 @contextlib.contextmanager
 def _trial_folder(install: Path) -> Iterator[str]:
-    """Within the block, a new folder where runs go; empty: none can be made. It is removed afterwards.
+    """Return a context with the path of a new folder where runs go, which is removed at its end.
 
-    A node sees it only if that sees the same file system.
+    An empty text where none can be made. A node sees the folder only if it has the same file system.
     """
     folder = install / "workloads"
     try:

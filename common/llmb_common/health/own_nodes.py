@@ -37,18 +37,25 @@ MOST_RESTARTS = 2
 
 @dataclass(frozen=True)
 class Decision:
-    """What the job is to do (``status``), the nodes that fail, each with the reason, and why in one sentence."""
+    """What a job is to do after it has checked the health of its own nodes, and why."""
 
     status: int
+    """The exit status that tells the job what to do: ``TRAIN``, ``WITHOUT`` or ``END``."""
     unfit: dict[str, str]
+    """Why each node that fails does, by its name."""
     why: str
+    """Why this was decided, as a clause for the log."""
 
 
 def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decision:
-    """What the job is to do whose nodes were ``found`` so: train, queue itself again without the unfit ones, or end.
+    """Return what a job is to do after the check of its nodes: train, queue itself again without the unfit, or end.
 
-    ``left_out``: the nodes without which it has queued itself again, a host list for each time. Nodes on which nothing
-    could be measured are not unfit where that holds for all of them: training will say why.
+    ``found`` is the result of the check; ``left_out`` has the nodes without which the job has queued itself again, a
+    host list for each time. It ends where all nodes fail alike, and where it cannot run without the unfit ones. Nodes
+    on which nothing could be measured are not unfit where that holds for all of them: training will say why.
+
+    Raises:
+        RequestError: the user named a file with nodes, and it cannot be read
     """
     failed = {verdict.node: verdict.reason for verdict in found.failed}
     answer, of_all = "the fabric was not measured", []
@@ -56,6 +63,7 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
         answer = found.fabric.verdict.answer
         of_all = [finding.what for finding in found.fabric.verdict.faults_of_all]
         measured = found.fabric.measurement
+        # Where nothing ran anywhere, the image or the site is at fault, and no node.
         if not measured.hosts:
             failed = {node: why for node, why in failed.items() if node not in measured.missing}
             answer = f"not judged: nothing could be measured on any node: {next(iter(measured.missing.values()), '')}"
@@ -72,7 +80,13 @@ def decide(record: RunRecord, found: Health, left_out: Sequence[str]) -> Decisio
 
 
 def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequence[str]) -> str:
-    """Why the job cannot run without these nodes; empty where it can."""
+    """Return why a job cannot be queued again without the nodes that failed, as a clause; empty where it can.
+
+    ``failed`` has the reason by node; ``left_out`` the host lists of those left out before.
+
+    Raises:
+        RequestError: the user named a file with nodes, and it cannot be read
+    """
     plan, run_id = record.plan, record.paths.run_id
     requested = plan.scheduler.nodelist if plan.scheduler is not None else None
     named = sorted(set(failed) & set(expand(requested or "")))
@@ -91,12 +105,12 @@ def _why_not_without(record: RunRecord, failed: dict[str, str], left_out: Sequen
 
 
 def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
-    """What the nodes of this job are found to be, by themselves and under load.
+    """Return the health of the nodes of a job that this process runs in, by themselves and under load.
 
-    The latter is left out, and logged, where nothing can be started.
+    The latter is left out, and said in the job's log, where nothing can be started in the image.
 
     Raises:
-        LLMBError: nothing can be started there, or the site's configuration cannot be read
+        LLMBError: nothing can be started on the nodes at all, or the site's configuration or baselines cannot be read
     """
     plan, begun = record.plan, time.monotonic()
     executor, needs = executor_for(plan.cluster_type), needs_of(plan)
@@ -110,10 +124,12 @@ def check(record: RunRecord, job_id: str, nodes: Sequence[str]) -> Health:
 
 
 def main(words: Sequence[str]) -> int:
-    """Check a job's own nodes before it trains; returns what the job is to do, or 1: nothing was judged, so train.
+    """Check a job's own nodes before it trains; return what the job is to do: an exit status as in ``Decision``.
 
-    Prints the host list of the nodes that fail, writes ``fabric-<restart>.json`` to the run's folder, and keeps later
-    jobs off these nodes. ``words``: run's folder, job, restart and host list.
+    1 where nothing could be judged: the job trains. Prints the host list of the nodes that fail, writes
+    ``fabric-<restart>.json`` to the run's folder, and keeps later jobs off these nodes; what cannot be written is only
+    logged. ``words`` are the run's folder, the job's id, the number of the restart, and the host list of the nodes.
+    SIGTERM ends the process.
     """
     folder, job_id, restart, nodes = words
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # whatever was started ends, too
@@ -141,7 +157,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
-    """What was found of the nodes, and what was decided, as JSON values."""
+    """Return what a job has found of its nodes, and decided, as the values of ``fabric-<restart>.json``."""
     return {
         "schema": 1,
         "nodes": msgspec.to_builtins(found.verdicts),
@@ -153,7 +169,7 @@ def _as_json_values(found: Health, decision: Decision) -> dict[str, Any]:
 
 
 def _print_line(text: str) -> None:
-    """Print a line for the job's log."""
+    """Print a line on standard error, which goes to the job's log."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -25,32 +25,36 @@ _ORDER = ("fail", "warn", "unknown")
 
 
 class NodeVerdict(msgspec.Struct, frozen=True):
-    """What the rules say of one node: the worst level, and the remarks."""
+    """The verdict of a health check on one node: its status, and the remarks that led to it, the worst first."""
 
     node: str
     status: Status
+    """``ok``, ``warn`` or ``fail`` by the worst remark; ``silent``: no answer; ``not asked``: it was left out."""
     remarks: tuple[Remark, ...] = ()
 
     @property
     def reason(self) -> str:
-        """Why the node is not to be used, by its worst remarks, on one line; empty where there are none."""
+        """Why the node is not to be used: its failures, else all remarks, joined by ``; ``; empty where there are none.
+
+        At most three of them, and 300 characters.
+        """
         worst: Sequence[Remark] = [remark for remark in self.remarks if remark.level == "fail"] or self.remarks
         return "; ".join(remark.text for remark in worst[:3])[:300]
 
 
 class Fabric(msgspec.Struct, frozen=True):
-    """The fabric between nodes: what was measured, and what is said of it. ``account``: the nodes under load in short,
-    lines of text."""
+    """What was measured of the fabric between nodes under load, and the verdict on it."""
 
     measurement: FabricMeasurement
     verdict: FabricVerdict
     account: tuple[str, ...] = ()
+    """Lines of text that describe the nodes under load."""
 
 
 def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], needs: Needs) -> list[NodeVerdict]:
-    """A verdict on each node that was ``hosts``, in their order.
+    """Return a health verdict on each node that was asked, ``hosts``, in their order, by what nodes recorded.
 
-    ``node_answers`` has None for one on which nothing could run, and lacks those that did not answer: both are
+    ``node_answers`` has None for a node on which nothing could run, and lacks those that did not answer: both are
     ``silent``.
     """
     answers = [node_answers.get(node) for node in hosts]
@@ -64,11 +68,15 @@ def judge(hosts: Sequence[str], node_answers: Mapping[str, NodeFacts | None], ne
 
 
 def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
-    """The nodes as rules look at them, with the type and the number of GPUs that most have where nobody has said."""
+    """Return the nodes in the form that health rules look at.
+
+    Where ``needs`` does not say the type and the number of GPUs in a node, those that most nodes have count.
+    """
     gpus = chain.from_iterable(node.before.gpus for node in nodes)
     types = Counter(type_of(gpu.product or "") for gpu in gpus)
     known = [kind for kind, _ in types.most_common() if kind is not None and kind in GPUS]
     counts = Counter(len(node.before.gpus) for node in nodes if node.before.gpus)
+    # Nobody asked for GPUs, and no node has any: rules about GPUs do not apply.
     if not needs.gpu_type and not counts:
         needs = replace(needs, device="cpu")
     needs = replace(
@@ -80,7 +88,10 @@ def _as_fleet(nodes: Sequence[NodeFacts], needs: Needs) -> Fleet:
 
 
 def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """The verdicts, each judged anew with what was found later of its node, each thing once."""
+    """Return the health verdicts in their order, those of nodes in ``more`` judged anew with the remarks given there.
+
+    A remark that a node has already is not added again.
+    """
     return [
         _worst_verdict(item.node, dict.fromkeys([*item.remarks, *more[item.node]])) if item.node in more else item
         for item in verdicts
@@ -88,9 +99,10 @@ def with_remarks(verdicts: Sequence[NodeVerdict], more: Mapping[str, Sequence[Re
 
 
 def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequence[Remark]]) -> list[NodeVerdict]:
-    """The verdicts, each judged anew without those of its remarks that are ``taken`` back."""
+    """Return the health verdicts in their order, those of nodes in ``taken`` judged anew without the remarks there."""
     kept = []
     for item in verdicts:
+        # Verdicts hold remarks as they are shown, so they are compared in that form.
         gone = [_shown(remark) for remark in taken.get(item.node, ())]
         kept.append(
             _worst_verdict(item.node, [remark for remark in item.remarks if remark not in gone]) if gone else item
@@ -99,7 +111,7 @@ def without_remarks(verdicts: Sequence[NodeVerdict], taken: Mapping[str, Sequenc
 
 
 def _verdict(node: str, node_answers: Mapping[str, NodeFacts | None], found: Sequence[Remark]) -> NodeVerdict:
-    """The verdict over a node: ``silent`` where it said nothing, else by what was found."""
+    """Return the health verdict on a node: ``silent`` where it gave no answer or had no Python, else by ``found``."""
     if node not in node_answers:
         return NodeVerdict(node, "silent", (Remark("answer", "fail", "no answer in time"),))
     if node_answers[node] is None:
@@ -108,7 +120,10 @@ def _verdict(node: str, node_answers: Mapping[str, NodeFacts | None], found: Seq
 
 
 def _worst_verdict(node: str, found: Iterable[Remark]) -> NodeVerdict:
-    """The verdict on a node by the worst of what was found, which is made printable and sorted, the worst first."""
+    """Return the health verdict on a node by its worst remark; ``ok`` where there is none to fail or warn.
+
+    The remarks in it are made printable and sorted, the worst first.
+    """
     shown = [_shown(remark) for remark in found]
     shown.sort(key=lambda remark: _ORDER.index(remark.level))
     levels = {remark.level for remark in shown}
@@ -121,5 +136,5 @@ def _worst_verdict(node: str, found: Iterable[Remark]) -> NodeVerdict:
 
 
 def _shown(remark: Remark) -> Remark:
-    """The remark as people read it: printable, and at most 300 characters of it."""
+    """Return a remark as people read it: its text printable, and at most 300 characters of it."""
     return msgspec.structs.replace(remark, text=printable(remark.text)[:300])

@@ -52,13 +52,12 @@ Measured: TypeAlias = list[list[GroupMeasurement]]
 
 
 def ranks_of(needs: Needs) -> int:
-    """The number of ranks that work on a node: one for each GPU; 1 on CPUs."""
+    """Return the number of ranks that measure on one node: one for each GPU, or 1 on CPUs."""
     return (needs.gpus_per_node or 1) if needs.device == "cuda" else 1
 
 
 class Workers:
-    """The nodes at work. ``lost`` has those that answer no more, with the reason, and ``logs`` what NCCL said on each
-    node of the way that the traffic takes."""
+    """The nodes on which the measuring program runs, and takes orders."""
 
     def __init__(self, conversation: Conversation, needs: Needs, nodes: Sequence[str], port: int) -> None:
         self._conversation = conversation
@@ -71,19 +70,26 @@ class Workers:
         self.heard = False
         """Whether any node has said anything."""
         self.lost: dict[str, str] = {}
+        """Why each node answers no more, by its name."""
         self.logs: dict[str, list[str]] = {}
+        """Lines of NCCL's log about the way that traffic takes, by node."""
 
     @property
     def nodes(self) -> list[str]:
-        """The nodes that still answer."""
+        """The names of the nodes that still answer."""
         return [node for node in self._asked if node not in self.lost]
 
     def wait_until_ready(self) -> None:
-        """Wait until the program is ready on all nodes, at most five minutes; those on which it is not are ``lost``."""
+        """Wait until the measuring program is ready on all nodes, at most five minutes.
+
+        Nodes on which it is not ready then are noted in ``lost``; nothing is raised.
+        """
         self._collect_answers(0, self.nodes, START_SECONDS, 60.0)
 
     def measure_gpus(self) -> dict[str, dict[str, Any]]:
-        """What each node's GPUs give by themselves, by node: ``alone`` by GPU, and ``load``. Silent nodes are lost.
+        """Measure each GPU of all nodes by itself; return each node's answer: ``alone`` by GPU, and looks in ``load``.
+
+        Nodes that do not answer are noted in ``lost`` and left out.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -91,9 +97,10 @@ class Workers:
         return self._send_order({"work": "alone"}, self.nodes, ALONE_SECONDS)
 
     def all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
-        """All-reduces in disjoint groups at the same time: for each group one measurement a size, in their order.
+        """Measure all-reduces in disjoint groups of nodes, all at the same time, for at most ``seconds``.
 
-        Groups whose port another program has are measured once more. Silent nodes are lost.
+        Return for each group a list with one measurement for each of ``sizes``, in bytes, both in their order. Groups
+        whose port another program has are measured once more. Nodes that do not answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -101,9 +108,12 @@ class Workers:
         return self._on_free_ports(groups, lambda some: self._run_all_reduce(some, sizes, seconds))
 
     def _on_free_ports(self, groups: Groups, measure: Callable[[Groups], Measured]) -> Measured:
-        """What ``measure`` gives for the groups; those of which it finds a port taken are measured once more.
+        """Return what ``measure`` gives for the groups of nodes; those whose port was taken are measured once more.
 
         That another program has the port says nothing of the nodes.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
         """
         measured = measure(groups)
         again = [
@@ -117,7 +127,13 @@ class Workers:
         return measured
 
     def _run_all_reduce(self, groups: Groups, sizes: Sequence[int], seconds: float) -> Measured:
-        """What an all-reduce in each of the groups at once gave, at each size; adds what NCCL said to ``logs``."""
+        """Measure an all-reduce in each group of nodes at once, once; return for each group one measurement a size.
+
+        What NCCL logged is added to ``logs``.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
+        """
         members = list(chain.from_iterable(groups))
         order = {"work": "reduce", "groups": [list(group) for group in groups], "bytes": list(sizes)}
         answers = self._send_order(
@@ -129,10 +145,11 @@ class Workers:
         return [_group_measurements(group, range(count), sizes, answers) for group in groups]
 
     def all_reduce_by_rail(self, groups: Groups, size: int, seconds: float) -> list[GroupMeasurement]:
-        """All-reduces among GPU i of each node of a group, for all i and all of the disjoint groups at once.
+        """Measure all-reduces among the GPUs with the same index on each node of a group: one for each index (rail).
 
-        One measurement for each group and rail, in their order. Groups of which another program has a port are measured
-        once more. Silent nodes are lost.
+        All at once, for disjoint groups and a buffer of ``size`` bytes, for at most ``seconds``. Return one measurement
+        for each group and rail, in their order. Groups of which another program has a port are measured once more.
+        Nodes that do not answer are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -141,7 +158,13 @@ class Workers:
         return list(chain.from_iterable(measured))
 
     def _by_rail(self, groups: Groups, size: int, seconds: float) -> Measured:
-        """What an all-reduce gave among GPU i of each node of a group: for each group a measurement of each i."""
+        """Measure all-reduces of each rail in groups of nodes, once; return for each group one measurement a rail.
+
+        A rail is the GPUs with the same index on each node.
+
+        Raises:
+            SchedulerError: the measuring program has ended on all nodes
+        """
         members = list(chain.from_iterable(groups))
         count = ranks_of(self._needs)
         what = {"work": "reduce", "rails": True, "groups": [list(group) for group in groups], "bytes": [size]}
@@ -150,7 +173,10 @@ class Workers:
         return [[_of_rail(group, rail, size, answers) for rail in range(count)] for group in groups]
 
     def _next_ports(self, count: int) -> int:
-        """The first of ``count`` ports in a row, which are taken from then on; those of long ago are free again."""
+        """Return the first of ``count`` TCP ports in a row, which count as taken from then on.
+
+        When the range is used up it starts over: ports of long ago are free again.
+        """
         if self._taken + count > MOST_GROUPS:
             self._taken = 0
         first = self._first_port + self._taken
@@ -158,7 +184,7 @@ class Workers:
         return first
 
     def _send_order(self, order: dict[str, Any], nodes: Sequence[str], seconds: float) -> dict[str, dict[str, Any]]:
-        """Give nodes an order; returns by node what those that answer in time say, and the others are ``lost``.
+        """Give nodes an order; return the answers by node. Those that do not answer in time are noted in ``lost``.
 
         Raises:
             SchedulerError: the program has ended on all nodes
@@ -170,10 +196,10 @@ class Workers:
         return answers
 
     def require_step(self) -> None:
-        """Return while the program still runs on some node; else raise: that it ended everywhere is no node's fault.
+        """Raise if the measuring program has ended on all nodes, which is no node's fault.
 
         Raises:
-            SchedulerError: it has ended on all nodes
+            SchedulerError: it has ended on all nodes; the message has its complaint
         """
         if self._conversation.over:
             raise SchedulerError(
@@ -184,7 +210,11 @@ class Workers:
     def _collect_answers(
         self, number: int, nodes: Sequence[str], seconds: float, floor: float
     ) -> dict[str, dict[str, Any]]:
-        """What each node answers to an order; those that do not in time, or cannot do it, are ``lost``."""
+        """Return the answer of each node to order ``number``, by its name, within ``seconds``.
+
+        Nodes that do not answer in time, or cannot carry it out, are noted in ``lost`` with the reason and left out.
+        Once half have answered the others get less time, but at least ``floor`` seconds.
+        """
         answers: dict[str, dict[str, Any]] = {}
         took: list[float] = []
         begun = time.monotonic()
@@ -197,6 +227,7 @@ class Workers:
             if now >= limit and ended is not None:
                 break
             if now >= limit:
+                # Ranks that hang are ended, so that their nodes can still answer, and say which hung.
                 self._conversation.send(json.dumps({"order": number, "end": True}))
                 ended = now
                 continue
@@ -216,10 +247,10 @@ class Workers:
 
 
 def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: float) -> float:
-    """Seconds after an order when ranks are ended; ``took``: seconds of the nodes that have answered so far.
+    """Return after how many seconds the ranks that still work on an order are ended.
 
-    It is ``seconds`` until half of the ``nodes`` have answered; then some medians of what they took, at least
-    ``floor``.
+    It is ``seconds`` until half of the ``nodes`` (a number) have answered; then some medians of what those took
+    (``took``, in seconds), at least ``floor``.
     """
     if 2 * len(took) < nodes:
         return seconds
@@ -227,14 +258,14 @@ def _order_deadline(took: Sequence[float], nodes: int, seconds: float, floor: fl
 
 
 def _why_silent(number: int) -> str:
-    """Why a node is lost, by the order that it did not answer."""
+    """Return why a node is lost, as a clause, by the number of the order that it did not answer; 0: its start."""
     if number == 0:
         return "no answer: nothing starts there in the job's image"
     return "it stopped answering while the fabric was measured"
 
 
 def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[str]:
-    """Yields the lines of NCCL's log that a node's ranks have given, or only its rank ``rank``."""
+    """Yield the lines of NCCL's log in a node's answer, of all its ranks or only of its rank ``rank``."""
     for name, result in answer.get("ranks", {}).items():
         if rank is not None and name != str(rank):
             continue
@@ -245,9 +276,10 @@ def _nccl_lines(answer: Mapping[str, Any], rank: int | None = None) -> Iterator[
 def _group_measurements(
     group: Sequence[str], indexes: Sequence[int], sizes: Sequence[int], answers: Mapping[str, Mapping[str, Any]]
 ) -> list[GroupMeasurement]:
-    """What came of a group of nodes, with ranks of these indexes on each: a measurement for each size.
+    """Return the measurement of one group of nodes for each size, by the answers of nodes.
 
-    If any rank gave no time, all of them have an error instead, and say which ranks hung.
+    On each node the ranks with these ``indexes`` took part. The time is the median of all ranks. If any rank gave no
+    time, each measurement has an error instead, and says which ranks hung.
     """
     count = len(indexes)
     results: list[dict[str, Any] | None] = []
@@ -269,7 +301,10 @@ def _group_measurements(
 
 
 def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, Mapping[str, Any]]) -> GroupMeasurement:
-    """What came of a group in which only the GPU ``rail`` of each node took part, with the adapters that NCCL used."""
+    """Return the measurement of a group in which only the GPU with index ``rail`` of each node took part.
+
+    It includes the network adapters that NCCL used.
+    """
     (measured,) = _group_measurements(group, [rail], [size], answers)
     # By node: each numbers its adapters itself.
     used = [used_adapters_of(_nccl_lines(answers.get(node, {}), rail)) for node in group]
@@ -278,14 +313,20 @@ def _of_rail(group: Sequence[str], rail: int, size: int, answers: Mapping[str, M
 
 
 def _rank_seconds(result: Mapping[str, Any] | None, sizes: Sequence[int]) -> Sequence[float]:
-    """The seconds of a rank, for each size; empty where it has none, or not of all."""
+    """Return the seconds that a rank took for each of ``sizes``; empty where it gave no time, or not for all.
+
+    None for ``result``: its node said nothing of it.
+    """
     value = (result or {}).get("value") or {}
     seconds: Sequence[float] = value.get("seconds", ())
     return seconds if len(seconds) == len(sizes) else ()
 
 
 def _rank_problem(result: Mapping[str, Any] | None) -> str:
-    """Why a rank gave no figure, in words, by what its node said of it; None: the node said nothing."""
+    """Return why a rank gave no time, as a clause (``it is stopped``), by what its node said of it.
+
+    None for ``result``: its node said nothing.
+    """
     if result is None:
         return "its node did not answer"
     if "error" in result:
@@ -298,10 +339,10 @@ def _rank_problem(result: Mapping[str, Any] | None) -> str:
 
 
 def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
-    """Which of a group's ranks, from 0, hold up the others: a collective ends nowhere before all have entered it.
+    """Return which of a group's ranks, counted from 0, hold up the others in a collective that did not end.
 
-    Those of which there is no word, which died, or whose process does nothing; else those that are behind. Empty: all
-    wait at the same place, and it cannot be told for whom.
+    Those of which there is no word, which died, or whose process does nothing; else those that are behind. Empty where
+    all wait at the same place, so that it cannot be told for whom.
     """
     gone = [at for at, result in enumerate(results) if result is None or _is_stopped_or_dead(result)]
     if gone:
@@ -313,7 +354,7 @@ def blocking_ranks(results: Sequence[Mapping[str, Any] | None]) -> list[int]:
 
 
 def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
-    """Whether a rank is stopped or dead, so that the others waited for it."""
+    """Return whether a rank's process was stopped or dead, so that the others waited for it."""
     if "hung" in result:
         return result.get("state") in _NOT_ALONE or bool(result.get("stuck"))
     return bool(result.get("died"))
@@ -321,12 +362,13 @@ def _is_stopped_or_dead(result: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def start_workers(held: Held, needs: Needs, nodes: Sequence[str]) -> Iterator[Workers]:
-    """Within the block, the program at work on these nodes, in jobs' image and with their variables.
+    """Return a context in which the measuring program runs on ``nodes`` and is ready for orders.
 
-    It is ready for orders. Nodes that the scheduler cannot reach are ``lost``.
+    It runs in the jobs' image and with their variables. Nodes that the scheduler cannot reach, or on which it does not
+    start, are noted in the ``lost`` of what the context gives.
 
     Raises:
-        SchedulerError: it cannot be started
+        SchedulerError: the program cannot be started at all, or the scheduler does not answer
     """
     addresses = held.addresses
     spec = {

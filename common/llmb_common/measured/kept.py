@@ -62,31 +62,36 @@ _NO_FILES = RunFiles("", None, None)
 
 
 class LogSummary(msgspec.Struct, frozen=True, array_like=True):
-    """What a run's log says in short: what tables of many runs need of each."""
+    """What a run's log says in short: as much as tables of many runs need of each."""
 
     status: Status
+    """What became of the run, by its log and its recorded state."""
     window: Window
+    """The iterations over which it was measured."""
     steps: MeasuredSteps
+    """The step time and what else the measured iterations say."""
     sense: tuple[str, ...] = ()
-    """Why it did not train, by its log and plan alone."""
+    """Sentences on why it did not train, by its log and plan alone; empty: nothing speaks against it."""
     image: RunImage = RunImage("", "")
+    """The container image that it trained in."""
     documented: bool = False
-    """It was measured over the iterations that its document measures."""
+    """Whether it was measured over the iterations that the document of its recipe measures."""
 
     @property
     def is_comparable(self) -> bool:
-        """Whether the run says how fast its configuration is: it succeeded, and was measured as documented."""
+        """Whether the run tells how fast its configuration is: it succeeded, and was measured as documented."""
         return self.documented and self.status.measured and self.steps.time is not None
 
 
 class _Timing(msgspec.Struct, frozen=True, array_like=True):
-    """``timing`` without its files and, of its ``count`` iterations, with the last."""
+    """A run's timing in the form that the index keeps: without its files, and of its iterations only the last."""
 
     timing: RunTiming
     count: int
+    """How many iterations the log has."""
 
     def of(self, files: RunFiles) -> RunTiming:
-        """Return the timing as that of the run in ``files``.
+        """Return the kept timing as that of the run in ``files``.
 
         Iterations but the last are read from its log when they are asked for.
         """
@@ -96,29 +101,31 @@ class _Timing(msgspec.Struct, frozen=True, array_like=True):
 
 
 class KeptLog(NamedTuple):
-    """A log as the index has it, or as it was read. ``timing`` packed: see ``timing_of``."""
+    """What the log of one run says, as the index of runs has it or as it was just read."""
 
     summary: LogSummary
+    """What it says in short."""
     configuration: str
+    """The key of the run's configuration and software, equal for repeats; empty for a log that LLMB did not write."""
     timing: RunTiming | bytes
+    """What the log says of each iteration; bytes where it comes from the index (see ``timing_of``)."""
 
 
 def timing_of(packed: bytes, files: RunFiles) -> RunTiming | None:
-    """Return the timing of the run in ``files`` from ``packed``, what the index keeps of its log.
+    """Return the timing of the run in ``files`` from ``packed``, the bytes that the index keeps of its log.
 
-    None where other code has kept it in another shape. Iterations but the last are read from the log when they are
-    asked for.
+    None where another version of the code has kept it in another form. Iterations but the last are read from the log
+    when they are asked for.
     """
     found = _decode_struct(packed, _Timing)
     return found.of(files) if found else None
 
 
 class KeptFigures:
-    """What the logs of the runs in ``folders`` gave, from the index of ``install`` or from the logs themselves.
+    """What the logs of the runs in ``folders`` say, from the index of the installation, or from the logs themselves.
 
-    ``take_unchanged`` gives the ``KeptLog`` of an ended run that the index holds and whose log has not changed, once
-    for each run; else None. ``read`` always gives one, and reads the log where it must. ``close`` keeps in the index
-    what was read; with ``install`` None nothing is kept.
+    ``take_unchanged`` answers from the index alone, ``read`` reads the log where it must, and ``close`` keeps in the
+    index what was read. With ``install`` None nothing is kept.
     """
 
     def __init__(self, install: Path | None, folders: Iterable[Path | None]) -> None:
@@ -130,10 +137,10 @@ class KeptFigures:
         self._new: list[LogFigures] = []
 
     def take_unchanged(self, row: RunRow) -> KeptLog | None:
-        """Return the log of a run that has ended, from the index, if nothing of it has changed since it was read.
+        """Return what the index keeps of the log of an ended run, if nothing of the run has changed since; else None.
 
-        None of a live run, of one that is not kept, and where something has changed; the record is not read. Each run
-        is given out once: asked again, it is None.
+        None of a live run, too, and of one that the index does not have. The record is not read. Each run is given out
+        once: asked again, it is None.
         """
         folder = str(row.folder)
         if is_live(row.state) or folder not in self._known:
@@ -142,10 +149,11 @@ class KeptFigures:
         return self._take_if_current(folder, stamp_of(folder, own, RecordedState(row.state, row.detail), _code_hash()))
 
     def _take_if_current(self, folder: str, stamp: str) -> KeptLog | None:
-        """Return what the index keeps of the run in ``folder`` if it has this ``stamp``, else None.
+        """Return what the index keeps of the run in ``folder`` if it was kept with this ``stamp``, else None.
 
-        It is given out once.
+        It is given out once: asked again, it is None.
         """
+        # Given out once, so that those of thousands of runs do not stay in memory twice.
         kept = self._known.pop(folder, None)
         if not stamp or kept is None or kept.stamp != stamp:
             return None
@@ -153,10 +161,11 @@ class KeptFigures:
         return KeptLog(summary, kept.configuration, kept.timing) if summary else None
 
     def read(self, files: RunFiles, record: RunRecord, wanted: Window | None, *, alone: bool) -> KeptLog:
-        """Return the log of a run, from the index if nothing has changed, else read now; never raises for a bad log.
+        """Return what the log of a run says, from the index if nothing has changed, else read now.
 
-        What was read is kept, at the latest by ``close``, but for a live run, a ``wanted`` window, and where other logs
-        lie beside it (not ``alone``). ``wanted`` None: over the documented window, of a resumed run's own steps.
+        Never raises for a bad log: its status says what is wrong. What was read is kept, at the latest by ``close``,
+        unless the run is live, a ``wanted`` window is given, or other logs lie beside it (not ``alone``). ``wanted``
+        None: over the documented window, of a resumed run's own steps.
         """
         state = RecordedState(record.state, record.detail)
         folder, log = str(files.folder), str(files.log)
@@ -194,7 +203,7 @@ class KeptFigures:
     def close(self) -> None:
         """Write into the index what was read and is not kept yet.
 
-        Where that fails, the logs are read again next time; never raises for that.
+        Never raises if that fails: the logs are read again next time.
         """
         if self._install is not None and self._new:
             keep_figures(self._install, self._new)
@@ -202,9 +211,10 @@ class KeptFigures:
 
 
 def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float]:
-    """Return the mean step time in seconds of each of these runs that has ended and was measured, by its folder.
+    """Return the mean step time in seconds of each run that has ended and was measured, by its folder.
 
-    From the index, or from its log, which is kept then; runs that cannot be read are left out.
+    From the index, or from the run's log, which is kept in the index of ``install`` then. Other runs, and those that
+    cannot be read, are left out.
     """
     kept, found = KeptFigures(install, [row.folder for row in rows]), dict[Path, float]()
     for row in rows:
@@ -216,7 +226,10 @@ def step_times(rows: Sequence[RunRow], install: Path | None) -> dict[Path, float
 
 
 def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
-    """Return the log of the run in ``folder``, read or kept; None where it has none, or no record that can be read."""
+    """Return what the log of the run in ``folder`` says, read or from the index.
+
+    None where the run has no log, or no record that can be read.
+    """
     record = result_or_error(load_record, folder)
     if isinstance(record, LLMBError):
         return None
@@ -226,7 +239,7 @@ def _read_log(kept: KeptFigures, folder: Path) -> KeptLog | None:
 
 
 def _memory_ratio(read: RunTiming, record: RunRecord) -> tuple[str, float | None]:
-    """Return the key of how a run's memory was predicted, and the measured peak over the predicted one.
+    """Return (key, ratio): by what a run's GPU memory was predicted, and its measured peak over the predicted one.
 
     An empty key and None where memory was not predicted, or not measured.
     """
@@ -238,9 +251,9 @@ def _memory_ratio(read: RunTiming, record: RunRecord) -> tuple[str, float | None
 
 
 def past_runs(install: Path | None) -> list[PastRun]:
-    """Return the newest successful runs that the index of ``install`` has figures of, newest first.
+    """Return the newest successful runs that the index of ``install`` has step times of, the newest first.
 
-    Empty without an installation or an index, and of figures that other code has kept. No log is read.
+    Empty without an installation or an index, and of figures that another version of the code has kept. No log is read.
     """
     if install is None:
         return []
@@ -253,7 +266,10 @@ def past_runs(install: Path | None) -> list[PastRun]:
 
 
 def _decode_struct(content: bytes, kind: type[T]) -> T | None:
-    """The struct that was kept as these bytes; None where other code has kept another shape."""
+    """Return the struct of type ``kind`` that was kept in the index as these bytes.
+
+    None where another version of the code has kept it in another form.
+    """
     try:
         found: T = from_json(content, kind, packed=True)
     except msgspec.DecodeError:
@@ -262,10 +278,10 @@ def _decode_struct(content: bytes, kind: type[T]) -> T | None:
 
 
 def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
-    """Return a text of all that decides what ``code`` reads of a run: its files, and its state.
+    """Return a text that changes with all that decides what ``code``, a hash of code, reads of a run.
 
-    Of a file inode, size and times. Empty where one of its files changed within two seconds: it could change again
-    without a trace.
+    That is its log, its files, each by inode, size and times, and its recorded state. Empty where one of the files
+    changed within the last two seconds: it could change again without a trace. A missing file counts as such.
     """
     now = time.time_ns()
     parts = [code, state.state, state.detail]
@@ -283,25 +299,25 @@ def stamp_of(folder: str, log: str, state: RecordedState, code: str) -> str:
 
 @functools.cache
 def _hash_of(pattern: str, *packages: ModuleType) -> str:
-    """Return a text that changes with the files of these packages that match ``pattern``: code and tables.
+    """Return a hash of the files of these packages that match ``pattern``, code and tables; found once in a process.
 
-    Others may read other figures from the same log, or say something else of it.
+    With other code, other figures may be read from the same log.
     """
     return " ".join(sha256_of_tree(Path(package.__file__ or "").parent, pattern)[:16] for package in packages)
 
 
 def _code_hash() -> str:
-    """A hash of the code that reads logs and measures runs."""
+    """Return a hash of the code that reads logs and measures runs."""
     return _hash_of("*.py", base, timing, results)
 
 
 def diagnoses(
     install: Path | None, records: Iterable[RunRecord], judged: Mapping[str, Status] | None = None
 ) -> dict[str, Diagnosis]:
-    """Return why those of ``records`` that have ended badly did, by run id; empty where none has.
+    """Return why those of the runs that have ended badly did, by run id; empty where none has.
 
-    From the index of ``install``, or found now from the log and kept there. ``judged`` are verdicts over logs by run
-    id: a run that its scheduler calls complete may have failed all the same.
+    From the index of ``install``, or found now from the logs and kept there. ``judged`` are the runs' statuses by run
+    id, as far as known: a run that its scheduler calls complete may have failed all the same.
     """
     statuses = judged or {}
     failed = []

@@ -39,11 +39,13 @@ def measure(
     window: Window | None = None,
     known: Mapping[Path | None, RunRecord] | None = None,
 ) -> list[MeasuredRun]:
-    """Return every run in these folders, measured over its document's iterations, or over ``window``, each run once.
+    """Return every run in ``runs``, folders or rows of the index, with what was measured of it.
 
-    Of a row of the index nothing is read if it has not changed; what is read is kept in the index. ``known`` are
-    up-to-date records by folder; of other live runs the scheduler is asked. A log that LLMB did not write is measured
-    by itself. A record that cannot be read, and a copy of a run, is a notice.
+    Measured are the iterations that its document measures, or those of ``window``. Each run comes once: a copy of a run
+    is left out. Of a row of the index nothing is read if the run has not changed; what is read is kept in the index.
+    ``known`` are up-to-date records by folder; of other live runs the scheduler is asked, and their records are
+    updated. A log that LLMB did not write is measured by itself. Copies and records that cannot be read are told by
+    notices.
     """
     install = workspace.install_or_none
     with no_garbage():
@@ -61,6 +63,7 @@ def measure(
         known = known or {}
         logs = Counter({files: files.folder for files in found if isinstance(files, RunFiles)}.values())
         records = {**_records(folder for folder in logs if folder not in known), **known}
+        # Asked anew: most logs were found unchanged above, and only these are still to be read.
         kept = KeptFigures(install, logs)
         try:
             read = [
@@ -81,19 +84,22 @@ def measure(
 
 
 def _measured_run(log: KeptLog, judge: Judge, row: RunRow | None, **more: Any) -> MeasuredRun:
-    """Return the measured run of a log that was read, or is kept.
+    """Return the ``MeasuredRun`` of a log that was read, or is kept in the index.
 
-    ``row`` is its row in the index; None: it is not a run of ours. ``more`` are further fields.
+    ``row`` is the run's row in the index; None: LLMB did not make the log. ``more`` are further fields.
     """
     return MeasuredRun(log.summary, judge, row, log.configuration, packed=log.timing, **more)
 
 
 def _slow_search_note(folder: Path) -> Callable[[], None]:
-    """Return what to call after each folder of a search: once, when it takes long, it tells the user where it is."""
+    """Return a function to call after each folder of a search for runs.
+
+    Once the search has taken long, it prints a message, a single time, that ``folder`` is searched.
+    """
     due = time.monotonic() + SILENT_SECONDS
 
     def folder_searched() -> None:
-        """Tell the user once that the search takes long."""
+        """Print a message, once, if the search for runs has taken long."""
         nonlocal due
         if time.monotonic() > due:
             due = math.inf
@@ -103,9 +109,9 @@ def _slow_search_note(folder: Path) -> Callable[[], None]:
 
 
 def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
-    """Return the run of ``record``, which is up to date, measured as documented.
+    """Return the run of ``record``, which is up to date, measured over its documented iterations.
 
-    Other logs in its folder are not measured as runs of their own here.
+    Other logs in its folder are ignored.
     """
     folder: Path = record.paths.folder
     found = measure([folder], workspace, known={folder: record})
@@ -113,10 +119,11 @@ def measure_run(record: RunRecord, workspace: Workspace) -> MeasuredRun:
 
 
 def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
-    """Return the records in ``folders``, by folder, as they are now.
+    """Return the run records in ``folders``, by folder, as they are now.
 
-    The scheduler is asked about live ones, and they are updated on disk. Folders without a record are left out; one
-    that cannot be read, and a scheduler that does not answer, is a notice.
+    The scheduler is asked about live runs, and their records are updated on disk. Folders without a record are left
+    out; so are those with one that cannot be read, which a notice tells, as it does where the scheduler does not
+    answer.
     """
     records: dict[Path | None, RunRecord] = {}
     for folder in dict.fromkeys(folders):
@@ -138,9 +145,9 @@ def _records(folders: Iterable[Path | None]) -> dict[Path | None, RunRecord]:
 def _without_copies(
     found: Sequence[RunFiles | MeasuredRun], records: Mapping[Path | None, RunRecord], workspace: Workspace
 ) -> list[RunFiles | MeasuredRun]:
-    """Return the items of ``found`` with each run once: who copies a run's folder has not repeated it.
+    """Return the items of ``found`` with each run once: a copy of a run's folder is no repeat of the run.
 
-    The run in the installation counts, else the first; each copy is a notice.
+    The run in the installation counts, else the first; a notice tells of each copy.
     """
     together: dict[str, list[Path]] = {}
     for item in found:
@@ -176,7 +183,9 @@ def _read_one(
     kept: KeptFigures,
     judge: Judge,
 ) -> MeasuredRun:
-    """Return the measured run of one log, before it is compared with anything.
+    """Return the measured run of one log, before it is compared with its repeats.
+
+    A log that is not the recorded run's own is measured without a record.
 
     Args:
         files: its log, and the folder it lies in
@@ -194,6 +203,7 @@ def _read_one(
     if record is None:
         # Without a plan the log says which of the two analyses is meant.
         timing = analyse(files, window or STYLES["mbridge"].window)
+        # NeMo's documents measure other iterations, and the log must be read to see that it is NeMo's.
         if timing.log_format == "nemo" and window is None:
             timing = analyse(files, STYLES["nemo"].window)
         summary = LogSummary(timing.status, timing.window, steps_of(timing))
@@ -203,9 +213,9 @@ def _read_one(
 
 
 def marked_against_repeats(items: Sequence[MeasuredRun]) -> list[MeasuredRun]:
-    """Return ``items`` in order, with each run whose training is unlike that of its repeats among them marked so.
+    """Return the runs in their order, with ``unlike`` set for each whose training differs from that of its repeats.
 
-    A mark is put into a copy (``unlike``); the others are as they were.
+    Only repeats among ``items`` count. A run is marked in a copy; the others are returned as they are.
     """
     held = list(items)
     repeats: dict[str, list[int]] = {}

@@ -90,7 +90,10 @@ _INCOMPLETE: dict[str, Outcome] = {
 
 
 class Judge:
-    """What the runs of a command are held against. Repeats share it, and so it is found out once for each kind."""
+    """What the runs of one command are held against: recipes, baselines and the site's past runs.
+
+    Repeats share a reference, so that it is found once for each kind of run.
+    """
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
@@ -103,7 +106,10 @@ class Judge:
         self._in_baseline = {run.run_id for run in of_baselines}
 
     def recipe(self, run: MeasuredRun) -> Recipe | None:
-        """The recipe of a recorded run; None, with a notice, where there is none any more."""
+        """Return the recipe of a recorded run.
+
+        None where LLMB did not make the run, and, with a notice, where no recipe has its workload any more.
+        """
         if run.row is None:
             return None
         try:
@@ -113,20 +119,31 @@ class Judge:
             return None
 
     def reference(self, run: MeasuredRun) -> Reference | None:
-        """Return what the run is compared with, the same for its repeats; its own baseline is left out.
+        """Return the reference that the run's speed is compared with; its own baseline does not count.
 
-        None where the run is compared with nothing, or has no step time that counts. Found once for each kind and kept.
+        None where the run is compared with nothing, or has no step time that counts. Found once for all repeats of a
+        run and kept.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         if run.row is None or not run.status.measured or run.steps.time is None:
             return None
         own = run.run_id if run.run_id in self._in_baseline else ""
+        # A run that is part of a baseline must not be compared with itself, so its reference is its own.
         kind = (run.configuration, run.summary.documented, own)
         if kind not in self._references:
             self._references[kind] = run.verdict.reference if run.verdict else None
         return self._references[kind]
 
     def work(self, run: MeasuredRun) -> float | None:
-        """Return 10^12 operations of one GPU in one step, as the run was planned; None where they are not known."""
+        """Return the TFLOP (10^12 operations) that one GPU does in one step, as the run was planned.
+
+        None where that is not known, or the recipe is gone. Found once for all repeats of a run.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         if run.configuration not in self._work:
             recipe, record = self.recipe(run), run.record
             self._work[run.configuration] = planned_tflop(record.plan, recipe) if recipe and record else None
@@ -136,7 +153,7 @@ class Judge:
 def _baselines(workspace: Workspace) -> list[Baseline]:
     """Return the baselines of the installation.
 
-    Empty without an installation, and, with a notice, where they cannot be read.
+    Empty without an installation and, with a notice, where they cannot be read.
     """
     if workspace.install_or_none is None:
         return []
@@ -149,11 +166,16 @@ def _baselines(workspace: Workspace) -> list[Baseline]:
 
 @dataclass(frozen=True, eq=False)
 class MeasuredRun:
-    """One run. Of thousands, tables show few: what a run's record, the rest of its log, its reference and its nodes say
-    is found out when somebody asks."""
+    """One run, or one log that LLMB did not make, with what was measured of it.
+
+    Of thousands, tables show few: what a run's record, the rest of its log, its reference and its nodes say is found
+    out when it is first asked for.
+    """
 
     summary: LogSummary
+    """What its log says in short."""
     judge: Judge
+    """What it is held against, shared by all runs of a command."""
     row: RunRow | None = None
     """None for a log that LLMB did not make: no figures and no verdict."""
     configuration: str = ""
@@ -163,6 +185,7 @@ class MeasuredRun:
     unlike: tuple[str, ...] = ()
     """In what its training is unlike that of its repeats, in words."""
     packed: RunTiming | bytes = b""
+    """What its log says of each iteration, as it was read or as the index has it."""
     known: RunRecord | None = None
     """The record, where it was read."""
     found: RunFiles | None = None
@@ -170,17 +193,20 @@ class MeasuredRun:
 
     @cached_property
     def files(self) -> RunFiles:
-        """The run's folder and log, with the name that it has in tables."""
+        """The run's folder and log, with the name that it has in tables.
+
+        Folder or log are None where there is none.
+        """
         if self.found is not None or self.row is None:
             return self.found or RunFiles("", None, None)
         return RunFiles(self.row.name, self.row.folder, self.row.log)
 
     @cached_property
     def record(self) -> RunRecord | None:
-        """The run's record, read when it is first asked for; None for a log that LLMB did not write.
+        """The run's record, read when it is first asked for; None for a log that LLMB did not make.
 
         Raises:
-            RecordError: it cannot be read any more
+            RecordError: the record is gone, or cannot be read
         """
         if self.known is not None or self.row is None:
             return self.known
@@ -188,7 +214,10 @@ class MeasuredRun:
 
     @cached_property
     def timing(self) -> RunTiming:
-        """What the run's log says, kept or read now; iterations but the last may be read when they are asked for."""
+        """What the run's log says of each iteration, from the index or read now; never raises for a bad log.
+
+        Iterations but the last may be read when they are asked for.
+        """
         if isinstance(self.packed, RunTiming):
             return self.packed
         state = RecordedState(self.row.state, self.row.detail) if self.row else None
@@ -196,57 +225,72 @@ class MeasuredRun:
 
     @cached_property
     def style(self) -> Style:
-        """The style in which the document of the run's recipe prints such runs."""
+        """The style, NeMo's or Megatron-Bridge's, in which the document of the run's recipe prints such runs.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         if self.record is None:
             return STYLES["nemo" if self.timing.log_format == "nemo" else "mbridge"]
         return STYLES["mbridge" if self.record.plan.measurement.first == STYLES["mbridge"].window.first else "nemo"]
 
     @property
     def run_id(self) -> str:
-        """The run's id; empty for a log that LLMB did not write."""
+        """The run's id; empty for a log that LLMB did not make."""
         return self.row.run_id if self.row else ""
 
     @property
     def created(self) -> float:
-        """When the run was recorded (Unix time); 0 for a log that LLMB did not write."""
+        """When the run was recorded, in Unix seconds; 0 for a log that LLMB did not make."""
         return self.row.created if self.row else 0.0
 
     @property
     def status(self) -> Status:
-        """What became of the run, by its log and its record."""
+        """What became of the run, by its log and its record: whether it succeeded, and if not, why."""
         return self.summary.status
 
     @property
     def steps(self) -> MeasuredSteps:
-        """The step time, and what else the steps say."""
+        """The run's step time, and what else its measured iterations say."""
         return self.summary.steps
 
     @property
     def baselines(self) -> Sequence[Baseline]:
-        """The baselines of the installation."""
+        """All baselines of the installation, not only those of this run's configuration; empty where there are none."""
         return self.judge.baselines
 
     @property
     def past(self) -> PastRuns:
-        """The step times on record at this site."""
+        """The step times of all runs on record at this site."""
         return self.judge.past
 
     @property
     def good(self) -> StepTime | None:
-        """The step time of a run that succeeded and trained, over the whole window; None of any other run.
+        """The step time of a run that succeeded and trained, over the whole window; None for any other run.
 
         It may be compared, grouped and made a baseline.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         return None if self.unfit else self.steps.time
 
     @property
     def why_not_training(self) -> str:
-        """What shows that the run did not train, in words; empty where nothing does."""
+        """What shows that the run did not train the planned work, as sentences joined by ``; ``; empty: nothing does.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return "; ".join(self.not_training)
 
     @property
     def unfit(self) -> str:
-        """Why the run has no step time that counts, in words; empty where it has one."""
+        """Why the run has no step time that counts, as a clause; empty where it has one.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         if not self.status.measured:
             return self.status.message or self.status.state
         if self.not_training:
@@ -255,7 +299,11 @@ class MeasuredRun:
 
     @cached_property
     def outcome(self) -> Outcome:
-        """What became of the run, in one of the words of ``Outcome``."""
+        """What became of the run, in one word or two for tables, such as ``measured``, ``too short`` or ``failed``.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         status = self.status
         if status.state == "Running":
             return "waiting" if status.reason == "waiting" else "running"
@@ -271,25 +319,32 @@ class MeasuredRun:
     def failed(self) -> bool:
         """Whether the run has ended without a result: failed, cancelled, preempted or never submitted.
 
-        What is too short to be measured has not.
+        False for a run that was too short to be measured, and for a live one.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         return self.outcome in WITHOUT_RESULT and not (self.row and is_live(self.row.state))
 
     @property
     def step_seconds(self) -> float | None:
-        """The step time in seconds that people are shown: the mean over the measured iterations; None without one."""
+        """The mean step time in seconds over the measured iterations, as people are shown it.
+
+        None where the run did not succeed, or has none.
+        """
         time = self.steps.time
         return time.mean if time and self.status.measured else None
 
     @property
     def software(self) -> str:
-        """Container and engine; empty for a log that LLMB did not write."""
+        """The run's container and engine, as one text; empty for a log that LLMB did not make."""
         return f"{self.configuration.partition(' ')[2]}{self.image}"
 
     def earlier(self, judged: Sequence[str]) -> Squares:
-        """Return how the run's repeats on record scatter, without those whose run ids are in ``judged``.
+        """Return how the step times of the run's repeats on record scatter, without the runs with ids in ``judged``.
 
-        Runs of baselines are left out, too: they may be of another speed.
+        Runs of baselines are left out, too, for they may be of another speed. Nothing is in it where there are no
+        repeats.
         """
         of_baselines = chain.from_iterable(item.runs for item in self.baselines)
         others = [run.run_id for run in of_baselines]
@@ -297,12 +352,20 @@ class MeasuredRun:
 
     @property
     def reference(self) -> Reference | None:
-        """The reference that the run is compared with; None where it is compared with nothing."""
+        """The reference that the run's speed is compared with; None where it is compared with nothing.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return self.judge.reference(self)
 
     @cached_property
     def not_training(self) -> tuple[str, ...]:
-        """Sentences on why the run did not train the planned work; empty where it did."""
+        """Sentences on why the run did not train the planned work; empty where it did, or has no step time.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         if self.row is None:
             return self.verdict.not_training if self.verdict else ()
         if not self.status.measured:
@@ -310,11 +373,18 @@ class MeasuredRun:
         if self.steps.time is None:
             return ()
         other_work = flops_mismatch(self.steps.tflop, self.judge.work(self), OTHER_WORK)
+        # That repeats differ matters only where the run alone shows nothing wrong.
         return (*self.summary.sense, *other_work) or self.unlike
 
     @cached_property
     def verdict(self) -> Verdict | None:
-        """The verdict over the run, or over a log that LLMB did not write; None for a run whose recipe is gone."""
+        """The verdict on the run: whether it trained, and how fast it was against a reference.
+
+        A log that LLMB did not make is compared with nothing. None for a run whose recipe is gone.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         record = self.record
         if record is None:
             return judge_log(self.timing, self.steps)
@@ -339,7 +409,10 @@ class MeasuredRun:
     def figures(self) -> Figures | None:
         """The figures that follow from the run's step time, such as tokens per second.
 
-        None where it has no step time that counts, or its recipe is gone.
+        None where it has no step time that counts, its recipe is gone, or LLMB did not make the log.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         record = self.record
         seconds = measured_seconds(record.plan, self.timing) if record and self.status.measured else None
@@ -348,51 +421,78 @@ class MeasuredRun:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Sentences on what a reader must know of the run's log and of its steps; empty where there is nothing."""
+        """Sentences on what is odd in the run's log and in its steps, for readers of its result; empty: nothing.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         of_steps = self.verdict.remarks if self.verdict else ()
         return (*self.timing.notices, *of_steps)
 
     @cached_property
     def account(self) -> NodeSummary:
-        """A summary of what the run's nodes recorded; empty for a log that LLMB did not write."""
+        """The summary of what the run's nodes recorded; empty where there is none, or LLMB did not make the log.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return account_of(self.record) if self.record else NodeSummary()
 
     @cached_property
     def memory_gib(self) -> float | None:
-        """Peak of allocated GPU memory on the fullest GPU, in GiB; None where nothing says it.
+        """The peak of allocated GPU memory on the run's fullest GPU, in GiB; None where nothing tells.
 
-        As the ranks said at the end, else as the log has it.
+        As the ranks recorded it at the end, else as the log has it.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         return self.account.memory_gib or (self.timing.memory.allocated if self.timing.memory else None)
 
     @property
     def memory_reserved_gib(self) -> float | None:
-        """Peak memory that the allocator reserved on the fullest GPU, in GiB; None where nothing says it."""
+        """The peak of GPU memory that PyTorch's allocator reserved on the run's fullest GPU, in GiB; None: not known.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return self.account.memory_reserved_gib or (self.timing.memory.reserved if self.timing.memory else None)
 
     @cached_property
     def extras(self) -> Extras:
-        """The run's checkpoints and profiles; empty for a log that LLMB did not write."""
+        """The run's checkpoints and profiles; empty where it has none, or LLMB did not make the log.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return extras_of(self.record) if self.record else Extras()
 
     @cached_property
     def findings(self) -> tuple[NodeFinding, ...]:
-        """What the run's nodes say against its result, problems first and notes last; empty where they say nothing.
+        """What the run's nodes say against its result, problems first and notes last; empty: nothing.
 
-        Also where they are not what this site's baselines ran on.
+        That includes how they differ from the nodes that this site's baselines ran on.
+
+        Raises:
+            RecordError: the run's record cannot be read
         """
         unlike = unlike_baselines(self.record, self.account, self.baselines) if self.record and self.baselines else []
         return tuple(sorted((*self.account.findings, *unlike), key=lambda finding: finding.severity == "note"))
 
     @property
     def problems(self) -> list[str]:
-        """Sentences on what the nodes' records hold against the run's result; empty where they hold nothing."""
+        """Sentences on what the records of the run's nodes hold against its result, notes left out; empty: nothing.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         return [finding.text for finding in self.findings if finding.severity == "problem"]
 
     def forget(self) -> None:
-        """Drop what was read of the run and can be read again, and the log lines that tell why it failed.
+        """Drop from memory what was read of the run; it is read again when it is asked for.
 
-        They take too much memory of thousands of runs. Those lines (``why.witnesses``) do not come back.
+        Thousands of runs would take too much memory. The log lines that say why the run failed (``why.witnesses``) are
+        dropped for good.
         """
         for name in _READ_AGAIN:
             self.__dict__.pop(name, None)
@@ -401,7 +501,13 @@ class MeasuredRun:
 
     @cached_property
     def why(self) -> Diagnosis | None:
-        """The diagnosis of a run that failed, or ended badly after its last step; None otherwise."""
+        """Why the run failed, or ended badly after its last step; None for any other run.
+
+        None, too, for a log that LLMB did not make. Found out, from the index or the logs, when first asked for.
+
+        Raises:
+            RecordError: the run's record cannot be read
+        """
         explain([self])
         found: Diagnosis | None = self.__dict__["why"]
         return found
@@ -414,7 +520,10 @@ _READ_AGAIN = ("files", "record", "timing", "verdict", "figures", "account", "ex
 def explain(runs: Sequence[MeasuredRun]) -> None:
     """Find out why those of ``runs`` that failed did, all at once, and keep it in them (``why``) and in the index.
 
-    Runs that know already are left out; of a run that did not fail it is None.
+    Runs that know already are left out; a run that did not fail gets None.
+
+    Raises:
+        RecordError: the record of a failed run cannot be read
     """
     unknown = [run for run in runs if "why" not in run.__dict__]
     failed = [run for run in unknown if run.row and run.status.state in ("Failed", "Trained")]
@@ -424,13 +533,17 @@ def explain(runs: Sequence[MeasuredRun]) -> None:
         records = [run.record for run in failed if run.record]
         found = diagnoses(failed[0].judge.workspace.install_or_none, records, statuses)
     for run in unknown:
+        # As ``cached_property`` keeps it: the fields of a frozen dataclass cannot be set.
         run.__dict__["why"] = found.get(run.run_id)
 
 
 def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], StepTime]]:
-    """Yields (configuration with its software, hosts, step time) of each run that has a step time to compare.
+    """Yield (configuration with its software, hosts, step time) of each run that has a step time to compare.
 
-    Hosts are empty where the run did not record them.
+    Hosts are empty where the run did not record them. Other runs are left out.
+
+    Raises:
+        RecordError: the record of a run cannot be read
     """
     for run in runs:
         if run.good is not None:
@@ -439,15 +552,22 @@ def timed(runs: Iterable[MeasuredRun]) -> Iterator[tuple[str, tuple[str, ...], S
 
 
 def mean_step_seconds(runs: Iterable[MeasuredRun]) -> float | None:
-    """Return the mean of the step times, in seconds, that people are shown of ``runs``; None where none has one."""
+    """Return the mean over ``runs`` of their mean step times, in seconds; None where none has one.
+
+    Runs without one are left out.
+    """
     times = [run.step_seconds for run in runs if run.step_seconds]
     return statistics.fmean(times) if times else None
 
 
 def reference_lines(items: Sequence[MeasuredRun]) -> list[str]:
-    """Return the lines below a table on what its verdicts are held against, and how to read them.
+    """Return the lines below a table of runs on what its verdicts are held against, and how to read them.
 
-    A line for each reference, its corrections and indications; empty where no run is compared with anything.
+    One for each reference, its corrections and indications, then one on how to read; empty where no run is compared
+    with anything.
+
+    Raises:
+        RecordError: the record of a run cannot be read
     """
     references: dict[str, None] = {}
     corrected: dict[str, None] = {}

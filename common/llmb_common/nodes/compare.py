@@ -30,21 +30,25 @@ _WORTH = 16
 
 
 def unreadable(fleet: Fleet) -> Iterator[Found]:
-    """Yields each file of a node's record that cannot be read, by its name; it is said of no node."""
+    """Yield a finding for each file of nodes' records that cannot be read, with its name; of no node in particular."""
     yield from (Found("", name) for name in fleet.unreadable)
 
 
 def missing_nodes(fleet: Fleet) -> Iterator[Found]:
-    """Yields once how many nodes left a record (``3 of 4``), where the job had more."""
+    """Yield one finding, how many nodes left a record (``3 of 4``), where the job had more; else nothing.
+
+    Damaged records count as left.
+    """
     seen = len(fleet.nodes) + len(fleet.unreadable)
     if seen < fleet.needs.nodes:
         yield Found("", f"{seen} of {fleet.needs.nodes}")
 
 
 def other_gpus(fleet: Fleet) -> Iterator[Found]:
-    """Yields once, for the whole fleet, that most of its GPUs are not of the type that the job is planned for.
+    """Yield one finding, of no node in particular, where most GPUs are not of the type that the job is planned for.
 
-    What one GPU has unlike the others is a rule of its own.
+    Nothing where the type is not known, or no GPU has told its product. A single GPU unlike the others is another
+    rule's matter.
     """
     known = GPUS.get(fleet.needs.gpu_type)
     products = Counter(run.gpu.product for run in fleet.gpus if run.gpu.product)
@@ -56,7 +60,10 @@ def other_gpus(fleet: Fleet) -> Iterator[Found]:
 
 
 def slow_clocks(fleet: Fleet) -> Iterator[Found]:
-    """Yields each GPU whose clock under load is below 90 % of the median GPU's, and further than healthy ones are."""
+    """Yield a finding for each GPU whose clock under load is far below the median GPU's.
+
+    That is below 90 % of it, and further below than healthy GPUs come. GPUs without a known clock are left out.
+    """
     clocks = [(run, run.clock) for run in fleet.gpus]
     known = [(run, mhz) for run, mhz in clocks if mhz]
     if not known:
@@ -69,7 +76,7 @@ def slow_clocks(fleet: Fleet) -> Iterator[Found]:
 
 
 def _deviation(clocks: Sequence[float], median: float) -> float:
-    """The standard deviation of healthy GPUs' clocks in MHz, from ``clocks``, which may have slow ones in them.
+    """Return the standard deviation of healthy GPUs' clocks in MHz, from ``clocks``, among which may be slow ones.
 
     The fewer ``clocks``, the more the usual deviation counts, which is a fixed share of ``median`` (MHz).
     """
@@ -81,17 +88,17 @@ def _deviation(clocks: Sequence[float], median: float) -> float:
 
 
 def slow_buses(fleet: Fleet) -> Iterator[Found]:
-    """Yields each GPU whose PCIe link is slow, where not all of the fleet say the same."""
+    """Yield a finding for each GPU whose PCIe link is slow, where not all GPUs of the nodes have the same link."""
     yield from _slow_buses(fleet, on_all=False)
 
 
 def slow_buses_everywhere(fleet: Fleet) -> Iterator[Found]:
-    """Yields each GPU whose PCIe link is slow, where it is on all GPUs in the same way: it may be the platform's."""
+    """Yield a finding for each GPU whose PCIe link is slow, where all GPUs have the same: it may be the platform's."""
     yield from _slow_buses(fleet, on_all=True)
 
 
 def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
-    """Yields each GPU with a slow PCIe link: ``on_all`` only where all GPUs are alike, else only where some differ."""
+    """Yield a finding for each GPU with a slow PCIe link, where all GPUs are alike (``on_all``), or else differ."""
     found = [(run, gpu_run.slow_bus(run)) for run in fleet.gpus]
     are_alike = len({text for _, text in found}) == 1
     for run, text in found:
@@ -100,7 +107,10 @@ def _slow_buses(fleet: Fleet, *, on_all: bool) -> Iterator[Found]:
 
 
 def power_capped(fleet: Fleet) -> Iterator[Found]:
-    """Yields once how many GPUs were held at their power limit for long; nothing where none was."""
+    """Yield one finding, how many GPUs were held at their power limit for long, and how long at most; else nothing.
+
+    How long is a percentage of the time that they were watched.
+    """
     shares = [run.shares.get("sw_power_cap", 0) for run in fleet.gpus]
     long = [share for share in shares if share >= gpu_run.LONG_SHARE]
     if long:
@@ -112,48 +122,48 @@ def power_capped(fleet: Fleet) -> Iterator[Found]:
 
 
 def memory_gib(node: NodeFacts) -> float | None:
-    """The node's memory in GiB; None: not known."""
+    """Return the node's main memory, not its GPUs', in GiB; None where it is not known."""
     return node.machine.memory_gib
 
 
 def cpus(node: NodeFacts) -> float | None:
-    """The number of the node's CPUs; None: not known."""
+    """Return the number of the node's CPUs as Linux counts them; None where it is not known."""
     return node.machine.cpus
 
 
 def numa_nodes(node: NodeFacts) -> float | None:
-    """The number of NUMA nodes; None: not known."""
+    """Return the number of NUMA nodes that the node has; None where it is not known."""
     return node.system.numa_nodes
 
 
 def hottest_gpu(node: NodeFacts) -> float | None:
-    """The temperature of the node's hottest GPU in degrees Celsius; None: not known."""
+    """Return the temperature of the node's hottest GPU before the job, in degrees Celsius; None: not known."""
     temperatures = [gpu.temperature_c for gpu in node.before.gpus if gpu.temperature_c is not None]
     return max(temperatures, default=None)
 
 
 def seconds_of_driver(node: NodeFacts) -> float | None:
-    """Seconds that nvidia-smi took to answer; None where it did not."""
+    """Return the seconds that nvidia-smi took to answer on the node; None where it showed no GPUs."""
     return node.seconds.get("gpus") if node.before.gpus else None
 
 
 def is_5_percent_less(number: float, median: float) -> bool:
-    """Whether a number is more than 5 % below the median."""
+    """Return whether a node's number is more than 5 % below the median of all nodes."""
     return number < 0.95 * median
 
 
 def is_less(number: float, median: float) -> bool:
-    """Whether a number is below the median."""
+    """Return whether a node's number is below the median of all nodes at all."""
     return number < median
 
 
 def is_20_more(number: float, median: float) -> bool:
-    """Whether a number is more than 20 above the median."""
+    """Return whether a node's number is more than 20, in its own unit, above the median of all nodes."""
     return number > median + 20
 
 
 def is_slow_answer(number: float, median: float) -> bool:
-    """Whether an answer took more than 8 seconds, and three times the median."""
+    """Return whether an answer of ``number`` seconds took more than 8 and over three times the nodes' median."""
     return number > 8 and number > 3 * median
 
 
@@ -161,7 +171,10 @@ CLOCK_SECONDS = 30
 
 
 def clock_skew(fleet: Fleet) -> Iterator[Found]:
-    """Yields each node whose time of day is more than 30 seconds from the median of all."""
+    """Yield a finding for each node whose time of day is more than 30 seconds from the median of all nodes.
+
+    Nothing where fewer than three nodes tell theirs.
+    """
     for host, number, median in against_median(fleet, lambda node: node.system.clock):
         if abs(number - median) > CLOCK_SECONDS:
             yield Found(host, f"its clock is {number - median:+.0f} s from the others'")
@@ -171,23 +184,23 @@ def clock_skew(fleet: Fleet) -> Iterator[Found]:
 
 
 def _settings_of_enroot(node: NodeFacts) -> str | None:
-    """Enroot's settings on the node as one text; None: none are known."""
+    """Return Enroot's settings on the node as one text of ``name=value``, sorted; None where none are known."""
     settings = sorted(node.software.enroot_settings.items())
     return " ".join(f"{name}={value}" for name, value in settings) or None
 
 
 def _vbios(node: NodeFacts) -> str | None:
-    """The versions of the GPUs' VBIOS as one text; None: none are known."""
+    """Return the VBIOS versions of the node's GPUs, each once and sorted, as one text; None where none is known."""
     return " ".join(sorted({gpu.vbios for gpu in node.before.gpus if gpu.vbios})) or None
 
 
 def _firmware(node: NodeFacts) -> str | None:
-    """The types and firmware of the network adapters as one text; None: none are known."""
+    """Return the types and firmware of the node's network adapters, each once, sorted, as one text; None: unknown."""
     return " ".join(sorted({f"{port.type} {port.firmware}" for port in node.machine.adapters})) or None
 
 
 def _board_ids(node: NodeFacts) -> str | None:
-    """The board ids of the network adapters as one text; None: none are known."""
+    """Return the board ids of the node's network adapters, each once and sorted, as one text; None: none are known."""
     return " ".join(sorted({port.board for port in node.ports if port.board})) or None
 
 
@@ -210,9 +223,10 @@ _SAME: dict[str, Callable[[NodeFacts], object]] = {
 
 
 def drift(nodes: Sequence[NodeFacts]) -> dict[str, dict[str, list[str]]]:
-    """In what nodes differ that should be alike: by its name each value with its nodes, the commonest first.
+    """Return in what nodes differ that should be alike: by fact (``driver``), then by value, the names of the nodes.
 
-    Empty where they differ in nothing.
+    The value of most nodes comes first; values are cut to 200 characters. Empty where they differ in nothing; a node
+    that does not tell a fact is left out of it.
     """
     found: dict[str, dict[str, list[str]]] = {}
     for name, value in _SAME.items():

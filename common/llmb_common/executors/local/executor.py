@@ -56,9 +56,9 @@ START_SECONDS = 10
 
 
 def processes_of(record: RunRecord) -> list[ProcessId]:
-    """Return the live processes of a run on this machine: its script, torchrun, the ranks.
+    """Return the live processes of a run on this machine: its script, torchrun and the ranks.
 
-    Also those whose parent has ended. Empty where there are none.
+    Also those whose parent has ended, and only this user's. Empty where there are none.
     """
     return with_variable(RUN_VARIABLE, str(record.paths.folder))
 
@@ -66,7 +66,8 @@ def processes_of(record: RunRecord) -> list[ProcessId]:
 def _finding_of(record: RunRecord) -> Finding:
     """Return what has become of a run on this machine, by its events and processes.
 
-    ``unknown`` where it runs on another machine; an empty finding while its start is still under way.
+    Its ``unknown`` says so where the run is on another machine; the finding is empty while the start is under way. A
+    run whose processes are gone without an end record is FAILED.
     """
     events = read_events(record.paths.events)
     if events.exit_code is not None:
@@ -93,9 +94,10 @@ def _finding_of(record: RunRecord) -> Finding:
 
 
 def _not_started(record: RunRecord) -> Finding:
-    """Return what has become of a run whose script has not begun: an empty finding, or NOT_SUBMITTED: it never will.
+    """Return what has become of a run on this machine whose script has not begun.
 
-    ``unknown`` where it was started on another machine.
+    An empty finding while it may still begin; NOT_SUBMITTED where whoever started it is gone. Its ``unknown`` says so
+    where it was started on another machine.
     """
     if record.state in (NOT_SUBMITTED, LOST):
         return Finding()
@@ -123,11 +125,13 @@ _LAUNCHER = (
 def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Start a run on this machine and, unless ``detach``, show its progress until it ends; return its record, saved.
 
-    The record of a run that failed is FAILED, with the exit code; with ``detach`` it is RUNNING.
+    The record of a run that failed is FAILED, with the exit code; with ``detach`` it is RUNNING. A first Ctrl-C ends
+    the run gently, a second one at once.
 
     Raises:
-        Interrupted: the user interrupted it; it was ended, and is on record as CANCELLED
+        Interrupted: the user interrupted the run; it was ended, and is on record as CANCELLED
         RecordError: its record cannot be written
+        OSError: the script cannot be started, or its log cannot be opened
     """
     paths = record.paths
     with noted_signals() as signals:
@@ -155,7 +159,10 @@ def start_and_follow(record: RunRecord, *, detach: bool = False) -> RunRecord:
 def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]:
     """Start the run's script in a session of its own and return the process; its output goes to the batch log.
 
-    Unless ``detach``, it ends with this process, even where that is killed.
+    Unless ``detach``, the script is ended with this process, even where that is killed.
+
+    Raises:
+        OSError: the batch log cannot be opened, or Bash cannot be started
     """
     paths = record.paths
     # A followed run ends with its follower, even when that is killed: the kernel then sends SIGTERM.
@@ -173,9 +180,10 @@ def _start_script(record: RunRecord, *, detach: bool) -> subprocess.Popen[bytes]
 
 
 def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, signals: Sequence[int]) -> int | None:
-    """Wait for the job and show its progress; return its exit status, or None as soon as a signal is in ``signals``.
+    """Show the progress of a run until its script ends; return the exit status, or None once a signal is noted.
 
-    On a terminal one line that is updated, else one for the first and for every tenth step. Each line names the run.
+    ``signals`` is a list that others add to. Progress is printed on standard error, on a terminal as one line that is
+    updated, else for the first and for every tenth step; each line names the run.
     """
     terminal = sys.stderr.isatty()
     shown = 0
@@ -200,10 +208,11 @@ def _follow(child: subprocess.Popen[bytes], run_id: str, progress: Progress, sig
 
 
 def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
-    """End a run on this machine; return its record, which has ended, or why it was not ended.
+    """End a run on this machine and return its record, now of an ended run, or the error why it was not ended.
 
-    First its script is told to end, which ends the ranks and records that, then whatever is left. Waits up to half a
-    minute for them to save.
+    Its script is told to end first, which ends the ranks and records that, then whatever is left. Waits up to
+    ``END_SECONDS`` for them to save, then kills them. Not ended is a run that is being started, is on another machine,
+    or belongs to another user.
     """
     name, process = record.paths.name, record.process
     if process is None:
@@ -222,46 +231,47 @@ def end_processes_of(record: RunRecord) -> RunRecord | LLMBError:
 
 
 class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
-    """This machine as a held node: it is always there, and nobody needs to give it back."""
+    """This machine in the role of a held node: it is always there, and need not be given back."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """The name of this machine alone."""
+        """The name of this machine, as the only node."""
         return (_node_name(),)
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The loopback address, by this machine's name."""
+        """The loopback address, 127.0.0.1, by this machine's name."""
         return {_node_name(): "127.0.0.1"}
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this process may use; it depends on the process id."""
+        """The first of the TCP ports that this process may use; from its process id, so that processes do not clash."""
         return PORT_BASE + os.getpid() % (PORT_COUNT - MOST_GROUPS)
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """Run ``argv`` on this machine for at most ``seconds``, with this process's environment.
+        """Run ``argv`` on this machine for at most ``seconds``, with this process's environment; return its answer.
 
-        Returns what it says. Without a container, whatever ``inside`` says.
+        Always without a container: ``inside`` and ``nodes`` are ignored. What goes wrong is in the answer, never
+        raised.
         """
         return run_program(argv, seconds, env=os.environ)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
-        """Run ``argv`` on this machine, without a container; a context that gives the conversation with it.
+        """Return a context in which ``argv`` runs on this machine and can be talked to.
 
-        It gets this process's environment. ``inside`` and ``nodes`` do not count here.
+        It gets this process's environment. Always without a container: ``inside`` and ``nodes`` are ignored.
 
         Raises:
-            OSError: it cannot be started
+            OSError: the program cannot be started
         """
         return talk(argv, env=os.environ)
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """Return no nodes: this machine is always reached."""
+        """Return no nodes, whatever ``answer`` says: this machine is always reached."""
         return ()
 
     def __exit__(self, *exception: object) -> None:
@@ -269,20 +279,23 @@ class ThisMachine(contextlib.AbstractContextManager["ThisMachine"]):
 
 
 def _node_name() -> str:
-    """The name of this machine, as a node's own program says it."""
+    """Return the name of this machine as a node: Slurm's name for it inside a job of Slurm, else its host name."""
     return os.environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 class LocalExecutor(TorchrunScript, Executor):
-    """Runs the job as a child in a session of its own, which ends with the command that follows it."""
+    """Runs jobs on this machine without a scheduler, each in a session of its own.
+
+    A job ends with the command that follows it, unless it was detached.
+    """
 
     start = staticmethod(start_and_follow)
 
     def check(self, plan: JobPlan) -> None:
-        """Look for the job's GPUs, its engine and the loopback interface on this machine; returns nothing.
+        """Raise unless this machine has the GPUs and the training engine that ``plan`` needs, and a loopback interface.
 
         Raises:
-            EnvironmentLacks: one of them is missing
+            EnvironmentLacks: one of them is missing, or the engine is of another release
         """
         if plan.device == "cuda" and (present := len(gpu_names())) < plan.gpus:
             raise EnvironmentLacks(
@@ -295,11 +308,14 @@ class LocalExecutor(TorchrunScript, Executor):
             raise problem
 
     def poll(self, records: Sequence[RunRecord]) -> dict[str, Finding]:
-        """Return what became of runs, by run id, by their events and processes on this machine."""
+        """Return what has become of runs on this machine, by run id, by their events and processes.
+
+        The finding's ``unknown`` says so of a run on another machine.
+        """
         return {record.paths.run_id: _finding_of(record) for record in records}
 
     def nodes_now(self, nodes: str | None, partition: str | None) -> dict[str, str]:
-        """Return this machine's name with an empty text: it can always be had.
+        """Return this machine's name with an empty text, which means that a job can have it now.
 
         Raises:
             RequestError: another node, or a partition, is asked for
@@ -313,9 +329,12 @@ class LocalExecutor(TorchrunScript, Executor):
         return {name: ""}
 
     def hold(self, wanted: NodeRequest) -> AbstractContextManager[Held]:
-        """Return this machine as a held node, whatever is ``wanted``."""
+        """Return a context that yields this machine as a held node, whatever ``wanted`` asks for."""
         return ThisMachine()
 
     def cancel(self, records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-        """End runs on this machine, one after the other; return by run id its record, or why it was not ended."""
+        """End runs on this machine, one after the other; return by run id its record, or why it was not ended.
+
+        Waits for each to save, for up to ``END_SECONDS``.
+        """
         return {record.paths.run_id: end_processes_of(record) for record in records}

@@ -10,17 +10,18 @@ from llmb_common.planning.job_plan import JobPlan
 
 
 class TorchrunScript(JobScript):
-    """A job script that starts all ranks on this machine with torchrun."""
+    """Writes batch scripts that start all ranks on one machine with torchrun."""
 
     def job_script(self) -> str:
-        """Return the Bash text that ``submission/supervise.sh`` needs for ranks of torchrun."""
+        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends ranks under torchrun."""
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:
-        """Return the Bash lines that start all ranks with torchrun; its own messages and the ranks' go to the log.
+        """Return the Bash lines that start all ranks of ``plan`` with torchrun in the background.
 
-        They meet on the loopback interface, at a port that the kernel chooses: ``--standalone`` would give them the
-        name of this machine, and where that does not resolve they wait for minutes and fail.
+        The messages of torchrun and the ranks go to ``$log``. The ranks meet on the loopback interface, at a port that
+        the kernel chooses: ``--standalone`` would give them the name of this machine, and where that does not resolve
+        they wait for minutes and fail.
         """
         python = quote(plan.engine_python) if plan.engine_python else "python3"
         here = "127.0.0.1"

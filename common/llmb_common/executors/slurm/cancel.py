@@ -30,9 +30,12 @@ _MORE = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
-    """Return the ids of those jobs of series that can be cancelled as a whole.
+    """Return the ids of the jobs of series (runs that take turns in one Slurm job) that can be cancelled as a whole.
 
-    All of their runs that have not ended are among ``records``, which are runs of series with a job.
+    Those are the jobs all of whose unfinished runs are among ``records``, which must be runs of series with a job.
+
+    Raises:
+        OSError: the folder of a series cannot be read
     """
     wanted: dict[tuple[str, Path], set[Path]] = {}
     for record in records:
@@ -43,18 +46,21 @@ def _cancellable_series(records: Sequence[RunRecord]) -> set[str]:
 
 
 def _live_folders(series: Path, job: str) -> set[Path]:
-    """Return the folders of the runs of a series that have not ended, and were not given up before their turn.
+    """Return the folders of those runs of a series that have not ended, and were not given up before their turn.
 
-    ``series`` is its folder, ``job`` its id.
+    ``series`` is the folder of the series, runs that take turns in one Slurm job; ``job`` is the id of that job.
+
+    Raises:
+        OSError: the folder cannot be read
     """
     runs = [link.resolve() for link in series.iterdir() if link.is_symlink() and link.exists()]
     return {run for run in runs if _claiming_job(run) in ("", job) and not read_events(run / "events.jsonl").over}
 
 
 def _claiming_job(run: Path) -> str:
-    """Return the id of the job that has begun the run in the folder ``run``; empty before its turn.
+    """Return the id of the job of a series that has begun the run in the folder ``run``.
 
-    ``cancelled`` where it is never to begin.
+    Empty before its turn, and where that cannot be read; ``cancelled`` where the run is never to begin.
     """
     try:
         return (run / "claim").read_text().strip()
@@ -63,14 +69,14 @@ def _claiming_job(run: Path) -> str:
 
 
 def _end_turn(record: RunRecord) -> RunRecord | None:
-    """End one run of a series, and not the others; return its record where its end is certain at once, else None.
+    """End one run of a series, whose runs share a Slurm job; return its record if its end is certain, else None.
 
-    Before its turn it never begins: its claim is taken. While its job waits to be started again, its events say that it
-    is over. Else its ranks are told to end, and killed after 10 s.
+    Before its turn the run is marked as never to begin. While its job waits to be started again, its events are made to
+    say that the run is over. Otherwise its ranks get SIGTERM, and SIGKILL after 10 s. The other runs go on.
 
     Raises:
         SchedulerError: the scheduler does not answer, or the run cannot be told to end just now
-        RecordError: its folder cannot be written
+        RecordError: the run's folder or record cannot be written
     """
     if _append_to_run(record, "claim", _NEW, "cancelled"):
         return give_up(record)
@@ -95,17 +101,17 @@ def _end_turn(record: RunRecord) -> RunRecord | None:
 
 
 def _event_line(record: RunRecord, name: str) -> str:
-    """Return a line for the run's events.jsonl: the event ``name``, now, as the job itself would have written it."""
+    """Return a line, without a line break, for the run's events.jsonl: the event ``name``, now, as its job writes."""
     return json.dumps({"event": name, "time": int(time.time()), "job_id": record.job_id, "exit_code": 143})
 
 
 def _append_to_run(record: RunRecord, name: str, flags: int, line: str) -> bool:
-    """Write ``line`` into the file ``name`` of the run's folder; return whether it was written.
+    """Write ``line`` and a line break into the file ``name`` of the run's folder; return whether it was written.
 
-    ``flags`` are those of ``os.open``: with O_EXCL a file that is there already is left alone (False).
+    ``flags`` are those of ``os.open``: with O_EXCL a file that is there already is left alone, and False returned.
 
     Raises:
-        RecordError: it cannot be written
+        RecordError: the file cannot be written
     """
     try:
         with own_run(record.paths.folder) as run:
@@ -124,9 +130,12 @@ _ENDED = r"Invalid job id|already completing"
 
 
 def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Cancel the jobs of ``records``; return by run id why one was refused, or its record where it surely ended.
+    """Cancel the Slurm jobs of runs; return by run id the record of a run that surely ended, or why it was not ended.
 
-    Runs that are missing in it were told to end. Of a series in which others go on, only these runs are ended.
+    Runs that are missing in the answer were told to end. Of a series in which others go on, only these runs are ended.
+
+    Raises:
+        OSError: the folder of a series cannot be read
     """
     results: dict[str, RunRecord | LLMBError] = {}
     series_jobs = _cancellable_series([record for record in records if record.submission.in_series])
@@ -154,9 +163,9 @@ def end_jobs(records: Sequence[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
 
 def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerError | None]:
-    """Return, by run id, the name by which the run's job goes in the queue now: sites rename jobs.
+    """Return, by run id, the name that the run's job has in Slurm's queue now, for sites rename jobs.
 
-    None where it has ended, and an error where nobody knows, because the scheduler does not answer.
+    None where the job has ended; the error where nobody knows, because the scheduler does not answer.
     """
     problem: SchedulerError | None = None
     found: dict[str, list[JobInfo]] = {}
@@ -177,7 +186,10 @@ def _current_names(records: Sequence[RunRecord]) -> dict[str, str | SchedulerErr
 
 
 def _scancel(*arguments: str) -> SchedulerError | None:
-    """Run scancel; return the error where it failed for other reasons than that the job has ended, else None."""
+    """Run scancel with ``arguments``; return the error where it failed, else None.
+
+    That a job has ended already is no error.
+    """
     try:
         answer = run_slurm(["scancel", *arguments], CANCEL_SECONDS)
     except SchedulerError as error:

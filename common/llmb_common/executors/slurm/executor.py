@@ -48,11 +48,14 @@ class SlurmExecutor(SlurmScript, Executor):
     cancel = staticmethod(end_jobs)
 
     def check(self, plan: JobPlan) -> None:
-        """Look for sbatch, and for the image or the engine of the plan, on this machine; returns nothing.
+        """Raise unless this machine has sbatch, and the container image or the training engine of ``plan``.
+
+        An image that is named by a registry's address is not looked for.
 
         Raises:
-            EnvironmentLacks: one of them is missing
+            EnvironmentLacks: one of them is missing, or the engine is of another release
             ConfigError: code ``not-trusted``: the image may come from anybody
+            OSError: the installation, or the folder of images, cannot be examined
         """
         if shutil.which("sbatch") is None:
             raise EnvironmentLacks(
@@ -71,22 +74,23 @@ class SlurmExecutor(SlurmScript, Executor):
             require_trusted(image, install, None if image.is_relative_to(install) else image.parent)
 
     def doubts(self, plan: JobPlan) -> list[str]:
-        """Return sentences on what may be wrong with the folder of runs or the limits of the partition.
+        """Return sentences on a folder of runs that nodes may not see, and on limits of the partition; mostly none.
 
-        Mostly none.
+        Raises:
+            RequestError: the user named a file with nodes, and it cannot be read
         """
         return [*folder_doubts(plan), *limit_doubts(plan)]
 
     def options(self, plan: JobPlan, after: Sequence[str], excluded: Mapping[str, str]) -> tuple[str, ...]:
         """Return ``--dependency`` and ``--exclude`` for sbatch, each where it is needed.
 
-        ``after``: ids of jobs to wait for, however they end. ``excluded``: nodes to leave out, each with the reason.
-        Where one of them is empty, its option is left out; else the option includes what the plan itself says, which it
-        replaces.
+        ``after`` are ids of jobs to wait for, however they end; ``excluded`` the nodes to leave out, each with the
+        reason. Where one of them is empty, its option is left out; else the option includes what the plan itself says,
+        because it replaces that.
 
         Raises:
-            RequestError: the job asks for nodes that are excluded, or for one of several dependencies, or a file with
-                nodes cannot be read.
+            RequestError: the job asks for nodes that are excluded, or for any one of several dependencies; or a list of
+                nodes is wrong, or in a file that cannot be read
         """
         slurm = slurm_of(plan)
         arguments = []
@@ -120,7 +124,11 @@ _OWN_DISKS = frozenset(
 def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
     """Return a sentence where the folder of runs is on a disk of this machine that the job's nodes may not see.
 
-    Empty where they may well see it, or nobody says. ``root`` is where the list of NFS exports is looked for.
+    Empty where they may well see it, or nothing tells. ``root`` is the folder under which the lists of NFS exports are
+    looked for.
+
+    Raises:
+        RequestError: the user named a file with nodes, and it cannot be read
     """
     slurm = slurm_of(plan)
     try:
@@ -142,9 +150,9 @@ def folder_doubts(plan: JobPlan, root: Path = Path("/")) -> list[str]:
 
 
 def limit_doubts(plan: JobPlan) -> list[str]:
-    """Return sentences where a job asks for more time or nodes than its partition gives.
+    """Return a sentence for each of time and nodes of which the job asks for more than its partition gives.
 
-    Empty where the limit is not known. Many sites queue such a job for ever.
+    Many sites queue such a job for ever. Empty where the limits are kept, not known, or the scheduler does not answer.
     """
     slurm = slurm_of(plan)
     try:
@@ -165,7 +173,10 @@ def limit_doubts(plan: JobPlan) -> list[str]:
 
 
 def file_system_of(folder: Path) -> str:
-    """The type of the file system that ``folder`` is on, such as ``nfs4``; empty where nobody says."""
+    """Return the type of the file system that ``folder`` is on, such as ``nfs4``, as findmnt names it.
+
+    Empty where findmnt fails, is missing or does not answer within 10 s.
+    """
     # A file server that is away keeps those who ask.
     output_words = run_program(
         ["findmnt", "--noheadings", "--output=FSTYPE", "--target", str(folder)], 10.0
@@ -174,7 +185,11 @@ def file_system_of(folder: Path) -> str:
 
 
 def _nearest_existing(folder: Path) -> Path:
-    """The nearest folder above ``folder``, or itself, that exists; links resolved."""
+    """Return ``folder`` itself, or the nearest folder above it that exists, with links resolved.
+
+    Raises:
+        OSError: a folder on the way cannot be entered
+    """
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return folder.resolve()
@@ -183,7 +198,7 @@ def _nearest_existing(folder: Path) -> Path:
 def _is_exported(folder: Path, root: Path) -> bool:
     """Return whether this machine exports ``folder`` by NFS: on small clusters the login node often is the server.
 
-    ``root`` is where the lists of exports are looked for.
+    ``root`` is the folder under which the lists of exports are looked for; one that cannot be read counts as empty.
     """
     patterns = ("etc/exports", "etc/exports.d/*.exports", "var/lib/nfs/etab")
     for file in chain.from_iterable(root.glob(pattern) for pattern in patterns):
@@ -198,14 +213,14 @@ def _is_exported(folder: Path, root: Path) -> bool:
 
 
 def _is_this_machine(name: str) -> bool:
-    """Whether a host name or an address is one of this machine."""
+    """Return whether a host name or an IP address is one of this machine; False where it cannot be resolved."""
     own = socket.gethostname().partition(".")[0]
     if name.partition(".")[0] in (own, "localhost"):
         return True
     try:
         found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):
-        return False  # this machine knows its own name
+        return False  # a name that cannot be resolved is another machine's: this one knows its own
     for family, _, _, _, address in found:
         # Only an address of this machine can be bound to.
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:

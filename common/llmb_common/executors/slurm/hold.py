@@ -32,42 +32,48 @@ _SECONDS_MORE = 15
 
 @dataclass(frozen=True)
 class HeldNodes:
-    """Nodes of an allocation that Slurm has granted to this command."""
+    """Nodes of one Slurm job on which this command can run programs."""
 
     job_id: str
+    """The id of the job that holds the nodes."""
     nodes: tuple[str, ...]
     slurm: SlurmPlan
+    """How the job was asked for: it says how containers are started."""
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The address by which Slurm reaches each of the nodes, by name.
+        """The address by which Slurm reaches each of the nodes, by the node's name; asks the scheduler each time.
 
         Raises:
-            SchedulerError: the scheduler does not say
+            SchedulerError: the scheduler does not answer
         """
         return dict(nodes_of_jobs(None, compress(self.nodes)))
 
     @property
     def port(self) -> int:
-        """The first of the TCP ports that this command may use on the nodes; it depends on the job's id."""
+        """The first of the TCP ports that this command may use on the nodes.
+
+        It comes from the job's id, so that jobs on the same nodes do not clash.
+        """
         return PORT_BASE + int(self.job_id) % (PORT_COUNT - MOST_GROUPS)
 
     def run(
         self, argv: Sequence[str], seconds: float, *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> Answer:
-        """Run ``argv`` once on each of ``nodes`` (empty: on all); return what all of them print.
+        """Run ``argv`` once on each of ``nodes`` (empty: on all of the job's) and return what all of them print.
 
-        For at most ``seconds``. As a step of the job beside others: one that hangs does not keep the next from
-        starting.
+        It is ended after ``seconds``; in the container ``inside``, or without one. It is a step of the job beside
+        others, so that one that hangs does not keep the next from starting. What goes wrong is in the answer, never
+        raised.
         """
         return run_program(self._srun_command(argv, inside, nodes), seconds)
 
     def talk(
         self, argv: Sequence[str], *, inside: Container | None = None, nodes: Sequence[str] = ()
     ) -> AbstractContextManager[Conversation]:
-        """Run ``argv`` on the nodes, as ``run`` does; a context that gives the conversation with it.
+        """Return a context in which ``argv`` runs on ``nodes`` (empty: on all of the job's) and can be talked to.
 
-        srun passes its input on to all tasks.
+        srun passes what is sent on to all of them. In the container ``inside``, or without one.
 
         Raises:
             OSError: srun cannot be started
@@ -75,8 +81,9 @@ class HeldNodes:
         return talk(self._srun_command(argv, inside, nodes))
 
     def _srun_command(self, argv: Sequence[str], inside: Container | None, nodes: Sequence[str]) -> list[str]:
-        """The command line of srun that runs ``argv`` once on each of ``nodes``, empty: on all, in a container or
-        not.
+        """Return the srun command line that runs ``argv`` once on each of ``nodes`` (empty: on all of the job's).
+
+        In the container ``inside``; None: without one.
         """
         count = len(nodes or self.nodes)
         step = ["srun", f"--jobid={self.job_id}", "--overlap", "--quiet", "--mpi=none", "--wait=0", "--no-kill"]
@@ -87,17 +94,17 @@ class HeldNodes:
         return step
 
     def unreached(self, answer: Answer) -> Sequence[str]:
-        """Return the nodes that srun names in ``answer`` as those on which it could not start the program.
+        """Return the nodes on which srun, by what it wrote in ``answer``, could not start the program; mostly none.
 
-        Mostly none. srun (22.05) gives up a whole step when it cannot start one of its tasks.
+        srun (22.05) gives up a whole step when it cannot start one of its tasks.
         """
         return re.findall(r"Task launch for \S+ failed on node ([\w.-]+):", answer.errors)
 
 
 def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> list[str]:
-    """Return ``argv`` with what makes it run in the container ``inside``.
+    """Return the part of a srun command line that runs ``argv`` in the container ``inside``.
 
-    Before it stand options of srun for Pyxis, or a start of Enroot.
+    Before ``argv`` stand options of srun for Pyxis, or a start of Enroot, as the site's runtime wants it.
     """
     if slurm.runtime == "enroot":
         options = ["--rw"] if slurm.container_writable else []
@@ -115,11 +122,11 @@ def _in_container(slurm: SlurmPlan, inside: Container, argv: Sequence[str]) -> l
 
 @contextlib.contextmanager
 def hold(wanted: NodeRequest) -> Iterator[Held]:
-    """Hold the ``wanted`` nodes as one job of Slurm until the context ends, or this process does.
+    """Return a context that holds the ``wanted`` nodes as one Slurm job, until it ends or this process does.
 
     Raises:
-        RequestError: no partition has all of them
-        SchedulerError: they are not granted in time, or at all
+        RequestError: no partition has all of the nodes, or there are no such nodes
+        SchedulerError: salloc cannot be run, or the nodes are not granted in time, or at all
     """
     slurm = wanted.scheduler
     assert isinstance(slurm, SlurmPlan)
@@ -145,6 +152,7 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
             yield HeldNodes(job_id, tuple(expand(nodes)), slurm)
         finally:
             assert process.stdin is not None
+            # The program that salloc runs waits for this end, and gives the nodes back.
             process.stdin.close()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_SECONDS_MORE)
@@ -152,15 +160,18 @@ def hold(wanted: NodeRequest) -> Iterator[Held]:
 
 
 def own_nodes(job_id: str, nodes: Sequence[str], part: SchedulerPart | None) -> Held:
-    """Return the nodes of the job ``job_id``, in which this process runs, as held ones; as ``Executor.own_nodes``."""
+    """Return the nodes of the Slurm job ``job_id``, in which this process runs, so that it can run programs on them.
+
+    Nothing is allocated or given back. ``part`` is the plan's part for Slurm.
+    """
     assert isinstance(part, SlurmPlan)
     return HeldNodes(job_id, tuple(nodes), part)
 
 
 def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
-    """Return the command line of salloc for the ``wanted`` nodes, without the program that it is to run.
+    """Return the salloc command line for the ``wanted`` nodes, without the program that it is to run.
 
-    Charged and queued as the site's jobs are.
+    Account, partition and the like are those of the site's jobs, ``slurm``.
     """
     count = len(wanted.nodes) or 1
     argv = ["salloc", f"--nodes={count}", f"--ntasks={count}", f"--time={wanted.minutes}"]
@@ -176,10 +187,10 @@ def salloc_command(wanted: NodeRequest, slurm: SlurmPlan) -> list[str]:
 
 
 def _wait_for_allocation(process: subprocess.Popen[bytes], seconds: float) -> str:
-    """Wait up to ``seconds`` for salloc to be granted its nodes; return ``<job id> <nodes>``, a host list.
+    """Wait up to ``seconds`` for salloc to be granted its nodes; return ``<job id> <nodes>``, the latter a host list.
 
     Raises:
-        SchedulerError: it was not, in Slurm's words; salloc has been ended
+        SchedulerError: the nodes were not granted, in Slurm's words; salloc has been ended
     """
     assert process.stdout is not None
     assert process.stderr is not None

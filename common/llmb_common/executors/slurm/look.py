@@ -43,9 +43,10 @@ _START_SECONDS = 60.0
 def _add_attempts(
     records: Sequence[RunRecord], findings: Mapping[str, Finding], accounting: Mapping[str, list[JobInfo]]
 ) -> dict[str, Finding]:
-    """``findings`` by run id, with the earlier starts of runs of which there is news. Never raises.
+    """Return the findings by run id, those of restarted jobs completed with their earlier starts (``attempts``).
 
-    ``accounting`` has, by run id, all starts of those runs for which it was asked already.
+    Only runs of which there is news are completed. ``accounting`` has, by run id, all starts of the runs that Slurm's
+    accounting was asked about already; it is asked about others as needed. Never raises.
     """
     found = dict(findings)
     restarted: list[tuple[RunRecord, list[Start]]] = []
@@ -75,10 +76,10 @@ def _add_attempts(
 
 
 def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]) -> list[Attempt]:
-    """Return the earlier starts of a run's job, the oldest first.
+    """Return the earlier starts of a run's job, the oldest first, by its own events and by Slurm's accounting.
 
-    ``starts`` are by its own events, ``rows`` by accounting. Accounting knows how each ended, and the job on which
-    nodes it was: a row may lack those that failed.
+    ``starts`` are by its events, ``rows`` by accounting. Accounting knows how each ended, and the events on which nodes
+    it was: a row may lack those that failed.
     """
     last = finding.start if finding.start is not None and not is_waiting(finding.state or "") else float("inf")
     left = list(starts)
@@ -104,10 +105,10 @@ def _attempts(finding: Finding, starts: Sequence[Start], rows: Sequence[JobInfo]
 
 
 def _add_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> list[Attempt]:
-    """Return ``attempts`` with the nodes that failed, where accounting does not name them.
+    """Return ``attempts``, a job's earlier starts, with the nodes that failed where accounting does not name them.
 
-    Those that ``known``, the attempts on record, say to have failed, which may be back in service, or else those that
-    are out of service now. Never raises.
+    They are those that ``known``, the attempts on record, name, which may be back in service by now, else those that
+    Slurm shows as out of service now. Never raises.
     """
     named = list(attempts)
     for number, (attempt, before) in enumerate(zip(attempts, known, strict=False)):
@@ -131,7 +132,7 @@ def _add_failed_nodes(attempts: Sequence[Attempt], known: Sequence[Attempt]) -> 
 
 
 def _is_unnamed(attempt: Attempt) -> bool:
-    """Return whether an attempt ended in a way that may be a node's fault, and names no node that failed."""
+    """Return whether a job's start may have ended by a node's fault, with no node known to have failed."""
     return not attempt.failed and attempt.state in ("NODE_FAIL", "")
 
 
@@ -150,9 +151,9 @@ LOCAL_GRACE_SECONDS = 30
 
 
 def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
-    """Return what became of each run, by run id, as Slurm and the jobs' own events say; records are not changed.
+    """Return what has become of each run, by run id, as Slurm and the jobs' own events tell.
 
-    Never raises because of the scheduler: what it does not answer is ``unknown``.
+    Records are not changed. Nothing is raised where the scheduler does not answer: the finding's ``unknown`` says why.
     """
     queue: dict[str, list[JobInfo]] = {}
     accounting: dict[str, list[JobInfo]] = {}
@@ -177,7 +178,9 @@ def poll_slurm(records: Sequence[RunRecord]) -> dict[str, Finding]:
 
 
 def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_come: bool) -> Finding:
-    """What has become of a run, by its jobs and events.
+    """Return what has become of a run under Slurm, by its jobs and its own events.
+
+    An empty finding means that there is nothing new yet. Its ``unknown`` says why nobody knows.
 
     Args:
         record: the run
@@ -226,7 +229,11 @@ def _finding_of(record: RunRecord, jobs: list[JobInfo], problem: str, *, may_com
 
 
 def _still_writes(record: RunRecord) -> bool:
-    """Whether the job's log or its events have changed in the last minutes, by a clock that may differ from ours."""
+    """Return whether the log or the events of the run's job have changed within the last ``WRITES_SECONDS``.
+
+    A clock of the file server that is ahead of ours by less than that does no harm; a file that is missing has not
+    changed.
+    """
     for file in (record.paths.log, record.paths.events):
         try:
             changed = file.stat().st_mtime
@@ -238,7 +245,10 @@ def _still_writes(record: RunRecord) -> bool:
 
 
 def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobInfo]) -> str:
-    """Return in words how it is known that a run's job is gone, and what to do about that."""
+    """Return how it is known that a run's Slurm job is gone, and what to do about that, as a clause.
+
+    ``shadows`` are its jobs that only accounting still shows as live.
+    """
     if events.started is not None:
         evidence = "the scheduler has forgotten the job, and it left no end record"
     else:
@@ -250,9 +260,9 @@ def _lost_job_text(record: RunRecord, events: JobEvents, shadows: Sequence[JobIn
 
 
 def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> JobInfo | None:
-    """Return the run's job among ``jobs``: the one on record, else the one that started, else the first.
+    """Return the run's job among ``jobs``: the one on record, else the one that started; without a record the first.
 
-    None where there is none, or none has the id on record.
+    None where there is no job, or none of them has the id on record.
     """
     by_id = {job.job_id: job for job in jobs}
     for job_id in (record.job_id, events.job_id):
@@ -264,9 +274,9 @@ def _job_of_run(record: RunRecord, jobs: list[JobInfo], events: JobEvents) -> Jo
 def _finding_of_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
     """Return what has become of a run, by the state in which Slurm shows its own job.
 
-    The finding has that state, but ``UNFIT`` where a failed job ended unfit by its events. ``reason`` is empty once the
-    job is over, and ``stuck`` unless it waits. ``since`` is when the job was submitted while it waits and the record
-    has not seen it start, when it started while it runs, when it ended once it is over; else None.
+    The finding has that state, but ``UNFIT`` where a failed job's nodes had not passed its check. ``reason`` is Slurm's
+    while the job lives; ``stuck`` is a remedy while it waits. ``since`` is when the job was submitted, while it waits
+    and the record has not seen it start; when it started, while it runs; when it ended, once it is over; else None.
     """
     live = is_live(job.state)
     detail = job.reason if live else _end_detail(record, job, events)
@@ -290,7 +300,10 @@ def _finding_of_job(record: RunRecord, job: JobInfo, events: JobEvents) -> Findi
 
 
 def _ended_unfit(job: JobInfo, events: JobEvents) -> bool:
-    """Whether the start that ended is the one whose nodes failed the check: a later one may have left no record."""
+    """Return whether the nodes failed the job's own check in the start that ended, not in an earlier one.
+
+    A later start may have left no events.
+    """
     later = job.started is not None and events.started is not None and job.started > events.started + _START_SECONDS
     return events.unfit is not None and not later
 
@@ -314,15 +327,15 @@ _STUCK = (
 
 
 def _pending_remedy(reason: str) -> str:
-    """What a user can do about a job that waits for ``reason``; empty where waiting is all."""
+    """Return what a user can do about a job that waits for Slurm's ``reason``; empty where there is only waiting."""
     return next((remedy for pattern, remedy in _STUCK if re.search(pattern, reason)), "")
 
 
 def _finding_in_series(record: RunRecord, job: JobInfo, events: JobEvents) -> Finding:
-    """Return what has become of a run of a series, by the series' job and the run's own events.
+    """Return what has become of a run of a series, by the Slurm job of the series and the run's own events.
 
-    What its job says holds for the run whose turn it is, and for all while there are no nodes. One whose turn has not
-    come waits, or is NOT_SUBMITTED where the job ended before.
+    What Slurm says of the job holds for the run whose turn it is, and for all while the job waits for nodes. A run
+    whose turn has not come waits, or is NOT_SUBMITTED where the job ended before it.
     """
     own_turn, of_job = record.submission.turn, _finding_of_job(record, job, events)
     assert own_turn is not None
@@ -349,9 +362,9 @@ _NOT_LAUNCHED = ("JobLaunchFailure", "RaisedSignal:53")
 
 
 def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
-    """Return how a job ended, in words: exit code or signal, what the job noticed, Slurm's reason.
+    """Return how a run's Slurm job ended: exit code or signal, what the job noticed, Slurm's reason.
 
-    With ``; `` between them. Empty where there is nothing to say.
+    Joined by ``; ``; empty where there is nothing to say.
     """
     if events.started is None and (job.exit_code == "0:53" or job.reason.startswith(_NOT_LAUNCHED)):
         where = f" on {job.nodes}" if job.nodes else ""
@@ -372,7 +385,7 @@ def _end_detail(record: RunRecord, job: JobInfo, events: JobEvents) -> str:
 
 
 def may_still_appear(record: RunRecord) -> bool:
-    """Whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear."""
+    """Return whether the ``sbatch`` of an unfinished submission may still be running, so that a job may yet appear."""
     age = time.time() - record.state_time
     if age > GRACE_SECONDS:
         return False

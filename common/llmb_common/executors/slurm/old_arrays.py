@@ -21,7 +21,7 @@ from llmb_common.runs.timing.job_events import read_events
 
 
 def jobs_of_task(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Return those of ``jobs``, all of which have the name of the run's array, that tell of the run's own task.
+    """Return those of ``jobs``, the Slurm jobs named as the run's array is, that tell of the run's own task.
 
     Empty where none does.
     """

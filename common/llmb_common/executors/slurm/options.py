@@ -58,11 +58,11 @@ _SECOND_OPTION = (
 def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
     """Return the options of sbatch in ``text`` as pairs of long name and value, None for a flag.
 
-    Empty for an empty text. ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes are
-    allowed. ``where`` names it in messages.
+    ``text`` is like ``nodelist=n1,n2;constraint=gpu&memory;exclusive``; leading dashes are allowed, and an empty text
+    has none. ``where`` names it in messages.
 
     Raises:
-        RequestError: not an option, one that belongs to the job script, given twice, or with a wrong value.
+        RequestError: a part is no option, an abbreviation, set by the job script, given twice, or has a wrong value
     """
     if problem := line_problem(text):
         raise RequestError(f"{where} {problem}", remedy="write it on one line")
@@ -107,16 +107,20 @@ def parse_additional(text: str, where: str) -> tuple[tuple[str, str | None], ...
 
 
 def _abbreviated_options(key: str) -> list[str]:
-    """The options with a value that sbatch may read ``key`` as; empty where it is written out, or another option."""
+    """Return the options of sbatch that take a value and that ``key`` may be an abbreviation of.
+
+    Empty where ``key`` is written out, or no such abbreviation.
+    """
     if key in _WITH_VALUE or len(key) < 3:
         return []
     return sorted(option for option in _WITH_VALUE if option.startswith(key))
 
 
 def _separate_options(where: str, *options: str) -> str:
-    """Several options as ``where`` takes them: each with an option of llmb-run, or one text with semicolons.
+    """Return several options of sbatch as a user writes them for ``where``, for a remedy.
 
-    What ``where`` itself is an option for stays its own: ``--exclude n1``.
+    Where that is an option of llmb-run, each gets ``--slurm-arg``, or ``where`` itself if it stands for it (``--exclude
+    n1``); else they are one text with semicolons between.
     """
     if not where.startswith("-"):
         return ";".join(options)
@@ -126,12 +130,12 @@ def _separate_options(where: str, *options: str) -> str:
 
 
 def listed_nodes(value: str) -> str:
-    """Return the host list that the value of ``nodelist=`` or ``exclude=`` gives.
+    """Return the host list that the value of sbatch's ``nodelist=`` or ``exclude=`` stands for.
 
-    With a slash in it, it is the path of a file that has the list.
+    With a slash in it, the value is the path of a file that has the list, with comments after ``#``.
 
     Raises:
-        RequestError: the file cannot be read.
+        RequestError: the file cannot be read
     """
     if "/" not in value:
         return value
@@ -148,37 +152,37 @@ def listed_nodes(value: str) -> str:
 
 
 def override_additional(given: str, *parts: str) -> str:
-    """Return the options in ``given``, with ``;`` between, where those in ``parts`` replace its own.
+    """Return the options of sbatch in ``given`` and in ``parts``, with ``;`` between; those in ``parts`` win.
 
-    ``parts`` come from the command line.
+    Each of ``parts`` is one option from the command line.
     """
     replaced = set(map(option_name, parts))
     return ";".join([*(part for part in _split_options(given) if option_name(part) not in replaced), *parts])
 
 
 def _split_options(text: str) -> list[str]:
-    """The options in a text with semicolons between them, without blanks and empty ones."""
+    """Return the options in a text with semicolons between them, without blanks around them and without empty ones."""
     parts = [part.strip() for part in text.split(";")]
     return [part for part in parts if part]
 
 
 def option_name(part: str) -> str:
-    """The name of the option in ``key=value``, in its long form and without dashes."""
+    """Return the name of sbatch's option in ``key=value``, in its long form and without dashes; any text has one."""
     name, _ = assigned(part) or (part, "")
     key = name.strip().lstrip("-")
     return _SHORT.get(key, key)
 
 
 def is_option(key: str) -> bool:
-    """Whether sbatch has an option ``key`` that takes a value, and that a user may set."""
+    """Return whether sbatch has an option ``key``, without dashes, that takes a value and that a user may set."""
     return key in _WITH_VALUE
 
 
 def limit_of(text: str) -> int | None:
-    """Seconds of a time limit as ``sbatch --time`` takes it; None: it is none, or without an end (0, UNLIMITED).
+    """Return the seconds of a time limit as ``sbatch --time`` takes it.
 
-    Its forms: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes and
-    days-hours:minutes:seconds (sbatch's manual).
+    None where ``text`` is no such limit, or one without an end (0, UNLIMITED). The forms are minutes, minutes:seconds,
+    hours:minutes:seconds, days-hours, days-hours:minutes and days-hours:minutes:seconds (sbatch's manual).
     """
     found = re.fullmatch(r"(?:([0-9]{1,4})-)?([0-9]{1,6}(?::[0-9]{1,6}){0,2})", text.strip())
     if found is None:
@@ -193,14 +197,12 @@ def limit_of(text: str) -> int | None:
 
 
 def sbatch_line(option: str, value: str | int | None = None) -> str:
-    """The text ``#SBATCH --OPTION=VALUE``, or ``#SBATCH --OPTION`` where ``value`` is None; ``option`` has no
-    dashes.
+    """Return the line ``#SBATCH --OPTION=VALUE`` of a batch script, or ``#SBATCH --OPTION`` where ``value`` is None.
 
-    A value with other characters than plain ones is put in double quotes, with a backslash before quotes and
-    backslashes.
+    ``option`` has no dashes. A value with special characters is put in double quotes, and quotes in it are escaped.
 
     Raises:
-        RequestError: the value contains a line break or a control character.
+        RequestError: the value contains a line break or a control character
     """
     if value is None:
         return f"#SBATCH --{option}"
@@ -213,10 +215,10 @@ def sbatch_line(option: str, value: str | int | None = None) -> str:
 
 
 def output_pattern(path: str) -> str:
-    """A path for ``--output``, with ``%`` doubled because Slurm expands it.
+    """Return a path for sbatch's ``--output``, with ``%`` doubled because Slurm expands it.
 
     Raises:
-        RequestError: the path contains a backslash, which would switch off that expansion.
+        RequestError: the path contains a backslash, which would switch off that expansion
     """
     if "\\" in path:
         raise RequestError(f"the path {path} contains a backslash, which Slurm treats specially", remedy="rename it")

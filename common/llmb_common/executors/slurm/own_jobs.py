@@ -26,21 +26,23 @@ _AT_ONCE = 400
 
 
 def jobs_in_queue(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
-    """By run id, the jobs of ``records`` that the controller knows, each once; runs without one are left out.
+    """Return, by run id, each run's Slurm jobs that the controller knows, each once; runs without one are left out.
+
+    Ended jobs are among them for some minutes.
 
     Raises:
-        SchedulerError: the controller cannot be reached.
+        SchedulerError: the controller cannot be reached
     """
     return _jobs_of(records, query_queue)
 
 
 def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]:
-    """By run id, every start of the jobs of ``records``, the oldest first; runs without one are left out.
+    """Return, by run id, every start of each run's Slurm jobs, the oldest first; runs without one are left out.
 
-    Empty where there is no accounting.
+    Empty where there is no accounting, and for no records.
 
     Raises:
-        SchedulerError: accounting cannot be reached.
+        SchedulerError: accounting cannot be reached
     """
     if not records:
         return {}
@@ -49,24 +51,27 @@ def jobs_in_accounting(records: Sequence[RunRecord]) -> dict[str, list[JobInfo]]
 
 
 def latest(jobs: Iterable[JobInfo]) -> list[JobInfo]:
-    """Return of each job only its last start, sorted by the number in the job's id; ``jobs`` has the oldest first."""
+    """Return the last start of each Slurm job, sorted by the number in the job's id; ``jobs`` has the oldest first."""
     by_id = {job.job_id: job for job in jobs}
     return sorted(by_id.values(), key=lambda job: int(_job_number(job.job_id)))
 
 
 def has_own_name(record: RunRecord) -> bool:
-    """Return whether the name of the run's job holds the id of the run, or of its series.
+    """Return whether the name of the run's Slurm job contains the id of the run, or of its series.
 
-    A site may prescribe another.
+    It does not where a site prescribes another name, so that other jobs may be called the same.
     """
     own_id = record.shared.shared_id if record.shared is not None else record.paths.run_id
     return own_id in record.job_name
 
 
 def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]) -> dict[str, list[JobInfo]]:
-    """Return the jobs of each run, by run id; a run without a job is left out.
+    """Return the Slurm jobs that prove to be those of each run, by run id; a run without one is left out.
 
-    ``query`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``. What it raises passes.
+    ``query`` lists the jobs that an option chooses: ``--jobs=``, ``--name=`` or ``--user=``; its errors pass.
+
+    Raises:
+        SchedulerError: ``query`` raised it
     """
     by_id: dict[str, list[JobInfo]] = {}
     by_name: dict[str, list[JobInfo]] = {}
@@ -88,6 +93,7 @@ def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]
         own = _proven_jobs(record, candidates)
         if own:
             found[record.paths.run_id] = own
+        # The site may have renamed the job: any of the user's may be it.
         elif not numbers and record.state == SUBMITTING:
             hidden.append(record)
     if hidden:
@@ -100,18 +106,21 @@ def _jobs_of(records: Sequence[RunRecord], query: Callable[[str], list[JobInfo]]
 
 
 def _job_ids(record: RunRecord) -> set[str]:
-    """Return the numbers of the job ids that a run's job may have: that on record, and that which the job has told."""
+    """Return the numbers of the Slurm jobs that a run may have: that on record, and that which the job itself wrote.
+
+    Empty where neither is known.
+    """
     known = (record.job_id, read_events(record.paths.events).job_id)
     return {_job_number(job_id) for job_id in known if job_id}
 
 
 def _job_number(job_id: str) -> str:
-    """The number in a job id: ``123`` of ``123``, ``123_4`` and ``123+1``."""
+    """Return the number in a Slurm job id, as text: ``123`` of ``123``, ``123_4`` and ``123+1``."""
     return job_id.partition("_")[0].partition("+")[0]
 
 
 def _proven_jobs(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
-    """Return those of ``jobs`` that prove to be the run's own; empty where none does."""
+    """Return those of ``jobs`` that prove to be the run's own Slurm jobs; empty where none does."""
     own = [job for job in jobs if _is_job_of(record, job)]
     if record.submission.array_index is not None:
         return jobs_of_task(record, own)
@@ -119,9 +128,10 @@ def _proven_jobs(record: RunRecord, jobs: Sequence[JobInfo]) -> list[JobInfo]:
 
 
 def _is_job_of(record: RunRecord, job: JobInfo) -> bool:
-    """Return whether ``job``, which has the run's id or name, or is any job of the user, proves to be the run's.
+    """Return whether ``job`` proves to be the run's: by its name, its script or the time when it was submitted.
 
-    S4 of SECURITY.md: what is ours may be cancelled.
+    It has the run's job id or name, or is any job of the user. In doubt False, because what is ours may be cancelled
+    (S4 of SECURITY.md).
     """
     if job.name == record.job_name and has_own_name(record):
         return True
@@ -135,7 +145,7 @@ def _is_job_of(record: RunRecord, job: JobInfo) -> bool:
 
 
 def _chunks(words: Iterable[str]) -> Iterator[list[str]]:
-    """Yields the words, sorted and each once, in lists that fit on a command line."""
+    """Yield the words, sorted and each once, in lists of at most ``_AT_ONCE``, which fit on a command line."""
     iterator = iter(sorted(set(words)))
     while chunk := list(islice(iterator, _AT_ONCE)):
         yield chunk

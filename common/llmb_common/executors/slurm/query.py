@@ -28,13 +28,13 @@ CANCEL_SECONDS = 60
 
 
 def run_slurm(command: Sequence[str], timeout: float, env: Mapping[str, str] | None = None) -> Answer:
-    """Run a command of Slurm for at most ``timeout`` seconds, with ``env`` added to the clean environment.
+    """Run a command of Slurm for at most ``timeout`` seconds and return its answer, also where it ended with an error.
 
-    Returns its answer. One that ended with an error is an answer, too.
+    ``env`` is added to the clean environment.
 
     Raises:
         SchedulerError: with the code ``no-answer`` after ``timeout`` seconds, ``no-program`` if it cannot be started,
-            ``too-long`` if it does not stop printing.
+            ``too-long`` if it does not stop printing
     """
     answer = run_program(command, timeout, env=clean_environment() | dict(env or {}))
     if answer.problem:
@@ -67,20 +67,23 @@ autumn comes twice."""
 
 
 class JobInfo(msgspec.Struct, frozen=True):
-    """One job as Slurm reports it. Times are Unix seconds, or None if not known yet.
+    """One job, or one start of it, as Slurm reports it. Times are Unix seconds, or None if not known yet.
 
     ``exit_code`` (``code:signal``) comes from accounting and ``reason`` from the queue; each is empty if the other one
-    answered, but for ``reason`` of what accounting has written off. ``is_late``: accounting still shows it live, which
-    it may no longer be, as accounting learns of an end later.
+    answered, except for ``reason`` of what accounting has written off.
     """
 
     job_id: str
+    """Slurm's id of the job, such as ``123``, or ``123_4`` of an array's task."""
     name: str
+    """The job's name in Slurm, which a site may have changed."""
     state: str
+    """Slurm's state without what it appends to it, such as ``RUNNING``."""
     submitted: float | None
     started: float | None
     ended: float | None
     nodes: str
+    """The host list of its nodes; empty before it has any."""
     reason: str = ""
     exit_code: str = ""
     failed: str = ""
@@ -90,17 +93,20 @@ class JobInfo(msgspec.Struct, frozen=True):
 
     @property
     def is_late(self) -> bool:
-        """Whether this is accounting that shows a live job: slurmdbd learns of an end later than the job itself."""
+        """Whether Slurm's accounting shows the job as live, which it may no longer be.
+
+        slurmdbd learns of a job's end later than the controller.
+        """
         return bool(self.exit_code) and is_live(self.state)
 
 
 def query_queue(selector: str) -> list[JobInfo]:
-    """The jobs that the controller knows, including recently ended ones.
+    """Return the jobs that Slurm's controller knows, including recently ended ones; empty where it knows none of them.
 
     ``selector`` chooses them, as an option of squeue: ``--jobs=7,8``, ``--name=a,b`` or ``--user=1000``.
 
     Raises:
-        SchedulerError: the controller cannot be reached.
+        SchedulerError: the controller cannot be reached, or its answer cannot be read
     """
     try:
         answer = _query(
@@ -123,7 +129,11 @@ _UNKNOWN_ID = "Invalid job id specified"
 
 
 def _job_of_squeue(row: Sequence[str]) -> JobInfo:
-    """The job in a line of squeue."""
+    """Return the job that the fields ``row`` of a line of squeue describe.
+
+    Raises:
+        AnswerLost: the state is none of Slurm's
+    """
     job_id, state, submitted, started, ended, nodes, name, reason, script = row
     # Of a held job, squeue gives the earliest time that it could start.
     began = None if "held" in reason.lower() else _unix_time(started)
@@ -141,13 +151,13 @@ def _job_of_squeue(row: Sequence[str]) -> JobInfo:
 
 
 def query_accounting(selector: str, since: float) -> list[JobInfo]:
-    """Every start of the jobs in accounting that were submitted after ``since`` (Unix time), the oldest first.
+    """Return every start of jobs in Slurm's accounting from some time before ``since`` (Unix seconds) on.
 
-    ``selector`` as in ``query_queue``. A job that was queued again has a row for each start. Empty where there is no
-    accounting.
+    The jobs submitted first come first. ``selector`` chooses them, as an option such as ``--jobs=7,8``. A job that was
+    queued again has an entry for each start. Empty where there is no accounting.
 
     Raises:
-        SchedulerError: accounting cannot be reached.
+        SchedulerError: accounting cannot be reached, or its answer cannot be read
     """
     start = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(since - _EARLIER))
     command = ["sacct", "--allocations", "--duplicates", "--parsable2", f"--delimiter={SEPARATOR}", "--noheader"]
@@ -163,6 +173,7 @@ def query_accounting(selector: str, since: float) -> list[JobInfo]:
             unknown = [field for field in optional if f'{_UNKNOWN_FIELD} requested: "{field}"' in error.message]
             if not unknown:
                 raise
+            # An older Slurm does not have it, and refuses the whole command.
             optional.remove(unknown[0])
     rows = _split_rows(answer, "sacct", len(_ACCOUNTED) + len(optional))
     found = [_job_of_sacct(dict(zip([*_ACCOUNTED, *optional], row, strict=True))) for row in rows]
@@ -178,13 +189,14 @@ _ACCOUNTED = ["JobID", "State", "Submit", "Start", "End", "NodeList", "JobName",
 
 
 def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
-    """Return the job in a line of sacct; ``row`` has the line's fields by their column.
+    """Return the job that a line of sacct describes; ``row`` has the line's fields by their column.
 
     Its ``reason`` is ``WRITTEN_OFF`` where sacct says exactly ``CANCELLED`` and ``0:0``, else empty. Its ``script`` is
     empty where sacct was not asked for ``SubmitLine``, and ``NO_SCRIPT`` where that is empty.
 
     Raises:
         KeyError: a column is missing, other than ``FailedNode`` and ``SubmitLine``
+        AnswerLost: the state is none of Slurm's
     """
     written_off = (row["State"].strip(), row["ExitCode"]) == ("CANCELLED", "0:0")
     failed = row.get("FailedNode", "")
@@ -204,10 +216,10 @@ def _job_of_sacct(row: Mapping[str, str]) -> JobInfo:
 
 
 def unfit_nodes(nodes: str) -> list[str]:
-    """Return the names of those of ``nodes``, a host list, that are down or drained; empty where none is.
+    """Return those of ``nodes``, a host list, that Slurm shows as down, drained, failing or silent; empty: none is.
 
     Raises:
-        SchedulerError: the scheduler does not say.
+        SchedulerError: the scheduler does not answer
     """
     options = ["--Node", *_sinfo_filter(None, nodes), "--states=down,drain,fail,no_respond"]
     rows = _sinfo("%N", *options, remedy="try again when sinfo answers, or name the nodes yourself: --exclude HOSTS")
@@ -215,24 +227,24 @@ def unfit_nodes(nodes: str) -> list[str]:
 
 
 def unknown_nodes(names: Sequence[str]) -> list[str]:
-    """Return those of ``names`` that are no nodes of this cluster, in order; empty where all are.
+    """Return those of ``names`` that are no nodes of this cluster, in their order; empty where all are.
 
     Raises:
-        SchedulerError: the scheduler does not say.
+        SchedulerError: the scheduler does not answer
     """
     known = {name for (name,) in _sinfo("%N", "--Node", *_sinfo_filter(None, compress(names)))}
     return [name for name in names if name not in known]
 
 
 def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
-    """Return why each node is not free now, by name; an empty text for a node that is.
+    """Return, by node, why a job cannot have it now (``drained (bad GPU)``); an empty text where it can.
 
-    Of the host list ``nodes``, of ``partition``, or of both together; without either, of the default partition. One
-    that Slurm does not know is there with that as the reason.
+    The nodes are those of the host list ``nodes``, of ``partition``, or of both together; with both None those of the
+    default partition. A node of ``nodes`` that Slurm does not know is included, with that as the reason.
 
     Raises:
-        RequestError: Slurm knows none of the nodes
-        SchedulerError: the scheduler does not say
+        RequestError: Slurm knows none of the nodes, or ``nodes`` is no host list
+        SchedulerError: the scheduler does not answer
     """
     found = {
         name: _why_not_now(state.rstrip("*~#!%$@^-+"), reason if reason != "none" else "")
@@ -251,18 +263,21 @@ def nodes_now(nodes: str | None, partition: str | None) -> dict[str, str]:
 
 
 def _why_not_now(state: str, reason: str) -> str:
-    """Why a node in a state of Slurm's is not free; empty where it is, or will be within Slurm's patience."""
+    """Return why a node in Slurm's ``state`` is not free, with the site's ``reason``: ``drained (bad GPU)``.
+
+    Empty where it is free, or will be within the time that Slurm waits.
+    """
     if state in ("idle", "completing", "planned"):  # Slurm gives them within its patience
         return ""
     return f"{state} ({reason})" if reason else state
 
 
 def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
-    """Return a partition that has all the ``nodes``, the ``preferred`` one if it does; a hidden one comes last.
+    """Return a partition that has all ``nodes``: ``preferred`` if it does, else the first; a hidden one comes last.
 
     Raises:
-        RequestError: code ``no-nodes``: there is none
-        SchedulerError: the scheduler does not say
+        RequestError: code ``no-nodes``: no partition has all of them
+        SchedulerError: the scheduler does not answer
     """
     having: dict[str, set[str]] = {}
     listed = f"--nodes={compress(nodes)}"
@@ -279,22 +294,24 @@ def partition_of(nodes: Sequence[str], preferred: str | None) -> str | None:
 
 
 def steps_of(job_id: str) -> list[str]:
-    """Return the ids of a job's steps that are running, as ``scancel`` takes them: ``7.0``; empty where none runs.
+    """Return the ids of the numbered steps of a job that run now, as scancel takes them: ``7.0``; empty: none runs.
 
     Raises:
-        SchedulerError: the controller cannot be reached.
+        SchedulerError: the controller cannot be reached
     """
     answer = _query(["squeue", "--noheader", "--steps", f"--jobs={job_id}", "--format=%i"])
+    # The steps batch and extern are the job's own script and shell, not its ranks.
     return [step for step in answer.output.split() if re.fullmatch(r"[0-9]+\.[0-9]+", step)]
 
 
 def limits_of(partition: str | None) -> tuple[int | None, int | None]:
-    """Return the seconds and the nodes that a partition gives a job at most, each None where there is no limit.
+    """Return (seconds, nodes): the most that a partition gives a job, each None where there is no limit.
 
-    Of several partitions, separated by commas, the largest limits; ``partition`` None: of the default one.
+    Of several partitions, separated by commas, the largest limits count; ``partition`` None: the default one. (None,
+    None) for an unknown partition.
 
     Raises:
-        SchedulerError: the scheduler does not say.
+        SchedulerError: the scheduler does not answer
     """
     rows = [row for row in _sinfo("%P|%l|%s|%D", *_sinfo_filter(partition)) if partition or row[0].endswith("*")]
     spans = [limit_of(limit) for _, limit, _, _ in rows]
@@ -309,7 +326,7 @@ _MPI_SECONDS = 10.0
 def mpi_types() -> tuple[str, ...]:
     """Return the kinds of MPI by which ``srun`` can start ranks here, sorted: ``none``, ``pmix``, ``pmix_v4``.
 
-    Empty where it does not say. It is asked once by each process, and given up after 10 s. Never raises.
+    Empty where there is no srun, or it does not answer within 10 s. Asked once in a process; never raises.
     """
     program = shutil.which("srun")
     return _listed_mpi_types(program) if program else ()
@@ -317,31 +334,35 @@ def mpi_types() -> tuple[str, ...]:
 
 @lru_cache(maxsize=4)
 def _listed_mpi_types(program: str) -> tuple[str, ...]:
-    """The kinds of MPI that a program of Slurm's lists; empty where it does not answer."""
+    """Return the kinds of MPI that ``program``, srun's path, lists, sorted; empty where it does not answer.
+
+    Asked once in a process for each path.
+    """
     answer = run_program([program, "--mpi=list"], _MPI_SECONDS)
     output = answer.output + answer.errors  # Slurm 22.05 lists them on standard error
     return tuple(sorted(set(re.findall(r"\b(pmix\w*|pmi2|none|openmpi|cray_shasta)\b", output))))
 
 
 def _largest_limit(limits: Sequence[int | None]) -> int | None:
-    """The largest of some limits; None where one of them is no limit, or there are none."""
+    """Return the largest of ``limits``; None, which means no limit, where one of them is None or there are none."""
     known = [limit for limit in limits if limit is not None]
     return max(known) if known and len(known) == len(limits) else None
 
 
 def nodes_of_jobs(partition: str | None, nodelist: str | None) -> list[tuple[str, str]]:
-    """Return (host name, address) of each node of a partition (None: of any) that is on a host list (None: of all).
+    """Return (host name, address) of each node in both ``partition`` and the host list ``nodelist``.
 
-    Empty where there is none.
+    None for one of them: any partition, or all nodes. Empty where there are no such nodes. A node can come more than
+    once.
 
     Raises:
-        SchedulerError: the scheduler does not say.
+        SchedulerError: the scheduler does not answer
     """
     return [(name, address) for name, address in _sinfo("%n|%o", *_sinfo_filter(partition, nodelist)) if name]
 
 
 def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
-    """Return the options of sinfo that choose a partition and a host list of nodes; of None there is none.
+    """Return the options of sinfo that choose a partition and a host list of nodes; none for what is None.
 
     Nodes that are named are found in hidden partitions, too.
     """
@@ -354,9 +375,10 @@ def _sinfo_filter(partition: str | None, nodes: str | None = None) -> list[str]:
 
 
 def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[list[str]]:
-    """Return the fields of each line that ``sinfo`` prints in the format ``form``, such as ``%N|%T``.
+    """Return the fields of each line that sinfo prints in the format ``form``, such as ``%N|%T``.
 
-    Lines with too few fields are left out; the last field may hold the character between them.
+    Lines with too few fields are left out; the last field may contain the character that separates them. Empty where
+    sinfo prints nothing.
 
     Raises:
         SchedulerError: sinfo does not answer, or fails; ``remedy`` is what to do then
@@ -370,11 +392,13 @@ def _sinfo(form: str, *options: str, remedy: str = "try again later") -> list[li
 
 
 def _query(command: Sequence[str]) -> Answer:
-    """Run a read-only command of Slurm and return its answer; a failure, but not silence, is retried a few times.
+    """Run a read-only command of Slurm and return its answer; one that fails is run again a few times.
+
+    One that does not answer in time is not run again.
 
     Raises:
         AnswerLost: it failed in the end, or at once with what trying again does not change
-        SchedulerError: it did not answer, or cannot be started
+        SchedulerError: it did not answer in time, or cannot be started
     """
     delay, begun = FIRST_DELAY, time.monotonic()
     for tries_left in reversed(range(TRIES)):
@@ -390,13 +414,13 @@ def _query(command: Sequence[str]) -> Answer:
 
 
 def _split_rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
-    """Return the rows of an answer of ``program``, each of so many ``fields``.
+    """Return the fields of each job that ``program`` (squeue, sacct) has printed, ``fields`` of them.
 
-    A row with several tasks of an array is there once for each task. The last field may go on for several lines: a
-    command does. Lines that are no job are told to the user once.
+    A row for several tasks of an array is returned once for each task. The last field may go on for several lines, as a
+    command does. Lines that are no job are shown to the user once.
 
     Raises:
-        AnswerLost: it is cut off, or has a line that cannot be read.
+        AnswerLost: the answer is cut off, or has a line that cannot be read
     """
     *lines, rest = answer.output.split("\n")
     if rest:
@@ -424,7 +448,10 @@ def _split_rows(answer: Answer, program: str, fields: int) -> list[list[str]]:
 
 
 def _unreadable_answer_error(program: str, line: str) -> AnswerLost:
-    """The error that a line of a program's output cannot be read, so that its answer is lost."""
+    """Return, without raising it, the error that a line of a Slurm program's output cannot be read.
+
+    So the answer is lost: nobody knows what it says of the jobs.
+    """
     return AnswerLost(
         f"cannot parse a line of {program}'s output: {line.rstrip()[:200]!r}",
         remedy="the jobs are not affected; ask again later",
@@ -436,14 +463,15 @@ _JOB_ID = re.compile(r"[0-9]+(_(\[[^\]]*\]|[0-9]+))?(\+[0-9]+)?")
 
 @lru_cache(maxsize=100)
 def _note_unknown_line(program: str, line: str) -> None:
-    """Tell the user, once in each process, of a line that is not about a job."""
+    """Print a note on standard error about a line of ``program``'s output that is no job; the same line only once."""
     print_message(f"note: {program} printed a line that is not a job, ignored: {line}")
 
 
 def _task_ids(job_id: str) -> list[str]:
-    """Return the ids of the tasks in an id like ``7_[0-2,5%4]``; an id without brackets alone.
+    """Return the ids of the tasks in a Slurm array's id like ``7_[0-2,5%4]``: ``7_0``, ``7_1``, ``7_2``, ``7_5``.
 
-    Waiting tasks of an array share a row; %4 is the number that may run at once.
+    An id without brackets is returned alone. Waiting tasks of an array share a row; %4 is the number that may run at
+    once.
     """
     base, bracket, tasks = job_id.partition("_[")
     if not bracket:
@@ -459,7 +487,7 @@ WRITTEN_OFF = "accounting shows the job as ended, but nobody cancelled it: Slurm
 
 
 def base_state(text: str) -> str | None:
-    """Return the bare state of a job: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``.
+    """Return the bare state of a Slurm job: CANCELLED for ``CANCELLED by 0`` and ``CANCELLED+``.
 
     None if it is no known state.
     """
@@ -468,10 +496,10 @@ def base_state(text: str) -> str | None:
 
 
 def _job_state(text: str, program: str) -> str:
-    """A job's state without what Slurm appends to it; one of a newer Slurm is kept, and counts as live.
+    """Return a Slurm job's state without what Slurm appends to it; an unknown one is kept, and counts as live.
 
     Raises:
-        AnswerLost: it is no state
+        AnswerLost: ``text`` does not look like a state, so that ``program``'s answer is damaged
     """
     state = base_state(text)
     if state is None:
@@ -483,5 +511,5 @@ def _job_state(text: str, program: str) -> str:
 
 
 def _unix_time(text: str) -> float | None:
-    """Return a time that Slurm printed as Unix seconds; None for its words for no time."""
+    """Return a time that Slurm printed as Unix seconds, as a number; None for its words for no time, and for 0."""
     return float(text) if re.fullmatch(r"[0-9]+", text) and text != "0" else None

@@ -52,7 +52,11 @@ ROOT_ROOM = 2
 
 
 def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str]) -> str:
-    """The bash text that each task runs on the host, with the task's own text as its only argument."""
+    """Return the Bash text by which each task of srun enters its Enroot container, run on the host.
+
+    Its only argument is the task's own Bash text. ``mounts`` are in Enroot's form; ``variables`` are the names of those
+    that the container takes over.
+    """
     writable = slurm_of(plan).container_writable
     lines = [
         "set -euo pipefail",
@@ -70,12 +74,13 @@ def enter_script(plan: JobPlan, mounts: Sequence[str], variables: Sequence[str])
 
 
 def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
-    """Return the mounts of a job's container, as ``SOURCE:TARGET``, for the ``runtime`` ``pyxis`` or ``enroot``.
+    """Return the mounts of a job's container as ``pyxis`` or ``enroot`` (``runtime``) takes them: ``SOURCE:TARGET``.
 
-    Installation, workload and checkpoints at the same paths as outside, then those that were asked for.
+    Installation, workload and checkpoints are mounted at the same paths as outside; then follow those that were asked
+    for.
 
     Raises:
-        RequestError: this runtime has no way to express a path.
+        RequestError: the runtime has no way to express a path
     """
     # The file that Megatron reads first is next to a single checkpoint (iter_0000050).
     load = re.sub(r"/iter_[0-9]+$", "", plan.checkpoint.load or "")
@@ -92,9 +97,9 @@ def container_mounts(plan: JobPlan, runtime: str) -> list[str]:
 
 
 def for_enroot(mount: str) -> str:
-    """Return a mount (``SOURCE:TARGET`` or ``SOURCE:TARGET:FLAGS``, with ``+`` between flags) as Enroot takes it.
+    """Return a mount of the form ``SOURCE:TARGET`` or ``SOURCE:TARGET:FLAGS`` as Enroot takes it.
 
-    Enroot separates flags by commas and, given flags, omits its defaults, which Pyxis adds.
+    ``+`` separates flags. Enroot separates them by commas and, given flags, omits its defaults, which Pyxis adds.
     """
     source, *rest = mount.split(":")
     if len(rest) < 2:
@@ -103,13 +108,13 @@ def for_enroot(mount: str) -> str:
 
 
 def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
-    """Return the ``#SBATCH`` lines of a job.
+    """Return the ``#SBATCH`` lines of the batch script of ``plan``.
 
-    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name. The user's own options replace those
-    of the same name.
+    ``output`` is Slurm's pattern for the batch log, ``job_name`` the usual name, which the site may change. The user's
+    own options replace those of the same name.
 
     Raises:
-        RequestError: a value cannot be said to Slurm, or the image to Enroot.
+        RequestError: a value cannot be expressed for Slurm, or the image's path for Enroot
     """
     slurm = slurm_of(plan)
     if slurm.runtime == "enroot" and plan.image and (plan.image.startswith("-") or "'" in plan.image):
@@ -147,7 +152,8 @@ def directives(plan: JobPlan, job_name: str, output: str) -> list[str]:
 def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
     """Return the Bash lines that try a setting on the GPUs of all nodes by ``nvidia-smi``, and never fail.
 
-    The exit status is kept in the variable ``status``, and recorded as ``event``.
+    Its ``options`` follow ``nvidia-smi``. The exit status is kept in the Bash variable that ``status`` names, and
+    recorded as ``event`` in the run's events.
     """
     return [
         f"{status}=0",
@@ -159,7 +165,7 @@ def _try_on_gpus(event: str, status: str, options: str) -> list[str]:
 
 
 def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
-    """Return the options of srun by which Pyxis runs the ranks in the plan's image.
+    """Return the options of srun, quoted for Bash, by which Pyxis runs the ranks in the plan's image.
 
     Raises:
         RequestError: a path cannot be mounted
@@ -177,7 +183,7 @@ def _pyxis_options(plan: JobPlan, slurm: SlurmPlan) -> list[str]:
 
 
 def _job_variables(plan: JobPlan) -> list[str]:
-    """The names of the variables that containers must take over from the job."""
+    """Return the names of the environment variables that a job's containers must take over from the batch script."""
     ours = ["MASTER_ADDR", "MASTER_PORT", "LLMB_RUN_DIR", "LLMB_EXPERIMENT"]
     if plan.checkpoint.enabled:
         ours.append("LLMB_RESUME")
@@ -185,29 +191,32 @@ def _job_variables(plan: JobPlan) -> list[str]:
 
 
 class SlurmScript(JobScript):
-    """A job script that starts ranks with ``srun``, in a container by Pyxis or Enroot, or without one."""
+    """Writes batch scripts that start ranks with ``srun``, in a container by Pyxis or Enroot, or without one."""
 
     ranks = Ranks(
         "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE", job="${SLURM_JOB_ID}", node="${SLURM_NODEID}"
     )
 
     def head(self, plan: JobPlan, paths: RunPaths) -> list[str]:
-        """Return the ``#SBATCH`` lines of the job.
+        """Return the ``#SBATCH`` lines of the batch script.
 
         Raises:
-            RequestError: a path, a value or the image cannot be said to Slurm or Enroot
+            RequestError: a path or a value cannot be expressed for Slurm, or the image's path for Enroot
         """
         return directives(plan, paths.job_name, output_pattern(str(paths.batch_log)))
 
     def job_script(self) -> str:
-        """Return the Bash text that ``submission/supervise.sh`` needs for steps of Slurm."""
+        """Return the Bash text by which ``submission/supervise.sh`` looks at and ends steps of Slurm."""
         return shell_part(__file__, "job.sh")
 
     def launch(self, plan: JobPlan) -> list[str]:
-        """Bash lines that start the ranks with ``srun``.
+        """Return the Bash lines that start the ranks with ``srun`` in the background.
+
+        Before that they set the rendezvous address and try the clock settings of ``plan`` on the GPUs. The ranks'
+        output is appended to ``$log``.
 
         Raises:
-            RequestError: a path cannot be said to the container runtime.
+            RequestError: a path cannot be expressed for the container runtime
         """
         slurm = slurm_of(plan)
         lines = [

@@ -39,16 +39,15 @@ again for 120 s by itself (1 to 15 s apart; 22.05, ``sbatch.c``), and its last w
 
 
 def sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
-    """Submit ``script``; return the job's id and what ``sbatch`` remarked, empty where it remarked nothing.
+    """Submit ``script`` with sbatch; return (job id, remark), the remark empty where sbatch made none.
 
-    Where Slurm refuses an excluded node that it does not know, such as a pod that is gone, without that node.
-
-    Under ``timeout``: should this process be killed, ``sbatch`` still ends, and it is soon certain whether the job
-    exists.
+    Where Slurm refuses an excluded node that it does not know, such as a pod that is gone, it is submitted again
+    without that node, and the remark says so. It runs under ``timeout``: should this process be killed, sbatch still
+    ends, and it is soon certain whether the job exists.
 
     Raises:
-        AnswerLost: nobody knows whether there is a job.
-        SchedulerError: there is none; code ``refused`` or ``no-program``.
+        AnswerLost: nobody knows whether there is a job
+        SchedulerError: there is none; code ``refused`` or ``no-program``
     """
     try:
         return _sbatch(options, script, job_name)
@@ -65,9 +64,9 @@ _UNKNOWN_NODE = re.compile("invalid node name", re.IGNORECASE)
 
 
 def _without_unknown(options: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """Return ``options`` that exclude only nodes that Slurm knows, and the nodes that it does not.
+    """Return (options, nodes): ``options`` without the excluded nodes that Slurm does not know, and those nodes.
 
-    The options as they are, and no nodes, where Slurm does not say.
+    The options are sbatch's. They come back as they are, with no nodes, where Slurm does not answer.
     """
     kept: list[str] = []
     gone: list[str] = []
@@ -91,11 +90,11 @@ _EXCLUDE = "--exclude="
 
 
 def _sbatch(options: Sequence[str], script: Path, job_name: str) -> tuple[str, str]:
-    """Run ``sbatch`` once; return the job's id and what it remarked, as ``sbatch`` does.
+    """Run sbatch once; return (job id, remark): what it wrote to standard error, at most 500 characters.
 
     Raises:
-        AnswerLost: nobody knows whether there is a job.
-        SchedulerError: there is none; code ``refused``, with a remedy, or ``no-program``.
+        AnswerLost: nobody knows whether there is a job
+        SchedulerError: there is none; code ``refused``, with a remedy for known messages, or ``no-program``
     """
     command = ["timeout", "--kill-after=5", str(SUBMIT_SECONDS), "sbatch", "--parsable", *options, str(script)]
     try:
@@ -129,7 +128,7 @@ not be read (src/common/slurm_errno.c of 22.05 and 26.05, and the system's own).
 
 
 def _submission_unknown_error(job_name: str, message: str) -> AnswerLost:
-    """Return the error that nobody knows whether sbatch's job was accepted.
+    """Return, without raising it, the error that nobody knows whether Slurm has accepted a job.
 
     ``message`` is what is known of it; the remedy names ``job_name``.
     """
@@ -175,7 +174,10 @@ _ON_NODES = 'timeout 60 srun --ntasks-per-node=1 --ntasks="$SLURM_JOB_NUM_NODES"
 
 
 def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
-    """What the allocation of a job has only once, under the names that messages have for it."""
+    """Return what the allocation of a job has only once, such as its nodes and partition.
+
+    The keys are the names that messages have for each.
+    """
     slurm = slurm_of(plan)
     return {
         "nodes": plan.nodes,
@@ -191,10 +193,10 @@ def _shared_by_allocation(plan: JobPlan) -> dict[str, object]:
 
 
 def series_conflict(plans: Sequence[JobPlan]) -> str:
-    """Return why runs of these plans cannot be a series, as a clause; empty where they can.
+    """Return why runs of ``plans`` cannot be a series, which shares one Slurm job, as a clause; empty where they can.
 
-    What an allocation has only once differs, or together they take longer than the partition allows; where Slurm does
-    not say its limit, sbatch will.
+    They cannot where something differs that an allocation has only once, or together they take longer than the
+    partition allows. Where Slurm does not tell that limit, sbatch will. At least one plan is needed.
     """
     allocations = [_shared_by_allocation(plan) for plan in plans]
     differing = [name for name, value in allocations[0].items() if any(other[name] != value for other in allocations)]
@@ -215,12 +217,12 @@ def series_conflict(plans: Sequence[JobPlan]) -> str:
 
 
 def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
-    """Return the script of a series' job; nothing is written.
+    """Return the batch script of a series: one Slurm job in which runs take turns; nothing is written.
 
-    Its turn N runs the script in the run folder to which the link N leads.
+    In turn N it runs the script in the run folder to which the link N in the folder of the series leads.
 
     Raises:
-        RequestError: a path cannot be said to Slurm.
+        RequestError: a path or a value cannot be expressed for Slurm
     """
     plans = [record.plan for record in records]
     limits = [limit_seconds(plan.time_limit) for plan in plans]
@@ -239,10 +241,10 @@ def render_series(records: Sequence[RunRecord], series: SharedPaths) -> str:
 
 
 def _reset_function(plans: Sequence[JobPlan]) -> list[str]:
-    """Return the Bash function ``reset`` that undoes what earlier runs of a series set on the nodes.
+    """Return the Bash function ``reset``, which undoes what earlier runs of a series have set on GPUs.
 
-    It is called before each turn. What a run sets stays set: a later one that has it otherwise would train with it. An
-    empty function where all runs are alike.
+    The batch script calls it before each turn. What a run sets stays set: a later one that has it otherwise would train
+    with it. It does nothing where all runs are alike.
     """
     settings = (
         ("boost-slider --vboost 0", [plan.vboost for plan in plans]),
@@ -265,22 +267,26 @@ FRESH_SECONDS = 60
 def start(record: RunRecord, *, detach: bool = False) -> RunRecord:
     """Submit a run's script with sbatch; return its record, saved, as SUBMITTED and with the job's id.
 
+    ``detach`` has no effect under Slurm.
+
     Raises:
         AnswerLost: nobody knows whether there is a job, or it exists and could not be recorded
-        SchedulerError: there is none
+        SchedulerError: there is no job
     """
     return _as_submitted(record, *sbatch(record.submission.options, record.paths.script, record.job_name))
 
 
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Submit runs in state SUBMITTING, the turns of a series, as one job; return their records, saved, in order.
+    """Submit runs in state SUBMITTING as one Slurm job in which they take turns; return their saved records in order.
 
     The folder of the series is made, and removed where the job is refused.
 
     Raises:
-        AnswerLost: nobody knows whether there is a job. The records stay SUBMITTING.
-        SchedulerError: there is no job. The caller removes the runs.
-        RecordError: the folder of the series cannot be written
+        AnswerLost: nobody knows whether there is a job, or it could not be recorded, or another process has given a
+            run up; the records stay as they are
+        SchedulerError: there is no job; the caller removes the runs
+        RecordError: the folder of the series, or a record, cannot be written
+        RequestError: a path or a value cannot be expressed for Slurm
     """
     first = records[0]
     series = first.shared
@@ -303,11 +309,11 @@ def start_series(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
-    """Make the folder of the series, with its script and a link to each run, named by its turn.
+    """Create the folder of a series of runs, with its batch script and a link to each run, named by its turn.
 
     Raises:
-        RecordError: it cannot be written
-        RequestError: a path cannot be said to Slurm
+        RecordError: the folder exists already, or cannot be written
+        RequestError: a path or a value cannot be expressed for Slurm
     """
     text = render_series(records, series)
     made = False
@@ -327,7 +333,7 @@ def _make_folder(series: SharedPaths, records: Sequence[RunRecord]) -> None:
 
 
 def _still_submitting(found: RunRecord) -> RunRecord:
-    """Return the record as still being submitted, with the present time.
+    """Return the record as still being submitted (SUBMITTING), with the present time.
 
     Raises:
         AnswerLost: another process has given the run up
@@ -343,8 +349,10 @@ def _still_submitting(found: RunRecord) -> RunRecord:
 def _as_submitted(record: RunRecord, job_id: str, remark: str) -> RunRecord:
     """Put on record that sbatch has accepted the run's job ``job_id``; return the record, saved, as SUBMITTED.
 
+    ``remark`` is what sbatch remarked, kept with the state.
+
     Raises:
-        AnswerLost: it cannot be saved; the job exists
+        AnswerLost: the record cannot be saved, but the job exists
     """
     try:
         return update_record(

@@ -17,9 +17,9 @@ _UNIT = re.compile(r"\s*(?:SwitchName|BlockName|AggregatedBlock|RingName)=(\S+) 
 
 
 def topology() -> dict[str, str]:
-    """Return the switch, or the block, that each node is in, by the node's name; of several the smallest.
+    """Return the network switch, or the block, that each node of the cluster is in, by the node's name.
 
-    Never raises. Empty where Slurm knows none, or does not answer.
+    Of several, the smallest one. Empty where Slurm knows none, or does not answer; never raises.
     """
     try:
         answer = run_slurm(["scontrol", "show", "topology"], ASK_SECONDS)
@@ -29,9 +29,9 @@ def topology() -> dict[str, str]:
 
 
 def parse_topology(output: str) -> dict[str, str]:
-    """For each node, the smallest unit that ``scontrol show topology`` lists it in: a leaf switch or a block.
+    """Return, for each node, the smallest unit in the output of ``scontrol show topology``: a leaf switch or a block.
 
-    Empty where the output has none.
+    Empty where the output has none; damaged lines are left out.
     """
     lines = map(_UNIT.fullmatch, output.splitlines())
     units = [(found[1], expand_known(found[2])) for found in lines if found]

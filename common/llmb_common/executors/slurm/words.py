@@ -34,15 +34,19 @@ SEGMENT_SLURM = (24, 5)
 
 
 def best_segment(nodes: int, rack: int) -> int:
-    """Return the largest divisor of ``nodes`` that is at most ``rack``, the nodes of a rack: nodes in a segment.
+    """Return the largest divisor of ``nodes`` that is at most ``rack``, the number of nodes in a rack.
 
-    It is ``nodes`` itself for a job that fits into a rack.
+    So many nodes can form one segment of a job; ``nodes`` itself for a job that fits into a rack.
     """
     return max(size for size in range(1, min(nodes, rack) + 1) if nodes % size == 0)
 
 
 class Segment(NamedTuple):
-    """Nodes per segment, None where ``--segment`` is not for this job or this Slurm; and what that costs."""
+    """How many nodes of a job Slurm is to keep together (``--segment``), and a notice for the user on what that costs.
+
+    ``nodes`` is None where the option is not for this job or this Slurm; ``notice`` is empty where there is nothing to
+    say.
+    """
 
     nodes: int | None = None
     notice: str = ""
@@ -51,10 +55,10 @@ class Segment(NamedTuple):
 def choose_segment(
     gpu_type: str, nodes: int, gpus_per_node: int, *, slurm_segments: bool, say: FieldNames = VARIABLE_NAMES
 ) -> Segment:
-    """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``).
+    """Return how many nodes of a job Slurm is to keep together in an NVLink domain (``--segment``), with a notice.
 
-    With a notice on that, mostly empty. No segment where the GPUs' NVLink joins single nodes only. ``slurm_segments``:
-    this Slurm has the option. ``say`` names options in notices.
+    No segment where the GPUs' NVLink joins single nodes only, for unknown GPUs, and where ``slurm_segments`` is false:
+    this Slurm does not have the option. The notice is mostly empty; ``say`` names options in it.
     """
     gpu = gpus.GPUS.get(gpu_type)
     if gpu is None or gpu.nvlink_nodes == 1:
@@ -94,21 +98,31 @@ Runtime = Literal["pyxis", "enroot", "none"]
 
 
 class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Slurm is asked for. ``additional`` holds (option, value or None) in the user's order; ``time`` is among them
-    only in records of earlier releases, beside a plan's ``time_limit`` that it overrode."""
+    """What a job asks of Slurm beside nodes, ranks and time: a plan's own part for Slurm.
+
+    ``container_writable``: ranks may write to their image's files. ``job_name_prefix`` is what the site puts before
+    names of jobs. ``time`` is among ``additional`` only in records of earlier releases, beside a plan's ``time_limit``
+    that it overrode.
+    """
 
     queue_word: ClassVar[str] = "partition"
     account_variable: ClassVar[str] = "SBATCH_ACCOUNT"
     queue_variable: ClassVar[str] = "SBATCH_PARTITION"
 
     account: str | None
+    """The account that the job is charged to; None: the user's default."""
     partition: str | None
+    """The partition that is asked for; None: Slurm's default. An option of sbatch may replace it."""
     gres: bool
+    """Whether GPUs are asked for with ``--gres``."""
     gres_type: str | None = None
     """``h100`` in ``--gres=gpu:h100:8``; None: whatever GPUs the partition has."""
     segment: int | None
+    """Nodes that share an NVLink domain (``--segment``); None: the option is not given."""
     additional: tuple[tuple[str, str | None], ...]
+    """Further options of sbatch, each (name, value or None for a flag), in the user's order."""
     runtime: Runtime
+    """How ranks enter their container: by ``pyxis``, ``enroot``, or ``none``."""
     container_writable: bool = True
     mpi: str = "pmix"
     """The value of ``srun --mpi``; records from before there was a choice have none."""
@@ -116,21 +130,21 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def queue(self) -> str | None:
-        """The partition in which the job waits; None: Slurm's default."""
+        """The partition in which the job waits; None: Slurm's default partition."""
         return self.effective_partition
 
     def job_name(self, usual: str) -> str:
-        """Return the job's name: that among the additional options, else ``usual`` with the site's prefix."""
+        """Return the job's name in Slurm: that among the additional options, else ``usual`` with the site's prefix."""
         return dict(self.additional).get("job-name") or self.job_name_prefix + usual
 
     @property
     def effective_partition(self) -> str | None:
-        """The partition that sbatch takes: the last one that it is given; None: Slurm's default."""
+        """The partition that sbatch uses: that among the additional options, else the plan's; None: Slurm's default."""
         return dict(self.additional).get("partition") or self.partition
 
     @property
     def nodelist(self) -> str | None:
-        """The nodes that are asked for by name, a host list; None: any.
+        """The nodes that the job asks for by name, as a host list; None: any nodes.
 
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
@@ -139,7 +153,7 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def excluded(self) -> str | None:
-        """The nodes that the additional options exclude, a host list; None: none.
+        """The nodes that the job's additional options exclude, as a host list; None: none.
 
         Raises:
             RequestError: the user named a file with the list, and it cannot be read
@@ -147,41 +161,41 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return self._nodes_of_option("exclude")
 
     def _nodes_of_option(self, option: str) -> str | None:
-        """Return the nodes of an option of sbatch as a host list; None where the option is not given.
+        """Return the nodes that the job gives for an option of sbatch, as a host list; None where it is not given.
 
         Raises:
-            RequestError: it names a file, and that cannot be read
+            RequestError: the option names a file, and that cannot be read
         """
         value = dict(self.additional).get(option)
         return None if value is None else listed_nodes(value)
 
     @property
     def containers(self) -> bool:
-        """Whether the job's ranks run in the image, by Pyxis or Enroot."""
+        """Whether the job's ranks run in its container image, by Pyxis or Enroot."""
         return self.runtime != "none"
 
     def gpus(self, number: int) -> str:
-        """Return the value of ``--gres`` for so many GPUs of a node: ``gpu:8``, ``gpu:h100:8``."""
+        """Return the value of ``--gres`` for ``number`` GPUs of a node: ``gpu:8``, or with a type ``gpu:h100:8``."""
         return f"gpu:{self.gres_type}:{number}" if self.gres_type else f"gpu:{number}"
 
     @property
     def nvlink_nodes(self) -> int | None:
-        """How many nodes are to share an NVLink domain (``--segment``); None: it is not asked."""
+        """How many of the job's nodes are to share an NVLink domain (``--segment``); None: Slurm is not asked to."""
         return self.segment
 
     @property
     def starts_mpi(self) -> bool:
-        """Whether srun starts ranks so that MPI finds the others."""
+        """Whether srun starts the job's ranks so that MPI can be used (``--mpi`` is not ``none``)."""
         return self.mpi != _NO_MPI
 
     @property
     def own_limit(self) -> bool:
-        """Whether the additional options say when the job is told to end (``time``, ``signal``)."""
+        """Whether the job's additional options say when it is told to end (``time``, ``signal``)."""
         return not {"time", "signal"}.isdisjoint(dict(self.additional))
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables of a request, name to value, that ask for the same account, partition and options.
+        """The variables of a request, by name, that ask for the same account, partition and options of sbatch.
 
         The time limit is left out: it is asked for apart.
         """
@@ -190,13 +204,13 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         return super().variables | ({_OPTIONS: ";".join(options)} if options else {})
 
     def on_nodes(self, nodes: str) -> SlurmPlan:
-        """Return the plan for these nodes, a host list, in place of those that it names."""
+        """Return a copy of the plan that asks for ``nodes``, a host list, in place of any nodes that it names."""
         return self._with_option("nodelist", nodes)
 
     def after_days(self, days: int) -> SlurmPlan:
-        """Return the plan to begin ``days`` days after the beginning of this hour, in this machine's time zone.
+        """Return a copy of the plan by which the job begins ``days`` days after the full hour that is past.
 
-        A command that is repeated within the hour asks for the same.
+        In this machine's time zone. A command that is repeated within the hour asks for the same.
         """
         # From this hour on: a command that is repeated within it asks for the same.
         return self._with_option(
@@ -204,13 +218,16 @@ class SlurmPlan(SchedulerPart, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
     def _with_option(self, option: str, value: str) -> SlurmPlan:
-        """Return the plan with an option of sbatch set, in place of the one that it had."""
+        """Return a copy of the plan with an option of sbatch set, at the end and in place of the one that it had."""
         others = ((name, other) for name, other in self.additional if name != option)
         return msgspec.structs.replace(self, additional=(*others, (option, value)))
 
 
 class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How jobs are submitted at this site. Docstrings of fields are printed in docs/reference.md."""
+    """How jobs are submitted to Slurm at this site: the section ``slurm`` of cluster_config.yaml.
+
+    Docstrings of fields are printed in docs/reference.md.
+    """
 
     part: ClassVar[type[SchedulerPart]] = SlurmPlan
 
@@ -238,16 +255,19 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def queue(self) -> str | None:
-        """The partition of jobs that name none; None: Slurm's default."""
+        """The partition of the site's jobs that name none themselves; None: Slurm's default partition."""
         return self.gpu_partition
 
     @property
     def containers(self) -> bool:
-        """Whether jobs at this site run in images."""
+        """Whether jobs at this site run in container images."""
         return self.runtime != "none"
 
     def problems(self) -> Iterable[tuple[str, str, str]]:
-        """Yield what is wrong in the section, as (key, problem, remedy); nothing for a right one."""
+        """Yield what is wrong in the section ``slurm``, as (key, problem, remedy); nothing where all is right.
+
+        Only the form of names is checked: Slurm is not asked.
+        """
         for key in ("account", "gpu_partition", "cpu_partition"):
             word = getattr(self, key)
             if word is not None and not is_slurm_name(word):
@@ -262,7 +282,7 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
             )
 
     def site_part(self, queue: str | None = None) -> SlurmPlan:
-        """Return what the site asks of Slurm for every job; ``queue`` replaces its partition.
+        """Return what this site asks of Slurm for every job, with ``queue``, if given, in place of its partition.
 
         Raises:
             RequestError: ``slurm.additional_params`` is wrong
@@ -280,12 +300,12 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         )
 
     def time_limit(self, request: Request) -> TimeLimit | None:
-        """Return the time limit that the request or the site gives, also among options of sbatch.
+        """Return the time limit of a job that the request gives, or else the site, also among options of sbatch.
 
         None where neither does.
 
         Raises:
-            RequestError: the request gives two, or one that is no time
+            RequestError: the request gives two different ones, a limit is no time or has no end, or an option is wrong
         """
         limit = super().time_limit(request)
         options = request.scheduler.get(_OPTIONS, "")
@@ -304,12 +324,13 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         return TimeLimit(among_options, _OPTIONS)
 
     def plan(self, case: Case, nodes: int, gpus_per_node: int, *, may_start_mpi: bool) -> SlurmPlan:
-        """Return what Slurm is asked for by a job: the site's part, changed by the request.
+        """Return what one job asks of Slurm: what the site asks for every job, changed by the request.
 
-        ``case`` is told, as notices, what of the request is not passed on, and what the segment costs.
+        Notices are added to ``case``: what of the request is not passed on to sbatch, and what the segment costs.
+        ``may_start_mpi``: the training may start MPI.
 
         Raises:
-            RequestError: options of sbatch are wrong
+            RequestError: an option of sbatch is wrong
         """
         request, variables = case.request, case.request.scheduler
         usual = self.site_part(variables.get("SBATCH_PARTITION"))
@@ -344,10 +365,9 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
         )
 
     def _mpi(self, case: Case) -> str:
-        """Return the value of ``srun --mpi`` for ranks that may start MPI.
+        """Return the value of ``srun --mpi`` for ranks that may start MPI: the site's, else a PMIx that this Slurm has.
 
-        The site's, else a PMIx that this Slurm has. ``pmix`` where nobody says what it has; ``none``, with a notice,
-        where it has no PMIx.
+        ``pmix`` where nothing tells what it has; ``none``, with a notice in ``case``, where it has no PMIx.
         """
         if self.mpi is not None:
             return self.mpi
@@ -365,10 +385,10 @@ class SlurmSettings(SchedulerSettings, frozen=True, kw_only=True, forbid_unknown
 def _time_limit_in(options: str, where: str) -> str | None:
     """Return the time limit among the options of sbatch in ``options``, as ``HH:MM:SS``; None: there is none.
 
-    ``where`` names them in messages.
+    ``where`` names the options in messages.
 
     Raises:
-        RequestError: it is no time, or without an end.
+        RequestError: the limit is no time, or one without an end; or the options are wrong
     """
     limit = dict(parse_additional(options, where)).get("time")
     if limit is None:
@@ -384,10 +404,10 @@ def _time_limit_in(options: str, where: str) -> str | None:
 
 
 def slurm_of(plan: JobPlan) -> SlurmPlan:
-    """Return the part of a plan that says what Slurm is asked for.
+    """Return the part of ``plan`` that says what the job asks of Slurm.
 
     Raises:
-        RequestError: the plan is for another way of running jobs.
+        RequestError: the plan is for another way of running jobs
     """
     if not isinstance(plan.scheduler, SlurmPlan):
         raise RequestError("this plan was not made for Slurm", remedy="plan the job with CLUSTER_TYPE=slurm")
