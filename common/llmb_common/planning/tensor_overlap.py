@@ -31,10 +31,11 @@ _BACKENDS = ("comm_overlap.tp_comm_bootstrap_backend", "model.tp_comm_bootstrap_
 
 
 def overlaps_tensors(case: Case, c: Layout) -> bool:
-    """Whether ranks of such a layout overlap the exchange; also True where that cannot be known.
+    """Return whether the job's ranks overlap tensor parallelism's exchange with matrix products at the layout ``c``.
 
-    ``llmb_train.settings.comm_overlap``, the function or the user switches it on, and Megatron-Bridge switches it off
-    where TP is 1.
+    False on CPUs and where TP is 1, as Megatron-Bridge switches the overlap off there. Else the user's Megatron
+    settings decide, then the settings of the function that the job calls; a job without a function overlaps unless it
+    is in NVFP4. Text that is not ``false`` counts as on.
     """
     if case.on_cpu or c.tp == 1:
         return False
@@ -45,17 +46,21 @@ def overlaps_tensors(case: Case, c: Layout) -> bool:
         return True
     if case.function is not None:
         return bool(case.function.settings.get("tp_comm_overlap"))
+    # User buffers do not support FP4 (``llmb_train.settings.comm_overlap``).
     return case.dtype != "nvfp4"
 
 
 def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
-    """Yields what the overlap of TP's exchange cannot do in this layout, each with its remedy; nothing without the
-    overlap.
+    """Yield (problem, remedy) for each limit of the tensor-parallel overlap that the layout ``c`` breaks.
+
+    The limits: TP stays inside one NVLink domain, and in MXFP8 each rank has a multiple of 128 tokens. Nothing is
+    yielded where the overlap is off (``overlaps_tensors``).
     """
     if not overlaps_tensors(case, c):
         return
     off = f"{case.request.say('MEGATRON_SETTINGS')} {_SWITCH}=false"
     gpu, node = GPUS[case.gpu_type], case.gpus_per_node
+    # Where a node is a whole domain, a TP that does not divide its GPUs has groups that reach into the next node.
     inside = c.tp <= node * gpu.nvlink_nodes and (gpu.nvlink_nodes > 1 or node % c.tp == 0 or c.gpus <= node)
     if not inside:
         here = f"{node * gpu.nvlink_nodes} GPUs"
@@ -73,14 +78,18 @@ def overlap_problems(case: Case, c: Layout) -> Iterator[tuple[str, str]]:
 
 
 def check_bootstrap(case: Case, settings: Mapping[str, Any], scheduler: SchedulerPart | None) -> None:
-    """Return where the job's ranks can start MPI, or none of ``settings`` makes them; else raise.
+    """Raise where ``settings`` make the ranks start MPI, and the scheduler does not launch them with MPI.
+
+    ``settings`` are the user's Megatron settings by name; only those for the backend that starts Transformer Engine's
+    user buffers are looked at. ``scheduler`` None: the job runs without Slurm, so nothing launches ranks with MPI.
 
     Raises:
-        RequestError: a setting starts MPI, and ranks cannot
+        RequestError: such a setting is ``mpi`` or None; the remedy names both ways out
     """
     if scheduler is not None and scheduler.starts_mpi:
         return
     for name in _BACKENDS:
+        # Without a backend, PyTorch takes MPI if it has that.
         if name in settings and settings[name] in ("mpi", None):
             raise RequestError(
                 f"{case.request.say('MEGATRON_SETTINGS')}: {name}={case.request.megatron[name]} needs MPI, and "

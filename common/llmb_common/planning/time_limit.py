@@ -20,21 +20,24 @@ SLURM_LONGEST_SIGNAL = 65535
 
 
 def save_seconds(parameters: int, gb_per_second: float) -> int:
-    """Seconds to allow for saving one checkpoint of ``parameters`` weights at 10^9 bytes/s times ``gb_per_second``.
+    """Return the seconds to allow a job for saving one checkpoint of a model with ``parameters`` weights.
 
-    They include two minutes beside the writing, and are at most what Slurm can be told.
+    ``gb_per_second`` is the speed of the file system in 10^9 bytes/s. Two minutes are added for what happens beside the
+    writing. At most 65535, which is the longest warning that Slurm's ``--signal`` can give.
     """
     writing = parameters * CHECKPOINT_BYTES_PER_PARAMETER / (gb_per_second * 1e9)
     return min(SAVE_BASE_SECONDS + math.ceil(writing), SLURM_LONGEST_SIGNAL)
 
 
 def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
-    """One notice where the time limit is too short for the job's start, its steps and its save; or none.
+    """Return one notice where the job's time limit looks too short, else an empty list.
 
-    Empty where it is long enough, nobody knows the time of a step, or LLMB does not set the limit.
+    Too short: start, expected steps and checkpoint do not fit; or, where no step time is known, saving the checkpoint
+    may take more than half of the limit. Not judged, so empty: a job without a scheduler, or one whose limit LLMB does
+    not set. ``say`` names variables as the front end in use does.
 
     Raises:
-        RequestError: the job would be told to save at its very start.
+        RequestError: saving the checkpoint may take the whole limit, so that nothing would be trained
     """
     if plan.scheduler is None or plan.scheduler.own_limit:
         return []
@@ -64,11 +67,12 @@ def check_time_limit(plan: JobPlan, say: FieldNames) -> list[str]:
         remains = f"remaining: {_minutes_text(left)}"
         needs = f"needed: {_minutes_text(start)} to start and {steps} steps of {likely:.3g} s"
         return [f"{facts}: too short, {ended}; {enough} is enough ({remains}; {needs}){slow}"]
+    # Without a step time, all that can be said is that saving may take the larger part.
     if step is None and saving is not None and left < saving:
         return [f"{facts}: that leaves {_minutes_text(left)} to train{slow}"]
     return []
 
 
 def _minutes_text(seconds: int) -> str:
-    """Seconds as whole minutes, rounded up: ``7 minutes``."""
+    """Return ``seconds`` as text in whole minutes, rounded up: ``7 minutes``."""
     return counted(math.ceil(seconds / 60), "minute")

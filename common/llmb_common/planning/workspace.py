@@ -22,14 +22,15 @@ if TYPE_CHECKING:  # imported where they are needed
 
 
 def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = None) -> Path | None:
-    """``LLMB_INSTALL``, else the current folder if it is an installation that we trust, else None.
+    """Return the folder of the installation to use: ``LLMB_INSTALL``, else the current folder, else None.
 
-    Its configuration names programs and variables of jobs, so one that any user could have put into a shared folder,
-    such as ``/tmp``, is read only if ``LLMB_INSTALL`` names it; a notice on stderr says so. ``LLMB_INSTALL`` need not
-    exist.
+    ``LLMB_INSTALL``, from ``variables``, is returned as an absolute path whether or not it exists. The current folder,
+    or ``here``, counts only if it has a cluster_config.yaml that somebody trusted wrote: that file names programs and
+    variables of jobs, and anybody can put one into a shared folder such as ``/tmp``. One that is not trusted gives None
+    and a notice on stderr.
 
     Raises:
-        RequestError: ``LLMB_INSTALL`` is no path that can be used.
+        RequestError: ``LLMB_INSTALL`` has characters that no path may have here, or names a home that does not exist
     """
     if named := variables.get("LLMB_INSTALL", "").strip():
         check_argument("LLMB_INSTALL", named)
@@ -46,14 +47,18 @@ def find_install(variables: Mapping[str, str] = os.environ, here: Path | None = 
 
 
 class CatalogEntry(NamedTuple):
-    """A recipe with the folder that it was read from."""
+    """One recipe of the catalog, with the folder that its recipe.yaml is in."""
 
     folder: Path
     recipe: Recipe
 
 
 def _is_readable(recipe: Recipe) -> bool:
-    """Whether the recipe has a catalogue that can be read; a notice says where one cannot."""
+    """Return whether the recipe names a catalogue of functions that can be read.
+
+    False for a recipe that names none. False, with a notice that the catalogue is left out, where its file is missing
+    or damaged.
+    """
     try:
         return recipe.catalogue is not None
     except RecipeError as error:
@@ -62,7 +67,13 @@ def _is_readable(recipe: Recipe) -> bool:
 
 
 class Workspace:
-    """One command's view of the installation. Everything is read on first use."""
+    """What one command sees of the installation: its folder, its cluster configuration and its recipes.
+
+    Everything is read on first use and then kept. ``install`` None: the one that ``find_install`` finds, if any.
+
+    Raises:
+        RequestError: ``LLMB_INSTALL`` cannot be used as a path
+    """
 
     def __init__(self, install: Path | None = None) -> None:
         self.install_or_none = install or find_install()
@@ -73,10 +84,10 @@ class Workspace:
 
     @property
     def install(self) -> Path:
-        """The installation, whether its folder exists or not: a dry run needs no more.
+        """The installation's folder, which need not exist: a dry run only needs its path.
 
         Raises:
-            RequestError: code ``no-install``: none is named
+            RequestError: code ``no-install``: ``LLMB_INSTALL`` is not set, and the current folder is no installation
         """
         if self.install_or_none is None:
             from llmb_common.planning.plan import no_install_error
@@ -85,10 +96,10 @@ class Workspace:
         return self.install_or_none
 
     def require_install(self) -> Path:
-        """The installation, whose folder exists.
+        """Return the installation's folder, which exists.
 
         Raises:
-            RequestError: code ``no-install``: none is named, or it does not exist
+            RequestError: code ``no-install``: no installation is named, or the one that is named does not exist
         """
         if not self.install.is_dir():
             raise RequestError(
@@ -100,10 +111,11 @@ class Workspace:
 
     @cached_property
     def cluster(self) -> ClusterConfig:
-        """The site's configuration, read once; the defaults where there is no installation.
+        """The content of cluster_config.yaml, read once; the defaults without an installation or file.
 
         Raises:
-            ConfigError: the file cannot be read, is wrong, or comes from somebody who has no say here
+            ConfigError: the file cannot be read, is wrong (with file and line), or was written by somebody who is not
+                trusted
         """
         from llmb_common.planning.site.cluster import load_cluster_config
 
@@ -111,15 +123,24 @@ class Workspace:
 
     @cached_property
     def catalog(self) -> tuple[CatalogEntry, ...]:
-        """All recipes that can be read, by name, read once. One that cannot is reported in a notice."""
+        """All recipes that can be read, sorted by folder name, read once. A notice names each one that cannot.
+
+        Raises:
+            ConfigError: cluster_config.yaml cannot be used
+            RequestError: ``LLMB_REPO`` is set and contains no recipe
+        """
         entries = map(self._catalog_entry, self._folders(self.cluster.repo))
         return tuple(entry for entry in entries if entry is not None)
 
     def workload_names(self) -> list[str]:
-        """The workloads of all recipes, for completion: of each file one line is read, and nothing else is checked.
+        """Return the workload of each recipe (``pretrain_grok1``), in the order of the folders, for shell completion.
+
+        To be fast, it reads one line of each recipe.yaml and of cluster_config.yaml, and checks nothing else. A recipe
+        without such a line is left out.
 
         Raises:
-            ConfigError: ``cluster_config.yaml`` comes from somebody who has no say here, or cannot be read
+            ConfigError: cluster_config.yaml cannot be read, or was written by somebody who is not trusted
+            RequestError: ``LLMB_REPO`` is set and contains no recipe
         """
         repo = None
         path = self.install_or_none and self.install_or_none / FILE_NAME
@@ -129,9 +150,14 @@ class Workspace:
         return [name for name in map(workload_in, self._folders(repo)) if name]
 
     def _folders(self, repo: str | None) -> Iterator[Path]:
-        """The recipes' folders: in the site's clone ``repo`` unless LLMB_REPO is set, else in ``recipes_root()``.
+        """Return the folders of all recipes, sorted by name.
 
-        A notice says where ``repo`` has no recipe.
+        They are those in ``repo``, the clone that cluster_config.yaml names; where that is None or ``LLMB_REPO`` is
+        set, those in ``recipes_root()``. A ``repo`` without a recipe gives a notice, and ``recipes_root()`` serves
+        instead.
+
+        Raises:
+            RequestError: ``LLMB_REPO`` is set and contains no recipe
         """
         if not os.environ.get("LLMB_REPO") and repo:
             clone = Path(repo)
@@ -141,9 +167,13 @@ class Workspace:
         return recipe_folders(recipes_root())
 
     def adopted(self, recipe: Recipe) -> dict[str, Recipe]:
-        """``recipe`` with the functions of each release that the site has a catalogue of, by the release's name.
+        """Return a copy of ``recipe`` for each release of Megatron-Bridge that this site has adopted, by release.
 
-        A catalogue that cannot be read is reported in a notice and left out. Empty: the site has none for it.
+        Each copy has that release's functions. Empty: the site adopted none, or the recipe's jobs call no functions. A
+        catalogue that cannot be read is left out with a notice.
+
+        Raises:
+            ConfigError: cluster_config.yaml cannot be used
         """
         from llmb_common.planning.own_releases import own_catalogues
 
@@ -151,10 +181,13 @@ class Workspace:
         return {name: own for name, own in found.items() if _is_readable(own)}
 
     def workload(self, name: str) -> CatalogEntry:
-        """The recipe of a workload (``pretrain_grok1``) or of a recipe's name (``grok1``).
+        """Return the recipe whose workload (``pretrain_grok1``) or name (``grok1``) is ``name``, in any case.
 
         Raises:
-            RequestError: no recipe has that name
+            RequestError: code ``unknown-workload``: no recipe has that name; the remedy suggests near ones, or lists
+                all. Also where ``LLMB_REPO`` contains no recipe
+            ConfigError: cluster_config.yaml cannot be used
+            RecipeError: a catalogue that is searched for a suggestion cannot be read
         """
         wanted = name.lower()
         folder = self._folder_of.get(wanted)  # to read all recipes takes longer than most commands
@@ -174,7 +207,7 @@ class Workspace:
         )
 
     def _catalog_entry(self, folder: Path) -> CatalogEntry | None:
-        """The recipe in a folder, read once; None, after a notice, where it cannot be read."""
+        """Return the recipe in ``folder``, loaded once; None, with a notice the first time, where it cannot be read."""
         from llmb_common.recipes.loading import load_recipe
 
         if folder not in self._entries:
@@ -187,7 +220,14 @@ class Workspace:
 
     @cached_property
     def _folder_of(self) -> dict[str, Path]:
-        """The recipes' folders by their own names and by the names of their workloads, of which one line was read."""
+        """Each recipe's folder, by its own name and by its workload's name; the first of a name counts.
+
+        Of each recipe.yaml only the line with the workload is read, so a folder here may hold a recipe that is wrong.
+
+        Raises:
+            ConfigError: cluster_config.yaml cannot be used
+            RequestError: ``LLMB_REPO`` is set and contains no recipe
+        """
         found: dict[str, Path] = {}
         for folder in self._folders(self.cluster.repo):
             found.setdefault(folder.name, folder)
@@ -197,7 +237,15 @@ class Workspace:
         return found
 
     def nearest_model(self, name: str) -> str:
-        """What to do about ``name``, which is a model and no workload, as a remedy; empty where nothing comes near."""
+        """Return a remedy for a user who gave the model ``name`` as a workload: what to run instead.
+
+        It is a clause, as a rule with an ``llmb-run plan`` command. Empty where nothing is known of such a model.
+
+        Raises:
+            RecipeError: a recipe's catalogue, validation or results file cannot be read
+            ConfigError: cluster_config.yaml cannot be used
+            RequestError: ``LLMB_REPO`` is set and contains no recipe
+        """
         from llmb_common.recipes.nearest import plan_command, remedy_for
 
         recipes = [entry.recipe for entry in self.catalog]

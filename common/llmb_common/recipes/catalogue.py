@@ -34,8 +34,10 @@ _PRECISIONS = {
 
 
 class FunctionName(msgspec.Struct, frozen=True, array_like=True):
-    """What the name of a function of Megatron-Bridge says: model, task, GPUs and precision. One line of a
-    catalogue's index.
+    """One entry of a catalogue's index: what the name of a Megatron-Bridge function says.
+
+    ``name`` is the whole name, ``gpus`` the number of GPUs of the whole job, ``gpu`` their type, ``suffix`` the rest of
+    the name (None: nothing left).
     """
 
     name: str
@@ -48,7 +50,7 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def dtype(self) -> str:
-        """``bf16``, ``fp8`` or ``nvfp4``, by the word in the function's name."""
+        """The dtype that the function trains in, by its name: ``bf16``, ``fp8`` or ``nvfp4``."""
         return _PRECISIONS[self.precision][0]
 
     @property
@@ -57,16 +59,18 @@ class FunctionName(msgspec.Struct, frozen=True, array_like=True):
         return _PRECISIONS[self.precision][1]
 
     def variant(self, base: str) -> str:
-        """The CONFIG_VARIANT that selects the function: ``base`` for plain pretraining, else its task and its name's
-        suffix.
+        """Return the CONFIG_VARIANT that selects the function: its task and suffix, joined by ``_``.
+
+        Plain pretraining, which has neither, is ``base``.
         """
         words = [word for word in (self.task if self.task != "pretrain" else None, self.suffix) if word]
         return "_".join(words) or base
 
 
 class Chunks(msgspec.Struct, frozen=True, array_like=True):
-    """NVIDIA's layout of a model for ``pp`` pipeline stages of ``vp`` chunks: the layers of each chunk, in the
-    model's order.
+    """NVIDIA's own division of a model's layers among ``pp`` pipeline stages of ``vp`` chunks each.
+
+    ``layers`` is the number of layers of each chunk, in the model's order. ``vp`` 1: no virtual stages.
     """
 
     pp: int
@@ -78,10 +82,12 @@ class Chunks(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
-    """What calling a function of Megatron-Bridge gives: its layout columns, its model and its settings.
+    """One function of Megatron-Bridge as a catalogue describes it: its layout columns, model and settings.
 
-    ``stages``: it assigns its layers to pipeline stages itself. FLOPs per token are Megatron-Bridge's count and LLMB's
-    own; None: not known.
+    FLOPs are those of one training step per token: ``flops_per_token`` is Megatron-Bridge's count,
+    ``own_flops_per_token`` LLMB's. None there and in ``parameters``: not known. ``stages``: the function assigns its
+    layers to pipeline stages itself. ``settings`` are further Megatron settings by name, ``env`` environment variables
+    that it sets. ``hugging_face``: the model there whose configuration it asks for; None: none.
     """
 
     columns: Columns[int]
@@ -91,22 +97,28 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     flops_per_token: float | None = None
     own_flops_per_token: float | None = None
     layers: Layers | None = None
-    """None: a catalogue from before there were any, or a model that nobody counts."""
+    """The layers and their weights; None: the catalogue is older than these, or nobody counts such a model."""
     stages: bool = False
     layouts: tuple[Chunks, ...] = ()
-    """Where NVIDIA's runner has a layout of one that does; empty where it has none for other PP and VP."""
+    """Layouts for other PP and VP that NVIDIA's runner has for a function with ``stages``; empty: it has none."""
     settings: dict[str, Any] = {}
     env: dict[str, str] = {}
     hugging_face: str | None = None
 
     @property
     def captures_iterations(self) -> bool:
-        """Whether its CUDA graphs, if it has any, capture whole iterations, and not single modules."""
+        """Whether the function's settings let CUDA graphs capture whole iterations instead of single modules.
+
+        False also where it sets no CUDA graphs.
+        """
         settings = [self.settings.get(f"cuda_graph_{name}") for name in ("impl", "scope", "modules")]
         return "full_iteration" in str(settings)
 
     def chunks(self, pp: int, vp: int | None) -> tuple[int, ...] | None:
-        """The layers of each chunk at ``pp`` stages of ``vp`` chunks; None where no layout of NVIDIA's is for these."""
+        """Return the number of layers of each chunk at ``pp`` pipeline stages of ``vp`` chunks, in the model's order.
+
+        ``vp`` None is one chunk per stage. None where NVIDIA has no layout of its own for these numbers.
+        """
         return next((known.layers for known in self.layouts if (known.pp, known.vp) == (pp, vp or 1)), None)
 
 
@@ -118,22 +130,26 @@ class Flops(NamedTuple):
 
 
 class ByLength(msgspec.Struct, frozen=True, kw_only=True):
-    """How the FLOPs of a model's functions follow the length of the sequence (``llmb_train.lengths``): each count as
-    the ``b`` and ``c`` of a + b x length + c / length, which holds from ``least`` tokens on."""
+    """How the FLOPs per token of one model's functions follow the sequence length (``llmb_train.lengths``).
+
+    They are a + b x length + c / length. ``bridge`` and ``own`` are (b, c) for Megatron-Bridge's and for LLMB's count;
+    None: not known. The formula holds from ``least`` tokens on.
+    """
 
     least: int
     bridge: tuple[float, float] | None = None
     own: tuple[float, float] | None = None
 
     def flops(self, function: Function, length: int) -> Flops:
-        """The FLOPs per token of ``function`` on sequences of ``length`` tokens; unknown for lengths below
-        ``least``.
-        """
+        """Return the FLOPs per token of ``function`` on sequences of ``length`` tokens; below ``least``, both None."""
         if length < self.least:
             return Flops()
 
         def scaled_to_length(known: float | None, growth: tuple[float, float] | None) -> float | None:
-            """``known`` FLOPs, counted at the function's own length, at ``length``; None where either is not known."""
+            """Return ``known`` FLOPs per token, counted at the function's own sequence length, converted to ``length``.
+
+            ``growth`` is (b, c) of the formula. None where either argument is None.
+            """
             if known is None or growth is None:
                 return None
             b, c = growth
@@ -146,7 +162,12 @@ class ByLength(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a catalogue's file; functions stay undecoded until one is asked for."""
+    """The content of a catalogue's JSON file; each function stays undecoded until it is asked for.
+
+    ``release`` is that of Megatron-Bridge and ``core`` that of megatron-core; ``date`` is the day of writing;
+    ``sha256`` is taken over all functions' lines. ``base``: the file beside it that has the functions missing here;
+    None: none are.
+    """
 
     schema: Literal[1]
     release: str
@@ -165,10 +186,10 @@ class _CatalogueFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _read_catalogue(path: Path) -> _CatalogueFile:
-    """The content of a catalogue's file.
+    """Return the content of the catalogue's file ``path``, of whose functions only the names are checked.
 
     Raises:
-        RecipeError: it cannot be read
+        RecipeError: the file is missing or unreadable, or its content is no catalogue; the remedy is to write it again
     """
     remedy = (
         "write it again: llmb-install adopt and its image, or in an engine that has the functions: "
@@ -179,15 +200,14 @@ def _read_catalogue(path: Path) -> _CatalogueFile:
 
 
 class Catalogue:
-    """The functions of one release of Megatron-Bridge, read from the file ``path`` when made; ``index`` lists what
-    each function's name says, in the file's order.
+    """The functions of one release of Megatron-Bridge, read from the catalogue's file ``path`` on construction.
 
-    A function's line is decoded when it is asked for: ``function`` fails then where it is damaged. ``is_intact``
-    compares all functions with the SHA-256 in the file; ``configurations`` and ``rows`` give them as parts of a recipe.
-    ``base``: the variant that plain pretraining runs.
+    ``base`` is the variant of plain pretraining. ``index`` lists what each function's name says, in the file's order; a
+    function's own line is decoded only when it is asked for, and a damaged line is noticed only then.
+    ``configurations`` and ``rows`` give the functions as parts of a recipe.
 
     Raises:
-        RecipeError: the file, or the one it builds on, cannot be read.
+        RecipeError: the file, or the one that it builds on, cannot be read
     """
 
     def __init__(self, path: Path, base: Variant) -> None:
@@ -200,6 +220,7 @@ class Catalogue:
         self.missing = found.missing
         self.index = found.index
         self._by_length = found.by_length
+        # A file that builds on another has only the functions that differ from that one's.
         self._functions = (
             found.functions
             if found.base is None
@@ -208,18 +229,22 @@ class Catalogue:
         self._decoded: dict[str, Function] = {}
 
     def is_intact(self) -> bool:
-        """Whether the functions are those that the SHA-256 in the file was taken of; False where one is missing."""
+        """Return whether the lines of all functions still have the SHA-256 that the catalogue's file states.
+
+        False also where a function of the index is missing or is not UTF-8.
+        """
         try:
             lines = [f"{json.dumps(entry.name)}:{bytes(self._functions[entry.name]).decode()}" for entry in self.index]
         except (KeyError, UnicodeDecodeError):
             return False
+        # Joined just as ``llmb_train.catalogue`` joined them when it took the hash.
         return hashlib.sha256(",\n".join(lines).encode()).hexdigest() == self.sha256
 
     def entry(self, name: str) -> FunctionName:
-        """What the name of the function ``name`` says: model, task, GPUs and precision.
+        """Return the index entry of the function ``name``: its model, task, GPUs and precision, as its name says them.
 
         Raises:
-            RecipeError: the catalogue has no such function.
+            RecipeError: the catalogue has no such function; the message suggests a near name
         """
         for entry in self.index:
             if entry.name == name:
@@ -228,10 +253,10 @@ class Catalogue:
         raise RecipeError(f"{self.path} has no function {name!r}{near}", remedy="correct the name")
 
     def function(self, name: str) -> Function:
-        """The function ``name``: its columns, model and settings, decoded once.
+        """Return the function ``name``: its layout columns, model and settings. It is decoded once.
 
         Raises:
-            RecipeError: the catalogue has none of that name, or its line is damaged.
+            RecipeError: the catalogue has no such function, or its line is damaged
         """
         if name not in self._decoded:
             self.entry(name)
@@ -244,11 +269,12 @@ class Catalogue:
         return self._decoded[name]
 
     def flops(self, name: str, sequence_length: int) -> Flops:
-        """The FLOPs per token of the function ``name`` on sequences of ``sequence_length`` tokens, as far as they
-        are known.
+        """Return the FLOPs per token of the function ``name``, trained on sequences of ``sequence_length`` tokens.
+
+        A count that is not known for this length is None.
 
         Raises:
-            RecipeError: as ``function`` does
+            RecipeError: the catalogue has no such function, or its line is damaged
         """
         function = self.function(name)
         if sequence_length == function.sequence_length:
@@ -258,18 +284,25 @@ class Catalogue:
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
-        """The names of all models that the catalogue has functions for, each once, in its order."""
+        """The names of all models that the catalogue has functions for, each once, in the file's order."""
         return tuple(dict.fromkeys(entry.model for entry in self.index))
 
     def model(self, size: str) -> Model:
-        """The model ``size``, which must be one of ``sizes``; its sequence length is that of its first function."""
+        """Return the model ``size``, which must be one of ``sizes``, with the sequence length of its first function.
+
+        Raises:
+            RecipeError: the line of that function is damaged
+        """
         name = next(entry.name for entry in self.index if entry.model == size)
         function = self.function(name)
         return Model(size=size, title=size, parameters=function.parameters, sequence_length=function.sequence_length)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """The variants beside plain pretraining, by name; they are run only where CONFIG_VARIANT names them."""
+        """The catalogue's variants beside plain pretraining, sorted by name; empty where there are none.
+
+        Each is a copy of the base variant under its own name, and runs only where CONFIG_VARIANT names it.
+        """
         names = dict.fromkeys(sorted(entry.variant(self._base.name) for entry in self.index))
         return tuple(
             msgspec.structs.replace(
@@ -284,9 +317,10 @@ class Catalogue:
         )
 
     def configurations(self, in_image: Catalogue) -> Iterator[Configuration]:
-        """Yields of each function what selects it (model, GPU, precision, variant, scale), from the index alone.
+        """Yield what selects each function: model, GPU type, precision, variant and GPU count; in the file's order.
 
-        A function that the recipe's image, whose catalogue ``in_image`` is, does not have is marked with this release.
+        Only the index is read. ``in_image`` is the catalogue of the recipe's own image; a function that it lacks gets
+        this catalogue's release, any other None.
         """
         known = {entry.name for entry in in_image.index}
         for entry in self.index:
@@ -301,12 +335,13 @@ class Catalogue:
         variant: str | None = None,
         dtype: str | None = None,
     ) -> Iterator[Row]:
-        """Yields the functions that fit, each as the row of a configuration table; None or empty: any.
+        """Yield the functions that match, each as a row of a configuration table, in the file's order.
 
-        ``gpus``: GPU types in order of preference; only the first that has functions counts. Nothing where none has.
+        ``gpus`` are GPU types in order of preference: only the first one that the catalogue has functions for counts,
+        and nothing is yielded if it has none for any. An empty ``gpus``, or None for another argument, matches all.
 
         Raises:
-            RecipeError: a function's line is damaged
+            RecipeError: the line of a matching function is damaged
         """
         known = {entry.gpu for entry in self.index}
         gpu = next((name for name in gpus if name in known), None)
@@ -319,7 +354,13 @@ class Catalogue:
                     yield self._row(entry, name)
 
     def _row(self, entry: FunctionName, variant: str) -> Row:
-        """The configuration row that one function stands for; ``variant`` is its CONFIG_VARIANT."""
+        """Return the configuration row that stands for the function ``entry``, under the CONFIG_VARIANT ``variant``.
+
+        Its only GPU count is the function's own.
+
+        Raises:
+            RecipeError: the line of the function is damaged
+        """
         function = self.function(entry.name)
         values = {name: getattr(function.columns, name) for name in Columns.__struct_fields__}
         return Row(
@@ -338,7 +379,10 @@ class Catalogue:
 
 
 def _gbs_formula(gbs: int, gpus: int) -> str:
-    """The global batch size as a formula of GPUs: each GPU keeps its number of samples at another scale."""
+    """Return a formula for the global batch size that keeps the samples per GPU at any scale: ``GPUs*2``, ``GPUs/4``.
+
+    ``gbs`` is the batch size at ``gpus`` GPUs.
+    """
     common = math.gcd(gbs, gpus)
     samples, of_gpus = gbs // common, gpus // common
     times = f"*{samples}" if samples > 1 else ""
@@ -346,10 +390,10 @@ def _gbs_formula(gbs: int, gpus: int) -> str:
 
 
 class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What Megatron's own validation says of one function at its own number of GPUs.
+    """What Megatron's own validation of arguments says of one function at its own number of GPUs.
 
-    ``needs``: packages of the container that validation asked for, and what the user has to give. ``refused``: why
-    Megatron does not train it even then; None: it does.
+    ``needs``: packages of the container that the validation asks for, and what the user must give; empty: nothing.
+    ``refused``: why Megatron does not train the function even with these; None: it does.
     """
 
     needs: tuple[str, ...]
@@ -357,7 +401,10 @@ class Validated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the validation of one release of the engine says of its functions, by their names."""
+    """The content of a validation file: what Megatron says of each function of one release, by the function's name.
+
+    ``release`` is that of Megatron-Bridge, ``core`` that of megatron-core, ``date`` the day of the validation.
+    """
 
     schema: Literal[1]
     release: str
@@ -367,10 +414,10 @@ class Validation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def read_validation(path: Path) -> Validation:
-    """The content of a file of validation results.
+    """Return the content of the validation file ``path``.
 
     Raises:
-        RecipeError: it cannot be read
+        RecipeError: the file is missing or unreadable, or its content is none; the remedy is to write it again
     """
     remedy = "write it again: python -m llmb_train.catalogue FILE --validation, in the engine of the catalogue"
     document: Validation = read_generated(path, Validation, remedy=remedy)

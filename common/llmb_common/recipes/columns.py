@@ -36,7 +36,10 @@ Derived = Annotated[T, msgspec.Meta(extra={"role": "derived"})]
 
 @lru_cache
 def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
-    """What each field of a struct is for (``work``, ``speed``), by its name; fields that declare none are missing."""
+    """Return what each field of ``struct`` is for (``work``, ``speed``, ...), by the field's name.
+
+    The field's annotation declares it; fields that declare none are left out.
+    """
     found: dict[str, Role] = {}
     for name, hint in get_type_hints(struct, include_extras=True).items():
         for meta in getattr(hint, "__metadata__", ()):
@@ -47,7 +50,7 @@ def roles_of(struct: type[msgspec.Struct]) -> dict[str, Role]:
 
 @lru_cache
 def fields_of(struct: type[msgspec.Struct], *roles: Role) -> tuple[str, ...]:
-    """The names of the struct's fields that have one of ``roles``, in the order of the struct."""
+    """Return the names of the fields of ``struct`` that have one of ``roles``, in the order of declaration."""
     known = roles_of(struct)
     return tuple(name for name in struct.__struct_fields__ if known.get(name) in roles)
 
@@ -59,9 +62,11 @@ Batch = TypeVar("Batch")
 
 
 class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Parallel sizes, batch sizes and what saves memory. ``ep``, ``etp``, ``vp`` None: not used.
+    """The layout of a job: parallel sizes, batch sizes, and what saves GPU memory or launch time.
 
-    ``gbs`` is a formula in the row of a recipe, a number everywhere else.
+    ``ep``, ``etp`` and ``vp`` None: not used. ``mbs`` and ``gbs`` are the micro-batch and global batch sizes in
+    samples; ``gbs`` is a formula of GPUs in a recipe's row, and a number everywhere else. ``recompute_layers`` and
+    ``offload_layers`` count the layers whose activations are computed again or kept in CPU memory.
     """
 
     tp: Division[Positive] = 1
@@ -79,7 +84,10 @@ class Columns(msgspec.Struct, Generic[Batch], frozen=True, kw_only=True, forbid_
 
     @property
     def parallelism(self) -> str:
-        """The parallel sizes above 1, for people: ``TP8 PP8 VP5 FSDP``; empty where there is data parallelism only."""
+        """The layout's parallel sizes above 1 as text for people: ``TP8 PP8 VP5 FSDP``. ETP is not shown.
+
+        Empty where all are 1 and FSDP is off.
+        """
         sizes = {name: getattr(self, name) or 1 for name in ("tp", "pp", "cp", "vp", "ep")}
         words = [f"{name.upper()}{size}" for name, size in sizes.items() if size > 1]
         if self.fsdp:

@@ -11,15 +11,21 @@ from llmb_common.base.strict_yaml import read_text, value_on_line
 
 
 def recipe_folders(root: Path) -> Iterator[Path]:
-    """Yields the folders directly under ``root`` that hold a recipe.yaml, by name; nothing where there are none."""
+    """Return the folders directly under ``root`` that hold a recipe.yaml, sorted by name.
+
+    Empty where there are none, or ``root`` does not exist. The files are not opened.
+    """
     return (path.parent for path in sorted(root.glob("*/recipe.yaml")))
 
 
 def recipes_root() -> Path:
-    """Where the recipes are: ``LLMB_REPO``, else the clone that holds this library, else the copy in the package.
+    """Return the folder whose subfolders are the recipes, by the first of these that has any.
+
+    ``LLMB_REPO``, if set; the clone of the repository that this library is in; else the copy inside the package, which
+    is not looked at.
 
     Raises:
-        RequestError: ``LLMB_REPO`` is set and contains no recipe.
+        RequestError: ``LLMB_REPO`` is set and contains no recipe
     """
     if repo := os.environ.get("LLMB_REPO"):
         if next(recipe_folders(Path(repo)), None) is None:
@@ -34,9 +40,10 @@ def recipes_root() -> Path:
 
 
 def workload_in(folder: Path) -> str:
-    """The workload of the recipe in ``folder``, by the line of its file that names it; empty where none does.
+    """Return the workload that recipe.yaml in ``folder`` names (``pretrain_grok1``); empty where it names none.
 
-    Nothing else of the file is looked at, and it may be no recipe at all.
+    Only the line of that key is looked at, so the file may be wrong elsewhere. A file that is missing or unreadable
+    counts as one that names none.
     """
     try:
         return str(value_on_line(read_text(folder / "recipe.yaml", RecipeError), "workload") or "")

@@ -28,10 +28,11 @@ from llmb_common.recipes.rows import PublishedResult, Row, precision
 
 
 def load_recipe(folder: Path) -> Recipe:
-    """The recipe in ``folder``: the same one as long as its ``recipe.yaml`` says the same.
+    """Return the checked recipe in ``folder``; the same object as long as its recipe.yaml has the same text.
 
     Raises:
-        RecipeError: there is none, or it is wrong; with file and line.
+        RecipeError: there is no recipe.yaml, or it cannot be read or is wrong; the message has file and line where
+            known
     """
     path = folder / "recipe.yaml"
     if not path.is_file():
@@ -41,12 +42,13 @@ def load_recipe(folder: Path) -> Recipe:
 
 @lru_cache(maxsize=16)
 def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
-    """The recipe that the ``text`` of a recipe.yaml holds, checked; kept, as a campaign plans dozens of jobs of one.
+    """Return the checked recipe that ``text``, of the recipe.yaml at ``path``, holds.
 
-    Names of other files become paths beside ``absolute``; messages name ``path``.
+    The last 16 are kept, as a campaign plans dozens of jobs of one recipe. Names of other files (catalogue, results,
+    validation) become paths in the folder of ``absolute``; messages use ``path``.
 
     Raises:
-        RecipeError: it is wrong; with file and line
+        RecipeError: the recipe is wrong; the message has file and line where known
     """
     recipe = _compiled_recipe(text, path) or _checked(text, path)
     files = {name: getattr(recipe, name) for name in ("catalogue_file", "results_file", "validation_file")}
@@ -55,10 +57,12 @@ def _recipe(text: str, path: Path, absolute: Path) -> Recipe:
 
 
 def _checked(text: str, path: Path) -> Recipe:
-    """The recipe that the ``text`` of the recipe.yaml at ``path`` holds; names of other files are as it has them.
+    """Return the recipe parsed and checked from ``text``, of the recipe.yaml at ``path``.
+
+    Names of other files stay as they are in the text.
 
     Raises:
-        RecipeError: it is wrong; with file and line
+        RecipeError: the recipe is wrong; the message has file and line where known
     """
     data, lines = load_text(text, str(path), RecipeError)
     recipe = convert(data, lines, Recipe, str(path), RecipeError)
@@ -71,8 +75,9 @@ COMPILED = "recipe.json"
 
 
 class _Compiled(msgspec.Struct, frozen=True, array_like=True):
-    """The content of a ``recipe.json``: the length and CRC-32 of the YAML text that it was made from, and what that
-    says.
+    """The content of a recipe.json: a checked recipe, and what tells whether its recipe.yaml has changed since.
+
+    ``length`` (characters) and ``crc32`` are those of the YAML text that it was made from.
     """
 
     length: int
@@ -81,10 +86,10 @@ class _Compiled(msgspec.Struct, frozen=True, array_like=True):
 
 
 def compiled(path: Path) -> str:
-    """Return the text of the ``recipe.json`` that belongs to the recipe.yaml at ``path``.
+    """Return the JSON text of the recipe.json that belongs to the recipe.yaml at ``path``; nothing is written.
 
     Raises:
-        RecipeError: the recipe.yaml is wrong; with file and line
+        RecipeError: the recipe.yaml cannot be read or is wrong; the message has file and line where known
     """
     text = read_text(path, RecipeError)
     _checked(text, path)
@@ -94,9 +99,10 @@ def compiled(path: Path) -> str:
 
 
 def _compiled_recipe(text: str, path: Path) -> Recipe | None:
-    """The recipe from the ``recipe.json`` beside ``path``, whose ``text`` is as when it was made; checked then.
+    """Return the recipe from the recipe.json beside ``path``, if that was made from exactly ``text``; else None.
 
-    None where there is none, it was made from another text, or by a release with other types.
+    It is not checked again: its text was when the file was made. None also where the file is missing, unreadable, or of
+    a release with other types.
     """
     try:
         found: _Compiled = from_json(path.with_name(COMPILED).read_bytes(), _Compiled)
@@ -111,7 +117,14 @@ Problems: TypeAlias = Iterator[tuple[str, str]]
 
 
 def _problems(recipe: Recipe) -> Problems:
-    """Yields what is wrong in a recipe and cannot be said by types, each with its remedy; nothing for a right one."""
+    """Yield (problem, remedy) for each thing that is wrong in ``recipe`` beyond its types; nothing for a right recipe.
+
+    A catalogue is read only for results that recipe.yaml lists itself. The caller stops at the first problem, and later
+    checks rely on that.
+
+    Raises:
+        RecipeError: the catalogue cannot be read
+    """
     sizes = [model.size for model in recipe.listed_models]
     variants = [variant.name for variant in recipe.listed_variants]
     yield from _duplicate_names("model size", sizes)
@@ -157,7 +170,7 @@ def _problems(recipe: Recipe) -> Problems:
 
 
 def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
-    """One line that only one published result of a recipe may have: what was measured, and in which document."""
+    """Return a line that tells one published result of ``recipe`` from all others: what was measured, and where."""
     document = recipe.document(result)
     dtype = precision(result.dtype, result.fp8_recipe)
     what = f"{result.variant} {result.size} {dtype} on {result.gpus} {result.gpu}"
@@ -165,19 +178,23 @@ def _result_identity(recipe: Recipe, result: PublishedResult) -> str:
 
 
 def _row_title(item: Row | PublishedResult) -> str:
-    """A row or a result, named for messages by its size, GPU type and source."""
+    """Return how messages name a row or a published result: ``row 70b on h100 (llama3.md:41)``."""
     return f"{'row' if isinstance(item, Row) else 'result'} {item.size} on {item.gpu} ({item.source})"
 
 
 def _duplicate_names(kind: str, names: list[str]) -> Problems:
-    """Yields a problem for each name that stands twice; ``kind`` is what the names are of."""
+    """Yield (problem, remedy) for each name that occurs more than once in ``names``; ``kind`` says what they name."""
     for name, count in Counter(names).items():
         if count > 1:
             yield f"the {kind} {name!r} appears twice", "keep one"
 
 
 def _problems_of_rows(recipe: Recipe) -> Problems:
-    """Yields what is wrong with the listed rows: ranges, missing architectures, and two rows for one request."""
+    """Yield (problem, remedy) for what is wrong in the rows that recipe.yaml lists; nothing where all are right.
+
+    That is: a range of GPUs that does not end on a doubling, neither function nor architecture, a function without a
+    catalogue, and two rows that the same request selects.
+    """
     seen: dict[tuple[str, str, str, str, int], Row] = {}
     for row in recipe.listed_rows:
         if row.gpus_max < row.gpus_min or row.scales[-1] != row.gpus_max:
@@ -194,7 +211,14 @@ def _problems_of_rows(recipe: Recipe) -> Problems:
 
 
 def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
-    """Yields what is wrong with one published result: corrections, its document, container and row."""
+    """Yield (problem, remedy) for what is wrong in one published ``result``; nothing where it is right.
+
+    That is: a correction without a reason or the reverse, an unknown document, no container, and no row of the recipe
+    that it was measured with.
+
+    Raises:
+        RecipeError: the recipe names a catalogue, and that cannot be read
+    """
     where = _row_title(result)
     if bool(result.corrected) != bool(result.why):
         yield f"{where}: 'corrected' and 'why' go together", "give both, or neither"
@@ -202,6 +226,7 @@ def _problems_of_result(recipe: Recipe, result: PublishedResult) -> Problems:
     if name not in recipe.documents:
         near = did_you_mean(name, recipe.documents)
         yield f"{where}: no document {name!r}{near}", "describe it under documents: title, date, framework, container"
+    # The document is known here: the caller stops at the first problem, which an unknown one is.
     if recipe.document(result).container is None:
         yield f"{where}: no container", f"give it here, or for all results of {name}"
     if find_row(recipe, result) is None:

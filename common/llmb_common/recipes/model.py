@@ -20,8 +20,12 @@ Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z")]
 
 
 class Experts(msgspec.Struct, frozen=True, kw_only=True):
-    """Experts of a mixture-of-experts model. ``every`` 2: every second layer is MoE, starting with the second; a
-    catalogue does not say it."""
+    """The experts of a mixture-of-experts model.
+
+    ``experts`` are in each MoE layer, of which each token goes to ``top_k``. ``ffn`` is the width of one,
+    ``shared_ffn`` that of the shared expert (None: not known, or there is none). ``every`` 2: every second layer is
+    MoE, starting with the second; catalogues do not say it.
+    """
 
     experts: Positive
     top_k: Positive
@@ -31,7 +35,12 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The experts of a model with their router, in the numbers that Megatron needs to build them."""
+    """The experts and router of a listed architecture, in the numbers that Megatron builds them from.
+
+    ``aux_loss`` is the coefficient of the load-balancing loss, ``capacity_factor`` an expert's capacity over an equal
+    share of the tokens. ``pre_softmax``: softmax comes before the choice of experts, not after.
+    ``probabilities_on_input``: the router's probabilities scale an expert's input, not its output.
+    """
 
     router: Literal["softmax", "sigmoid"] = "softmax"
     pre_softmax: bool = False
@@ -41,7 +50,13 @@ class MoE(Experts, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A transformer, in the numbers that Megatron needs. Becomes ``architecture`` of job.json unchanged."""
+    """A transformer that a recipe lists, in the numbers that Megatron builds it from; job.json has them unchanged.
+
+    ``hidden``, ``ffn`` and ``head_dim`` are widths in elements; ``query_groups`` is the number of key and value heads.
+    ``gated``: the MLP multiplies by a gate. ``no_rope_interval`` 4: every fourth layer goes without RoPE.
+    ``attention_chunk``: tokens of one chunk of local attention. ``moe`` None: all layers are dense. Other fields that
+    are None: not used.
+    """
 
     layers: Positive
     hidden: Positive
@@ -67,7 +82,11 @@ class Architecture(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The architecture of a function, as its catalogue says it. ``vocabulary`` None: padded until it divides."""
+    """The main sizes of the model that a function builds, as its catalogue states them.
+
+    ``vocabulary`` None: padded until it divides, so it depends on the layout. ``ffn`` None: not stated. ``moe`` None:
+    no experts. ``mtp_layers``: layers of multi-token prediction. ``provider``: Megatron-Bridge's class of the model.
+    """
 
     layers: int
     hidden: int
@@ -81,7 +100,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attention_chunk(self) -> int | None:
-        """Always None: no function's attention is cut into chunks, as that of listed architectures may be."""
+        """Always None: no function of a catalogue cuts attention into chunks, as an ``Architecture`` may."""
         return None
 
 
@@ -90,8 +109,12 @@ AnyShape: TypeAlias = Architecture | Shape
 
 
 class LayerKind(msgspec.Struct, frozen=True, array_like=True):
-    """One kind of layer: attention or what takes its place, ``dense`` or ``experts`` or nothing after it, and weights:
-    of matrices that TP divides, of all routed experts, and of norms and a router, which every rank has whole."""
+    """One kind of layer of a model: what it is made of, and its number of weights.
+
+    ``mixer`` is attention or what takes its place, ``mlp`` what follows; empty: the layer has none. Weights are counted
+    as ``divided`` (matrices that TP divides), ``routed`` (all routed experts together) and ``whole`` (norms and router,
+    which every rank has entirely).
+    """
 
     mixer: Literal["attention", "latent", "mamba", "delta", ""]
     mlp: Literal["dense", "experts", ""]
@@ -101,11 +124,13 @@ class LayerKind(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """The layers of a model in order (``3a58b``), and sizes inside them.
+    """The layers of a model in order, and the sizes inside them.
 
-    ``latent``: ranks of queries and keys, head, position and value of a head; ``mamba``: heads, their size, groups,
-    state; ``delta``: heads of keys, their size, heads of values, their size. ``encoder``: weights of the first stage.
-    ``norm``: weights of a norm for each hidden element.
+    ``order`` is run lengths of letters from ``kinds``: ``3a58b`` is three layers of kind a, then 58 of kind b.
+    ``latent``: ranks of queries and keys, then widths per head of the plain part, the positions and the value.
+    ``mamba``: heads, their width, groups, state. ``delta``: key heads, their width, value heads, their width. None: the
+    model has no such layers. ``encoder``: weights that only the first pipeline stage has. ``norm``: weights of a norm
+    per hidden element (2 with a bias).
     """
 
     order: str
@@ -121,22 +146,25 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_order(self) -> list[LayerKind]:
-        """The kind of each layer, from the first to the last."""
+        """The kind of each layer, one entry per layer, from the first to the last."""
         found: list[LayerKind] = []
         for count, letter in re.findall(r"([0-9]*)([a-z])", self.order):
             found += [self.kinds[letter]] * int(count or 1)
         return found
 
     def first(self, ffn: int) -> int:
-        """Elements of the first product of an MLP of width ``ffn``, which keeps both halves where it is gated."""
+        """Return the output elements, per token, of the first matrix product of an MLP of width ``ffn``.
+
+        That is twice ``ffn`` where the MLP is gated.
+        """
         return ffn * (2 if self.gated else 1)
 
     @property
     def scans(self) -> dict[str, tuple[int, int]]:
-        """By kind of layer, ``mamba`` and ``delta``: (elements of the first product, of the last one's input).
+        """Elements per token inside scan layers, as (output of the first product, input of the last) by kind.
 
-        Of one token; a kind that the model lacks is missing. megatron-core 0.16 to 0.19: ``ssm/mamba_mixer.py`` and
-        ``ssm/gated_delta_net``, ``in_proj`` and ``out_proj``.
+        The kinds are ``mamba`` and ``delta``. One that the model lacks has no entry. From megatron-core 0.16 to 0.19:
+        ``in_proj`` and ``out_proj`` in ``ssm/mamba_mixer.py`` and ``ssm/gated_delta_net``.
         """
         found = {}
         if self.mamba is not None:
@@ -149,7 +177,11 @@ class Layers(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the documents say of checkpoints of one size: printed size, GPU counts, smallest count tested to load."""
+    """What NVIDIA's documents say of checkpoints of one model size.
+
+    ``printed_size`` is the size on disk as printed (``~204 GB``). ``scales``: least and most GPUs of the documented
+    range. ``load_minimum``: the fewest GPUs that loading was tested on.
+    """
 
     printed_size: str
     scales: tuple[Positive, Positive]
@@ -159,7 +191,10 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The numbers of a reduced copy of a function's model: everything else stays as the function has it."""
+    """The sizes of a small copy of a function's model: layers, hidden width and experts; all else stays as it is.
+
+    ``experts`` None: as many as the function's model has.
+    """
 
     layers: Positive
     hidden: Positive
@@ -167,7 +202,11 @@ class Reduced(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One model size. ``parameters`` is the exact count of the real model, as the tests measure it; None: not known."""
+    """One model size of a recipe (``70b``), with what is needed to plan jobs of it.
+
+    ``parameters`` is the exact count of weights of the real model; None: not known. ``sequence_length`` is in tokens.
+    ``checkpoint`` None: the documents say nothing of its checkpoints.
+    """
 
     size: Name
     title: str
@@ -183,19 +222,21 @@ class Model(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def listed(self) -> Architecture:
-        """The architecture that the recipe itself lists; a model that a function describes has none, and must not be
-        asked.
+        """The architecture that recipe.yaml lists for this model.
+
+        It must not be asked for where a catalogue's function describes the model (``architecture`` None).
         """
         assert self.architecture is not None, f"{self.size} is described by a function"
         return self.architecture
 
 
 def layers_of(a: Architecture) -> Layers:
-    """The layers of a listed architecture; their kinds are ``a`` for dense ones and ``b`` for those with experts."""
+    """Return the layers of the listed architecture ``a``: kind ``a`` for dense layers, ``b`` for those with experts."""
     matrices, norm = 3 if a.gated else 2, 2 if a.norm == "layernorm" else 1
     attention = a.hidden * a.head_dim * 2 * (a.heads + a.query_groups)
     norms = 2 * norm * a.hidden
     kinds = {"a": LayerKind("attention", "dense", attention + matrices * a.hidden * a.ffn, 0, norms)}
+    # Beyond the last layer: without experts, no layer is of kind b.
     every = a.layers + 1
     if a.moe is not None:
         every, mlp = a.moe.every, matrices * a.hidden
@@ -207,12 +248,13 @@ def layers_of(a: Architecture) -> Layers:
 
 
 def count_parameters(a: Architecture) -> int:
-    """The number of weights of a listed architecture, with its vocabulary unpadded.
+    """Return the number of weights of the model of architecture ``a``, with its vocabulary unpadded.
 
-    It is what the real model, built on the meta device, counts.
+    Input and output embeddings count separately. Tests compare it with the real model, built on the meta device.
     """
     layers = layers_of(a)
     inside = sum(kind.divided + kind.routed + kind.whole for kind in layers.in_order)
+    # Outside the layers are the final norm and the embeddings of input and output.
     return layers.norm * a.hidden + 2 * a.vocabulary * a.hidden + inside
 
 
@@ -221,7 +263,10 @@ CHECKPOINT_BYTES_PER_PARAMETER = 14
 
 
 class ModelFlops(NamedTuple):
-    """FLOPs of one training step, forward and backward, on one sequence, by part of the model."""
+    """FLOPs of one training step, forward and backward, on one sequence, by part of the model.
+
+    ``embedding`` is the product with the vocabulary at the output.
+    """
 
     attention: int
     mlp: int
@@ -229,17 +274,17 @@ class ModelFlops(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The FLOPs of all parts together."""
+        """The FLOPs of attention, MLP and embedding together, for one sequence."""
         return self.attention + self.mlp + self.embedding
 
 
 def model_flops(
     model: Architecture, sequence_length: int, attention: Literal["full", "causal"] = "causal"
 ) -> ModelFlops:
-    """FLOPs per sequence, as the documents' notes break them down.
+    """Return the FLOPs of a training step on one sequence, as NVIDIA's documents count them.
 
-    Per token: 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is every
-    key of the sequence (``full``) or half of them (``causal``).
+    Per token they are 6 per weight of a matrix product, and 12 x heads x head size per key that a query meets, which is
+    every key of the sequence (``full``) or half of them (``causal``).
     """
     width = model.heads * model.head_dim
     groups_width = model.query_groups * model.head_dim
@@ -256,15 +301,18 @@ def model_flops(
 
 
 def tokens_per_second(sequence_length: int, global_batch_size: int, step_seconds: float) -> float:
-    """Tokens per second of a whole job whose steps take ``step_seconds``."""
+    """Return the tokens per second that a whole job trains on; the global batch is in samples."""
     return sequence_length * global_batch_size / step_seconds
 
 
 def training_days(tokens: float, tokens_per_second: float) -> float:
-    """Days to train on so many tokens; the documents give it for 1e12."""
+    """Return the days that it takes to train on ``tokens`` tokens; NVIDIA's documents print it for 1e12."""
     return tokens / tokens_per_second / 86400
 
 
 def achieved_tflops(flops_per_sequence: float, global_batch_size: int, step_seconds: float, gpus: int) -> float:
-    """TFLOP/s of one GPU; over its peak, the model FLOPs utilization (MFU)."""
+    """Return the model TFLOP/s that each GPU of a job achieves; divided by the GPU's peak, they are the MFU.
+
+    ``global_batch_size`` is in sequences, ``step_seconds`` the time of one step.
+    """
     return flops_per_sequence * global_batch_size / step_seconds / gpus / 1e12

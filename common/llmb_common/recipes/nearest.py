@@ -31,8 +31,10 @@ _NO_MODELS = ("instruct", "base", "chat", "hf", "it")
 
 
 class Model(msgspec.Struct, frozen=True):
-    """A model as its name describes it; ``parameters`` is None where neither the name nor a list says how many it
-    has.
+    """A model as its name describes it, in the search for one that is like it.
+
+    ``name``: the words of its name, joined by ``_``. ``parameters``: the number of its weights; None where neither the
+    name nor library.json says it. ``experts``: whether it is a mixture of experts.
     """
 
     name: str
@@ -41,31 +43,34 @@ class Model(msgspec.Struct, frozen=True):
 
     @property
     def family(self) -> str:
-        """The letters that the name begins with, ``qwen``; empty where it begins with none."""
+        """The letters that the model's name begins with, such as ``qwen``; empty where it begins with none."""
         found = re.match(r"[a-z]*", self.name)
         return found[0] if found else ""
 
     @property
     def takes_images(self) -> bool:
-        """Whether the model takes images, by a word in its name."""
+        """Whether the model takes images or sound besides text, as a word of its name tells (``vl``, ``omni``)."""
         return bool({"vl", "omni", "vision", "audio", "45v"} & {*_name_words(self.name)})
 
 
 class Nearest(msgspec.Struct, frozen=True):
-    """A model of a recipe that is near to one that no recipe has."""
+    """One model that a recipe has, as a candidate to run in place of a model that no recipe has."""
 
     recipe: Recipe
     model: Model
 
     @property
     def title(self) -> str:
-        """The model with its size and kind, for messages: ``llama3_70b (71B parameters, dense)``."""
+        """The candidate's name, size and kind, for messages: ``llama3_70b (71B parameters, dense)``."""
         kind = "mixture of experts" if self.model.experts else "dense"
         return f"{self.model.name} ({(self.model.parameters or 0) / 1e9:.0f}B parameters, {kind})"
 
 
 def model_named(name: str) -> Model:
-    """The model that ``name`` describes, completed by what ``library.json`` says of it."""
+    """Return what the model's ``name`` says of it: with ``8x7b`` in it, there are experts, and 56 billion weights.
+
+    library.json completes it, and its number of weights comes before the name's.
+    """
     words = _name_words(name)
     known = _read_library()["models"].get(in_library(name) or "", {})
     parameters, experts = None, bool(known.get("experts"))
@@ -82,20 +87,23 @@ def model_named(name: str) -> Model:
 
 
 def in_library(name: str) -> str | None:
-    """The name under which Megatron-Bridge's library trains the model ``name`` without a performance recipe.
+    """Return Megatron-Bridge's name of the model ``name``, if its library trains it without a performance recipe.
 
-    None where the library lacks it, or a performance recipe exists as well.
+    Case, punctuation and words such as ``instruct`` at the end are ignored. None: library.json does not list it.
     """
     plain = _without_punctuation(name)
     return next((known for known in _read_library()["models"] if _without_punctuation(known) == plain), None)
 
 
 def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -> Nearest | None:
-    """The model of ``recipes`` that is nearest to the model ``name``; None where there is none.
+    """Return the model of ``recipes`` that is most like the model called ``name``; None where there is no candidate.
 
-    ``gpu_type``: only models with configurations for it count. In this order: dense or experts, the number of
-    parameters to a factor of about 1.4, images or not, the family, the number. Where the name has no number: the
-    largest of its family.
+    These decide in turn: dense or experts; the number of parameters, in steps of a factor of about 1.4; images or not;
+    the family; the exact number. Where nothing tells the number of parameters of ``name``, it is the largest model of
+    the same family. ``gpu_type``: only models with a configuration for it count; None: all.
+
+    Raises:
+        RecipeError: a recipe's catalogue or validation file cannot be read
     """
     wanted_model = model_named(name)
     found: list[Nearest] = []
@@ -107,7 +115,7 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
     wanted = wanted_model.parameters
 
     def distance(item: Nearest) -> tuple[object, ...]:
-        """The sort key of a candidate: how far it is from the model that was asked for."""
+        """Return the sort key of a candidate: the smaller, the more it is like the model that was asked for."""
         model = item.model
         ratio = abs(math.log2((model.parameters or 1) / wanted))
         alike = (round(2 * ratio), model.takes_images != wanted_model.takes_images, model.family != wanted_model.family)
@@ -117,9 +125,13 @@ def nearest(name: str, recipes: Iterable[Recipe], gpu_type: str | None = None) -
 
 
 def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
-    """A sentence on what to run instead of the model ``name``, which no recipe has; empty where nothing is near.
+    """Return a remedy for a user who asked for the model ``name``, which no recipe has: what can be run instead.
 
-    ``job``: what is asked of the job, as in ``plan_command``.
+    It has the command that plans the nearest model, on the GPU type asked for if possible, and says whether
+    Megatron-Bridge trains ``name``. ``job`` are keyword arguments of ``plan_command``. Empty where nothing is known.
+
+    Raises:
+        RecipeError: a recipe's catalogue, validation or results file cannot be read
     """
     near = nearest(name, recipes, job.get("gpu_type")) or nearest(name, recipes)
     library = in_library(name)
@@ -136,7 +148,7 @@ def remedy_for(name: str, recipes: Sequence[Recipe], **job: Any) -> str:
 
 
 def train_here(workload: str, size: str = "smoke") -> str:
-    """What can be run on a machine without GPUs, as the beginning of a remedy: the command, and what it does."""
+    """Return a clause for a remedy: a command, and that it trains a tiny model on a machine without GPUs."""
     return f"llmb-run single -w {workload} -s {size} --gpu-type cpu trains a tiny model here"
 
 
@@ -148,12 +160,17 @@ def plan_command(
     dtype: str | None = None,
     gpus: int | None = None,
 ) -> str:
-    """The command line ``llmb-run plan -w ... -s ...`` for a job of ``size``, which the recipe must have.
+    """Return the shell command ``llmb-run plan ...`` for a job of the model ``size``, which ``recipe`` must have.
 
-    GPU type, dtype and number of GPUs are those given if the recipe has them, else the nearest that it has.
+    GPU type, dtype and number of GPUs are those given, or where the recipe has no such job, the nearest that it has.
+    None: the recipe's choice, BF16, and the smallest scale.
+
+    Raises:
+        RecipeError: the recipe's catalogue, validation or results file cannot be read
     """
     known = [one for one in _runnable_configurations(recipe) if one.size == size]
     known = known or [one for one in recipe.configurations if one.size == size]  # the plan says what is wrong with them
+    # What runs only by its variant's name is suggested only where nothing else fits.
     known = [one for one in known if not recipe.variant(one.variant).by_name] or known
     here = _whose_rows(recipe, gpu_type)
     if not any(one.gpu in here for one in known):
@@ -171,19 +188,27 @@ def plan_command(
 
 
 def type_for(recipe: Recipe, size: str, dtype: str | None, gpus: int | None) -> str | None:
-    """The GPU type to plan a job for where nobody says one; None where no GPU runs ``size``.
+    """Return the GPU type to plan a job of the model ``size`` for where the user names none.
 
-    The recipe's default if it has such a job, else the first type that has, one with a published result before others.
-    ``dtype`` decides before ``gpus``.
+    It is the recipe's default if it has such a job, else the first type that has one, with a published result if any
+    does. A type with ``dtype`` is preferred to one with the number of ``gpus``; None for either: any. None: no GPU runs
+    ``size``.
+
+    Raises:
+        RecipeError: the recipe's catalogue, validation or results file cannot be read
     """
     known = [one for one in _runnable_configurations(recipe) if one.size == size and one.gpu != "any"]
     return _type_among(known, recipe, dtype, gpus) if known else None
 
 
 def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | None, gpus: int | None) -> str:
-    """The GPU type to plan for, of those among ``known`` that have ``dtype`` and, if some do, so many ``gpus``.
+    """Return the GPU type to plan a job for, out of ``known``: one or more configurations of one model size.
 
-    The recipe's default comes first, then one with a published result. ``known``, all of one size, has at least one.
+    Those with ``dtype`` are preferred, then those with the number of ``gpus`` (None: any). Of these it is the recipe's
+    default type, else one with a published result, else the first.
+
+    Raises:
+        RecipeError: the recipe's results file cannot be read
     """
     alike = [one for one in known if dtype in (None, one.dtype)] or list(known)
     alike = [one for one in alike if gpus is None or gpus in one.scales] or alike
@@ -197,7 +222,13 @@ def _type_among(known: Sequence[Configuration], recipe: Recipe, dtype: str | Non
 
 
 def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
-    """Yields the configurations that the recipe's image runs, without the scales at which Megatron refuses them."""
+    """Yield the configurations that the recipe's own image runs, without GPU counts that Megatron refuses.
+
+    One that has no count left is left out.
+
+    Raises:
+        RecipeError: the recipe's catalogue or validation file cannot be read
+    """
     index = recipe.catalogue.index if recipe.catalogue is not None else ()
     base = recipe.listed_variants[0].name
     refused = {
@@ -213,10 +244,13 @@ def _runnable_configurations(recipe: Recipe) -> Iterator[Configuration]:
 
 
 def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
-    """The GPU types whose configurations of ``recipe`` jobs on ``gpu_type`` run; empty where it is None.
+    """Return the GPU types whose configurations of ``recipe`` apply to jobs on ``gpu_type``; empty where that is None.
 
-    The type alone where the recipe has a configuration for it; else the types of ``row_types``, whether or not the
-    recipe has one for them.
+    It is the type alone if the recipe has a configuration for it; else what ``row_types`` gives, whether or not the
+    recipe has configurations for these.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read
     """
     if gpu_type is None:
         return ()
@@ -225,9 +259,12 @@ def _whose_rows(recipe: Recipe, gpu_type: str | None) -> tuple[str, ...]:
 
 
 def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
-    """Yields the models of a recipe, on ``gpu_type`` or on any, whose number of parameters is known.
+    """Yield the recipe's full-size models whose number of parameters is known and that it runs on ``gpu_type``.
 
-    Small copies and stand-ins are left out.
+    ``gpu_type`` None: on any. Small copies for tests and stand-ins (``-proxy``) are left out.
+
+    Raises:
+        RecipeError: the recipe's catalogue or validation file cannot be read, or a function's line is damaged
     """
     here = _whose_rows(recipe, gpu_type)
     sizes = {one.size for one in _runnable_configurations(recipe) if gpu_type is None or one.gpu in here}
@@ -246,7 +283,10 @@ def _known_models(recipe: Recipe, gpu_type: str | None) -> Iterator[Model]:
 
 
 def _name_words(name: str) -> list[str]:
-    """The words of a model's name in lower case, without those at its end that say how it was trained."""
+    """Return the words of a model's name in lower case, without those at its end that say how it was trained.
+
+    Such words are ``instruct`` and ``chat``. Words are split at ``-``, ``_``, ``/`` and blanks; the first always stays.
+    """
     words = re.split(r"[-_/ ]+", name.lower())
     while len(words) > 1 and words[-1] in _NO_MODELS:
         words.pop()
@@ -254,17 +294,20 @@ def _name_words(name: str) -> list[str]:
 
 
 def _without_punctuation(name: str) -> str:
-    """A model's name without its punctuation, so that ``qwen2.5-72b`` and ``qwen25_72b`` are equal."""
+    """Return a model's name in lower case with only letters and digits, so that ``qwen2.5-72b`` equals ``qwen25_72b``.
+
+    Words such as ``instruct`` at its end are dropped.
+    """
     return re.sub(r"[^a-z0-9]", "", "".join(_name_words(name)))
 
 
 def _number_in_name(text: str) -> float:
-    """The number in a name, where ``p`` may be the decimal point: ``1p2`` is 1.2."""
+    """Return the number that ``text``, digits with an optional decimal point or ``p``, writes: ``1p2`` is 1.2."""
     return float(text.replace("p", "."))
 
 
 @cache
 def _read_library() -> dict[str, Any]:
-    """The content of ``library.json``."""
+    """Return the content of the package's library.json, read once; its ``models`` have no performance recipe."""
     found: dict[str, Any] = json.loads(Path(__file__).with_name("library.json").read_text(encoding="utf-8"))
     return found

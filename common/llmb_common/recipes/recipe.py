@@ -25,7 +25,10 @@ NO_COPY = "no copy of {} runs without GPUs, but a dry run plans it"
 
 
 class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a recipe runs where the request does not say: model size, dtype and GPU type."""
+    """The model size, dtype and GPU type that jobs of a recipe have where the request names none.
+
+    ``gpu_type`` None: the recipe has no default.
+    """
 
     model_size: Name
     dtype: Dtype
@@ -33,20 +36,23 @@ class RecipeDefaults(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Flops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the recipe's document counts model FLOPs: attention over the full sequence squared, or the causal half."""
+    """How a recipe's document counts attention's FLOPs: over the sequence squared (``full``) or its causal half."""
 
     attention: Literal["full", "causal"]
 
 
 class Functions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The files that describe one release's functions: the catalogue, and what validation says of it."""
+    """The files that describe the functions of one release of Megatron-Bridge: catalogue and validation.
+
+    They are names beside the recipe's own catalogue. ``validation`` None: that release was not validated.
+    """
 
     catalogue: str
     validation: str | None = None
 
 
 class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user should know of the functions whose names contain ``functions``, and where it is written."""
+    """A sentence, ``says``, for users of functions whose names contain ``functions``, with its ``source``."""
 
     functions: str
     says: str
@@ -54,9 +60,10 @@ class FunctionNotice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
-    """A whole ``recipe.yaml``, with the catalogue of functions that it may name.
+    """The whole content of a recipe.yaml, with the catalogue of functions that it may name.
 
-    ``models``, ``variants``, ``rows`` and ``results`` are those of both; a catalogue is read when they are asked for.
+    ``models``, ``variants``, ``rows`` and ``results`` join what recipe.yaml lists with what its other files have. Those
+    files are read when first asked for, so most properties and methods raise RecipeError where one cannot be read.
     """
 
     schema: Literal[1]
@@ -95,12 +102,16 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @cached_property
     def releases(self) -> dict[str, Recipe]:
-        """The recipe with each release's functions, by the exact release of Megatron-Bridge.
+        """This recipe with the functions of each release, by the exact release of Megatron-Bridge (``0.6.0``).
 
-        Empty where all releases have the same functions.
+        Empty where the recipe has a catalogue for one release only, or none.
+
+        Raises:
+            RecipeError: the recipe's own catalogue cannot be read
         """
         if not self.other_catalogues or self.catalogue is None:
             return {}
+        # Unlike ``catalogue_file``, the names of these files were not made absolute when the recipe was loaded.
         folder = Path(self.catalogue.path).parent
         others = {
             release: msgspec.structs.replace(
@@ -114,15 +125,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return {self.catalogue.release: self, **others}
 
     def of_release(self, release: str | None) -> Recipe:
-        """The recipe with that release's functions; this one where nobody knows the release."""
+        """Return this recipe with the functions of ``release`` of Megatron-Bridge.
+
+        The recipe itself for None, and for a release that it has no catalogue of.
+
+        Raises:
+            RecipeError: the recipe's own catalogue cannot be read
+        """
         return self.releases.get(release or "", self)
 
     @cached_property
     def catalogue(self) -> Catalogue | None:
-        """The recipe's catalogue of functions, read when first asked for; None where all its rows are listed.
+        """The catalogue of functions that the recipe names, read once; None where it lists all its rows itself.
 
         Raises:
-            RecipeError: the file cannot be read
+            RecipeError: the catalogue's file cannot be read
         """
         if self.catalogue_file is None:
             return None
@@ -132,35 +149,54 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def engines(self) -> dict[str, str]:
-        """Every release of Megatron-Bridge that its jobs can run, with its image; the first is the default."""
+        """The releases of Megatron-Bridge (``0.6``) that the recipe's jobs can run, each with its image.
+
+        The default comes first.
+        """
         return {self.engine: self.image, **self.other_engines}
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        """The names of all models, those of the catalogue included."""
+        """The names of all the recipe's models: first those that recipe.yaml lists, then its catalogue's.
+
+        Raises:
+            RecipeError: the catalogue's file cannot be read
+        """
         return (*(model.size for model in self.listed_models), *(self.catalogue.sizes if self.catalogue else ()))
 
     @cached_property
     def models(self) -> tuple[Model, ...]:
-        """All models, those of the catalogue included."""
+        """All the recipe's models: first those that recipe.yaml lists, then its catalogue's.
+
+        Raises:
+            RecipeError: the catalogue's file cannot be read, or is damaged
+        """
         return tuple(self.model(size) for size in self.sizes)
 
     @cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """All variants, those of the catalogue included."""
+        """All the recipe's variants: first those that recipe.yaml lists, then its catalogue's.
+
+        Raises:
+            RecipeError: the catalogue's file cannot be read
+        """
         return (*self.listed_variants, *(self.catalogue.variants if self.catalogue else ()))
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
-        """All configuration rows, those of the catalogue included."""
+        """All the recipe's configuration rows: those that recipe.yaml lists, then one per catalogued function.
+
+        Raises:
+            RecipeError: the catalogue's file cannot be read, or is damaged
+        """
         return (*self.listed_rows, *(self.catalogue.rows() if self.catalogue else ()))
 
     @cached_property
     def results(self) -> tuple[PublishedResult, ...]:
-        """All published results, those in the file of results included.
+        """All results that NVIDIA published for the recipe: those in recipe.yaml, then the results file's.
 
         Raises:
-            RecipeError: that file cannot be read
+            RecipeError: the results file cannot be read
         """
         if self.results_file is None:
             return self.listed_results
@@ -171,9 +207,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def rows_for(
         self, gpu_type: str, *, size: str | None = None, variant: str | None = None, dtype: str | None = None
     ) -> list[Row]:
-        """The rows that jobs on ``gpu_type`` run, in the order of variants; None as size, variant or dtype: any.
+        """Return the configuration rows that jobs on ``gpu_type`` may run, in the order of the recipe's variants.
 
-        They are its own, those of its relative, and those for any GPU. Empty: there are none.
+        They are the rows of that type, of the type whose rows it shares, and those for any GPU; of a catalogue, those
+        of the first type that has functions. None for another argument: any. Empty: no row matches.
+
+        Raises:
+            RecipeError: the catalogue's file cannot be read, or is damaged
         """
         order = [known.name for known in self.variants]
         types = row_types(gpu_type)
@@ -191,7 +231,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def configurations(self) -> Iterator[Configuration]:
-        """Yields what every row is selected by, with its numbers of GPUs. Of catalogues only their indexes are read."""
+        """Yields what selects each row (model size, GPU type, precision, variant), with the row's numbers of GPUs.
+
+        Of a catalogue only the index is read.
+
+        Raises:
+            RecipeError: a catalogue's file cannot be read
+        """
         for row in self.listed_rows:
             for dtype in row.dtypes:
                 fp8 = row.fp8_recipe or self.variant(row.variant).fp8_recipe if dtype == "fp8" else None
@@ -201,10 +247,13 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             yield from self.catalogue.configurations(in_image or self.catalogue)
 
     def model(self, size: str, among: Iterable[str] = ()) -> Model:
-        """The model of ``size``, in upper or lower case.
+        """Return the recipe's model of the name ``size``, in upper or lower case.
+
+        ``among`` serves the message alone: the sizes to suggest; empty: all.
 
         Raises:
-            RequestError: there is none; the message lists the sizes, of those ``among`` (looked at only then).
+            RequestError: the recipe has no such size
+            RecipeError: the catalogue's file cannot be read, or is damaged
         """
         for model in self.listed_models:
             if model.size == size.lower():
@@ -222,15 +271,22 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         raise self._unknown_name_error("model size", size, "MODEL_SIZE", self.sizes, among)
 
     def smoke_of(self, size: str) -> str | None:
-        """The size that is a small copy of the model ``size`` for machines without GPUs; None where there is none."""
+        """Return the size that is a small copy of the model ``size``, to train without GPUs; None: there is none."""
         for row in self.listed_rows:
+            # Without a function, the row is of the recipe's one small model; else of a copy of that function's model.
             if row.gpu == "any" and (row.function is None or row.function.startswith(f"{size}_pretrain_")):
                 return row.size
         return None
 
     @cached_property
     def _validated(self) -> dict[str, Validated]:
-        """What validation says of each function, by name; empty where the recipe names no such file."""
+        """What Megatron's validation says of each function, by the function's name, read once.
+
+        Empty where the recipe names no validation file.
+
+        Raises:
+            RecipeError: the validation file cannot be read
+        """
         if self.validation_file is None:
             return {}
         from llmb_common.recipes.catalogue import read_validation
@@ -238,19 +294,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return read_validation(Path(self.validation_file)).functions
 
     def refusal(self, function: str | None) -> str | None:
-        """Why Megatron does not train ``function`` at its own number of GPUs; None: it does, or nobody tried.
+        """Return why Megatron does not train ``function`` at its own number of GPUs; None: it does, or nobody tried.
+
+        ``function`` None also gives None.
 
         Raises:
-            RecipeError: the recipe's file of validations cannot be read
+            RecipeError: the validation file cannot be read
         """
         validated = self._validated.get(function or "")
         return validated.refused if validated is not None else None
 
     def function(self, row: Row) -> Function | None:
-        """The function that jobs of ``row`` call, from the recipe's catalogue; None where the row names none.
+        """Return the catalogue's function that jobs of ``row`` call; None where the row names none.
 
         Raises:
-            RecipeError: the catalogue has none of that name, or its line is damaged.
+            RecipeError: the catalogue cannot be read, has no such function, or its line is damaged
         """
         if row.function is None:
             return None
@@ -258,18 +316,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.catalogue.function(row.function)
 
     def document(self, result: PublishedResult) -> Document:
-        """Where ``result``, one of this recipe's, was published, with the container that it was measured in."""
+        """Return the document that published ``result``, with the container that this result was measured in.
+
+        ``result`` must be one of this recipe's. ``container`` stays None where neither names one.
+        """
         document = self.documents[result.source.partition(":")[0]]
         return msgspec.structs.replace(document, container=result.container or document.container)
 
     def variant(self, name: str, among: Iterable[str] = ()) -> Variant:
-        """Return the variant whose name is ``name`` in lower case.
+        """Return the recipe's variant called ``name``, in upper or lower case.
 
-        ``among`` serves the message alone: no variant is refused for not being in it, and it is looked at only on
-        failure.
+        ``among`` serves the message alone: the variants to suggest; empty: all.
 
         Raises:
-            RequestError: there is none; the message lists the variants, of those ``among``
+            RequestError: the recipe has no such variant
+            RecipeError: the catalogue's file cannot be read
         """
         for variant in self.variants:
             if variant.name == name.lower():
@@ -281,9 +342,10 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def _unknown_name_error(
         self, kind: str, name: str, field: str, known: Sequence[str], among: Iterable[str]
     ) -> RequestError:
-        """An error, for the caller to raise, for a ``name`` of a ``kind`` that is not among ``known``.
+        """Return an error, for the caller to raise, that the recipe has no ``kind`` (``model size``) ``name``.
 
-        It lists those that are also in ``among``; an empty one: all. ``field`` is the variable that says the name.
+        Its remedy lists the ``known`` names that are also in ``among``; where that is empty, all. ``field`` is the
+        variable of the request that has the name.
         """
         wanted = set(among)
         names = [one for one in known if not wanted or one in wanted]
@@ -294,14 +356,21 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         )
 
     def measured_as(self, variant: str) -> Variant:
-        """The variant by whose rules runs of ``variant`` are measured: itself if the recipe lists it, else the first
-        one.
+        """Return the variant by whose rules runs of ``variant`` are measured.
+
+        That is the variant itself if recipe.yaml lists it; else, for a catalogue's, the first one listed.
         """
         return next((known for known in self.listed_variants if known.name == variant), self.listed_variants[0])
 
 
 def find_row(recipe: Recipe, result: PublishedResult) -> Row | None:
-    """The configuration row that a published result was measured with; None where the recipe has none such."""
+    """Return the configuration row that ``result`` was measured with; None where the recipe has none.
+
+    It must fit GPU type and number of GPUs, model size, variant and precision; the first that fits counts.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or is damaged
+    """
     recipe = recipe.of_release(result.release)
     rows = recipe.rows_for(result.gpu, size=result.size, variant=result.variant, dtype=result.dtype)
     fits = (row for row in rows if None in (row.fp8_recipe, result.fp8_recipe) or row.fp8_recipe == result.fp8_recipe)

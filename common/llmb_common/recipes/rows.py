@@ -49,12 +49,16 @@ FilePattern = Annotated[
 
 
 def precision(dtype: str, fp8_recipe: str | None) -> str:
-    """The dtype with its FP8 scaling as people write it: ``bf16``, ``fp8 (mx)``."""
+    """Return dtype and FP8 scaling as people write them: ``bf16``, ``fp8 (mx)``. None: the dtype alone."""
     return f"{dtype} ({fp8_recipe})" if fp8_recipe else dtype
 
 
 class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The default steps and ranks of an Nsight Systems profile; ``file`` is the name of the report."""
+    """What a variant's Nsight Systems profile covers by default: steps ``start`` to ``stop``, and the ranks.
+
+    ``ranks`` is ``all`` or a range as text (``0-8``), ``file`` a pattern for the report's name; ``suffix`` is appended
+    to the run's name.
+    """
 
     start: Positive
     stop: Positive
@@ -66,7 +70,10 @@ class Profiling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The iterations that give a run's result; ``statistic`` last: the last step, with the window's mean beside it."""
+    """The iterations, ``first`` to ``last``, whose step times give a run's result; numbered as the log numbers them.
+
+    ``statistic`` is ``mean`` over them, or ``last``: the last step's time, with the mean shown beside it.
+    """
 
     first: Positive
     last: Positive
@@ -74,7 +81,7 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @classmethod
     def of_second_half(cls, steps: int) -> Measurement:
-        """The window of a run of ``steps`` that is shorter than documents measure: its second half.
+        """Return the window for a run of only ``steps`` steps, too few for the documents' window: its second half.
 
         The first half is warm-up.
         """
@@ -82,14 +89,18 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class NcclTrace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a run that traces NCCL differs: its number of steps, and the suffix of its name."""
+    """How a run that traces NCCL differs from others: its number of steps, and the suffix of its name."""
 
     steps: Positive = 5
     suffix: Suffix = ""
 
 
 class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A generation of rows: where it comes from, how its runs are named, measured and profiled."""
+    """One generation of a recipe's configuration rows: where it comes from, and how its runs are named and measured.
+
+    Users choose it with CONFIG_VARIANT. ``experiment_name`` is a pattern for the names of runs, ``max_steps`` the
+    number of steps of a run, ``time_limit`` that of the job.
+    """
 
     name: Name
     title: str
@@ -110,7 +121,12 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One line of a configuration table. ``gbs`` is a number or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``."""
+    """One line of a recipe's configuration table: the layout for a GPU type, model size and range of GPU counts.
+
+    ``gbs`` is a number, or a formula of GPUs: ``GPUs``, ``GPUs*2``, ``GPUs/2``. ``gpu`` may be ``any``. ``layers``: how
+    many layers its jobs build; None: all of the model's. ``time_limit`` None: the variant's. ``min_memory_gb``: GPU
+    memory that the table asks for. ``source``: file and line of the printed table.
+    """
 
     variant: Name
     gpu: Name
@@ -135,15 +151,15 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def scales(self) -> tuple[int, ...]:
-        """The documented numbers of GPUs: ``gpus_min``, and its doublings up to ``gpus_max``."""
+        """The numbers of GPUs that the row is documented for: ``gpus_min`` and its doublings up to ``gpus_max``."""
         doublings = (self.gpus_max // self.gpus_min).bit_length()
         return tuple(self.gpus_min << doubling for doubling in range(doublings))
 
     def global_batch_size(self, gpus: int) -> int:
-        """The number of samples in a step of all ``gpus`` together.
+        """Return the row's global batch size, in samples, for a job on ``gpus`` GPUs, by its ``gbs``.
 
         Raises:
-            RequestError: the formula gives no whole number.
+            RequestError: ``gbs`` is a formula that gives no whole number for ``gpus``
         """
         found = re.match(_FORMULA, self.gbs)
         assert found is not None  # checked when the recipe was loaded
@@ -159,7 +175,10 @@ class Row(Columns[Formula], frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Configuration(NamedTuple):
-    """What selects a configuration row, and the numbers of GPUs that the row documents."""
+    """What selects a configuration row of a recipe, and the numbers of GPUs that the row is documented for.
+
+    ``size`` names the model, ``gpu`` the GPU type. ``fp8_recipe`` None: not in FP8.
+    """
 
     size: str
     gpu: str
@@ -172,7 +191,10 @@ class Configuration(NamedTuple):
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A publication of NVIDIA's with configurations or results, and the software that it measured them with."""
+    """A publication of NVIDIA's with configurations or results, and the software that it measured.
+
+    ``date`` is that of the publication, ``YYYY-MM-DD``.
+    """
 
     title: str
     release: str = ""
@@ -185,14 +207,16 @@ class Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def software(self) -> str:
-        """The framework and container that the document measured: ``Megatron-Bridge, nemo:26.08``."""
+        """The framework and container release that the document measured, as text: ``Megatron-Bridge, nemo:26.08``."""
         return f"{self.framework}, nemo:{self.container}"
 
 
 class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One result that NVIDIA published, for one configuration at one scale.
+    """One result that NVIDIA published: what a configuration achieved on ``gpus`` GPUs.
 
-    ``corrected`` holds the figures that the document printed wrongly, ``why`` the reason.
+    ``tokens_per_second`` is that of the whole job; ``days_1t``: days to train on 10^12 tokens. None: not published.
+    ``corrected`` has the right values of figures that were misprinted, by the figure's name, and ``why`` the reason.
+    ``source``: document and line.
     """
 
     variant: Name
@@ -218,7 +242,7 @@ class PublishedResult(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     source: str
 
     def value(self, figure: Figure) -> float | None:
-        """The figure to compare with, corrected where the document is wrong; None where it was not published."""
+        """Return the published ``figure``, corrected where the document misprints it; None: it was not published."""
         printed: float | None = getattr(self, figure)
         return self.corrected.get(figure, printed)
 
@@ -228,7 +252,12 @@ FAR_APART = 0.25
 
 
 class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One row as printed. ``tflops_of_bridge``: TFLOP/s per GPU that Bridge's FLOPs make of the printed tokens/s."""
+    """One row of a table of results as NVIDIA printed it, with the function of Megatron-Bridge that it belongs to.
+
+    ``document`` and ``line`` say where it is printed; ``columns`` are its layout columns by name (None: none printed).
+    ``function`` None: it belongs to none. ``tflops_of_bridge``: TFLOP/s per GPU that Megatron-Bridge's count of FLOPs
+    makes of the printed tokens per second.
+    """
 
     document: str
     line: int
@@ -256,7 +285,7 @@ class PublishedRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of a file of published rows."""
+    """The content of a results file: rows that NVIDIA published, and ``source``, where they were looked up."""
 
     schema: int
     looked_up: str
@@ -266,20 +295,20 @@ class _PublishedFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:
-    """All rows of a file of published results, as printed.
+    """Return all rows of the results file ``path``, as NVIDIA printed them and in the file's order.
 
     Raises:
-        RecipeError: it cannot be read
+        RecipeError: the file is missing, unreadable or damaged
     """
     document: _PublishedFile = read_generated(path, _PublishedFile, remedy="restore it from the repository")
     return document.rows
 
 
 def read_results(path: Path) -> tuple[PublishedResult, ...]:
-    """The rows of a file of published results that belong to a function, as results to compare with.
+    """Return those rows of the results file ``path`` that belong to a function, as results to compare runs with.
 
     Raises:
-        RecipeError: the file cannot be read, or lacks what a function's row needs
+        RecipeError: the file is missing, unreadable or damaged, or a function's row lacks its variant, size or dtype
     """
     rows = [row for row in read_published(path) if row.function is not None]
     together: dict[str | None, list[PublishedRow]] = defaultdict(list)
@@ -293,10 +322,12 @@ _AS_PRINTED = tuple(name for name in PublishedResult.__struct_fields__ if name i
 
 
 def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
-    """The printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
+    """Return the printed ``row`` as a result to compare runs with; ``rows`` are all printed rows of the same function.
+
+    A note tells where its step time is far from those of neighboring releases.
 
     Raises:
-        RecipeError: the row has no variant, size or dtype.
+        RecipeError: the row lacks its variant, size or dtype
     """
     if row.variant is None or row.size is None or row.dtype is None:
         raise RecipeError(f"{row.document}:{row.line}: a function without variant, size and dtype", remedy="give them")
@@ -311,9 +342,10 @@ def _as_result(row: PublishedRow, rows: list[PublishedRow]) -> PublishedResult:
 
 
 def _outlier_note(row: PublishedRow, rows: list[PublishedRow]) -> str:
-    """A note that a row is far from the two nearest in time, where both are further away than releases differ.
+    """Return a clause that the step time of ``row`` is far from the same function's in the releases next to its own.
 
-    Empty where they agree. Two, so that an outlier makes none of its neighbours look odd.
+    ``rows`` are the printed rows of that function. Empty where one of the two nearest in time is within ``FAR_APART``,
+    or there is no other release. Two, so that an outlier does not make its neighbors look odd.
     """
     releases = [release_order(other.container) for other in rows]
     order = sorted(set(releases))

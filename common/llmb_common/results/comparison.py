@@ -40,7 +40,10 @@ EVIDENCE = tuple(
 
 @dataclass(frozen=True)
 class Change:
-    """The second side's step time over the first's, with its interval: a ``ratio`` of 1.02 is 2 % slower."""
+    """How the step time of a second side of runs compares with the first side's: a ``ratio`` of 1.02 is 2 % slower.
+
+    ``low`` and ``high`` bound that ratio.
+    """
 
     ratio: float
     low: float
@@ -48,23 +51,23 @@ class Change:
 
     @property
     def is_real(self) -> bool:
-        """Whether the interval leaves out "no difference"."""
+        """Whether the two sides certainly differ: the interval of the ratio does not contain 1."""
         return not self.low <= 1 <= self.high
 
 
 def compare_times(
     first: Sequence[StepTime], second: Sequence[StepTime], scatter: Scatter = STATED, *, ranks: bool = True
 ) -> Change:
-    """The ratio of the mean step times, stalls included.
+    """Return the second side's mean step time over the first's, stalls included, with its interval.
 
-    How much runs differ is pooled over both sides with what is stated or on record. Beside that stands a test that
-    asks for no such knowledge: where either side has days enough, the ranks of the days alone may show a difference.
+    The interval pools how much the runs of both sides differ with what ``scatter`` says of it. Where that shows no
+    difference, a rank test of the days, which needs no such knowledge, may still show one.
 
     Args:
-        first: the step time of each run, at least one
-        second: likewise
-        scatter: how runs of this site differ
-        ranks: whether they may speak
+        first: the step time of each run of the first side, at least one
+        second: likewise of the second side
+        scatter: how much repeats differ, as stated or as this site's runs have shown
+        ranks: whether the rank test is done
 
     Raises:
         ValueError: a side has no run
@@ -101,10 +104,11 @@ _MOST_RANKED = 40
 
 
 def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[float, float] | None:
-    """Bounds of how much larger the second values are than the first, whatever distribution both have.
+    """Return (low, high) bounds of how much larger the ``second`` values are than the ``first``, for any distribution.
 
-    Hodges and Lehmann (1963). None where the values are too few to say it at ``_RANK_RATE`` (five on each side are
-    enough, where all of one side are above all of the other), or so many that the ranks add nothing.
+    By ranks: Hodges and Lehmann (1963). None where the values are too few to say it at ``_RANK_RATE`` (five a side are
+    enough where all of one side are above the other's), or more than ``_MOST_RANKED`` on a side, where ranks add
+    nothing.
     """
     if max(len(first), len(second)) > _MOST_RANKED:
         return None
@@ -121,7 +125,7 @@ def _rank_interval(first: Sequence[float], second: Sequence[float]) -> tuple[flo
 
 
 def _rank_sums(first: int, second: int) -> list[int]:
-    """The null distribution of the Mann-Whitney statistic (1947) for samples of ``first`` and ``second`` values.
+    """Return the null distribution of the Mann-Whitney statistic (1947) for samples of these two sizes.
 
     Element u is the number of orderings of all values in which u pairs have the second sample's value first.
     """
@@ -136,11 +140,11 @@ def _rank_sums(first: int, second: int) -> list[int]:
 
 
 def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) -> tuple[int, float] | None:
-    """The iteration at which another run's loss differs most from the first run's, and that difference as a share of
-    it.
+    """Return where other runs' losses differ most from the first run's: (iteration, share of that loss).
 
-    None where no iteration of the first and of another run both have a finite loss.
+    Only iterations of which both runs have a finite loss count. None where there are none.
     """
+    # Of a loss of 0 no difference is a share.
     known = {
         item.index: item.loss for item in first if item.loss is not None and math.isfinite(item.loss) and item.loss
     }
@@ -156,10 +160,10 @@ def loss_difference(first: Iterable[Iteration], *others: Iterable[Iteration]) ->
 
 
 def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list[tuple[str, str, str]]:
-    """The facts in which two sides of a comparison differ, as rows (name, first side's value, second side's value).
+    """Return the facts in which two sides of runs differ, as rows (name, first side's value, second side's value).
 
     The plan's facts come first, then software, image and nodes. Where the runs of one side differ among themselves, its
-    value has each of theirs with the number of runs.
+    text has each value with the number of runs: ``a (2) / b (1)``; ``-``: not known. Empty: no fact differs.
     """
     one = [facts(record) for record in first]
     other = [facts(record) for record in second]
@@ -173,7 +177,10 @@ def differences(first: Sequence[RunRecord], second: Sequence[RunRecord]) -> list
 
 
 def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
-    """The value that the runs of a side have for a fact, ``-`` where it is unknown; several: ``a (2) / b (1)``."""
+    """Return the value of the fact ``name`` for the runs of a side, as text; ``-`` where it is not known.
+
+    Several values are listed with their numbers of runs, the most frequent first: ``a (2) / b (1)``.
+    """
     counts = Counter(found.get(name, "-") for found in side)
     if len(counts) == 1:
         return next(iter(counts))
@@ -181,8 +188,10 @@ def _side_value(side: Sequence[dict[str, str]], name: str) -> str:
 
 
 def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
-    """Names of the plan's fields that decide how much work a step is, and differ between the two plans. Empty: equal
-    work.
+    """Return the names of the plan's fields that decide how much work a step is and differ between two plans.
+
+    Empty: the steps of both do equal work. The variant counts where functions of a catalogue are called, as it is the
+    kind of training there.
     """
     names = list(fields_of(JobPlan, "work"))
     if first.function or second.function:
@@ -191,10 +200,10 @@ def unequal_work(first: JobPlan, second: JobPlan) -> tuple[str, ...]:
 
 
 def facts(record: RunRecord) -> dict[str, str]:
-    """Everything on record of a run that may explain its speed, as name to value: plan, environment, software,
-    image, nodes.
+    """Return everything on record of a run that may explain its speed, as text by name.
 
-    A fact without a value is left out.
+    That is its plan, environment, software, image and nodes. What is not known is left out. It may read the run's
+    folder.
     """
     found = facts_of_plan(record.plan)
     found["software"] = software_of(record)
@@ -212,7 +221,10 @@ _NOT_SHOWN = {"overridden"}
 
 
 def facts_of_plan(plan: JobPlan) -> dict[str, str]:
-    """The facts that a plan alone tells, as name to value: those of ``facts`` that are known before the run."""
+    """Return those ``facts`` of a run that its plan alone tells, before it runs, as text by name.
+
+    Names, folders and limits are left out, and what has no value.
+    """
     left_out = {*fields_of(JobPlan, "bookkeeping"), *_NOT_SHOWN}
     kept = {name: value for name, value in plan_as_dict(plan).items() if name not in left_out}
     environment = kept.pop("env")
@@ -222,7 +234,7 @@ def facts_of_plan(plan: JobPlan) -> dict[str, str]:
 
 
 def _flatten(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]]:
-    """The leaves of nested dictionaries, each with the dotted path of its keys: ``checkpoint.enabled``."""
+    """Yield each value inside nested dictionaries with the dotted path of its keys: ``("a.b", 1)``."""
     for name, item in value.items():
         if isinstance(item, dict):
             yield from _flatten(item, f"{above}{name}.")
@@ -231,7 +243,7 @@ def _flatten(value: dict[str, Any], above: str = "") -> Iterable[tuple[str, Any]
 
 
 def _value_text(value: object) -> str:
-    """A value as text: JSON unless it is a string already; empty for None."""
+    """Return ``value`` as text: a string as it is, else as JSON; empty for None."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value)
@@ -239,9 +251,10 @@ def _value_text(value: object) -> str:
 
 @dataclass(frozen=True)
 class Contender:
-    """One entry of a ranking: ``of``, which is the caller's own and not looked at, with the step times of its runs.
+    """One entry of a ranking of configurations, with the step times of its runs, at least one.
 
-    ``times`` has at least one; ``tokens`` is the number of tokens that one GPU trains on in a step.
+    ``of`` is whatever the caller ranks, and not looked at. ``tokens`` is the number of tokens that one GPU trains on in
+    a step.
     """
 
     of: Any
@@ -251,16 +264,15 @@ class Contender:
 
     @property
     def seconds(self) -> float:
-        """Mean seconds that one GPU takes for a token, stalls included."""
+        """Mean seconds that one GPU takes to train on one token, stalls included."""
         return math.exp(level(self.times, self.scatter).mean) / self.tokens
 
 
 def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change | None]]:
-    """The contenders ordered by time per token, fastest first, each with its place and its change against the
-    fastest.
+    """Return (contender, place, change against the fastest) for each contender, the fastest per token first.
 
-    Those that cannot be told apart share a place (see the module). A change of 1.02 is 2 % slower than the fastest of
-    all; None for that one itself.
+    Those that cannot be told apart share a place, from 1 on (see the module). A change of 1.02 is 2 % slower than the
+    fastest of all, which itself has None.
     """
     found: list[tuple[Contender, int, Change | None]] = []
     ordered = sorted(contenders, key=lambda item: item.seconds)
@@ -273,9 +285,9 @@ def ranked(contenders: Sequence[Contender]) -> list[tuple[Contender, int, Change
 
 
 def _per_token(first: Contender, second: Contender) -> Change:
-    """The second contender's time for a token on one GPU over the first's, with the interval of that ratio.
+    """Return the second contender's time per token on one GPU over the first's, with the interval of that ratio.
 
-    Above 1 the second takes longer.
+    Above 1 the second is slower.
     """
     change = compare_times(first.times, second.times, first.scatter)
     share = first.tokens / second.tokens

@@ -21,16 +21,16 @@ if TYPE_CHECKING:  # plans, which ask for their key, start faster without runs/
 
 
 def _caller_variables(plan: JobPlan) -> dict[str, str]:
-    """The plan's variables that the caller's own environment set, as name to value.
+    """Return the plan's environment variables that the user's own environment set, as name to value.
 
-    Those of the recipe and the site are left out: they follow from the rest of the plan, and what a change of the
-    site's does is just what a comparison over time is to show.
+    Those of recipe and site are left out: the former follow from the rest of the plan, and a comparison over time is
+    just to show what a change of the latter does.
     """
     return {name: item.value for name, item in plan.env.items() if item.source == "environment"}
 
 
 def _uses_checkpoints(plan: JobPlan) -> bool:
-    """Whether the run writes or reads checkpoints, which changes its speed."""
+    """Return whether the plan's run writes or reads checkpoints, which changes its speed."""
     return plan.checkpoint.is_used
 
 
@@ -45,30 +45,28 @@ _ASPECTS: dict[str, tuple[str, Callable[[JobPlan], Any]]] = {
 
 
 def aspects(plan: JobPlan, *roles: Role) -> dict[str, Any]:
-    """The values of the plan's fields that have one of ``roles`` (``request.columns``), by the field's name.
+    """Return the values of the plan's fields that have one of ``roles`` (``recipes.columns``), by the field's name.
 
-    A field in ``_ASPECTS`` counts with one aspect of it, under that aspect's name.
+    A field in ``_ASPECTS`` counts with one aspect only, under that aspect's name.
     """
     known = (_ASPECTS.get(name, (name, attrgetter(name))) for name in fields_of(JobPlan, *roles))
     return {called: aspect(plan) for called, aspect in known}
 
 
 def configuration(plan: JobPlan) -> dict[str, Any]:
-    """Everything of a plan that decides the work of a step and its speed, by name; equal for two runs that are
-    repeats.
+    """Return everything of a plan that decides a step's work and speed, by name; equal for runs that are repeats.
 
-    Names, paths, limits and accounts are left out. A variable of the caller's counts: ``NCCL_ALGO=Ring`` makes another
-    configuration.
+    Names, paths, limits and accounts are left out. A variable that the user set counts: ``NCCL_ALGO=Ring`` makes
+    another configuration.
     """
     return aspects(plan, "work", "division", "speed")
 
 
 def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
-    """The names in which the plans differ, each with the value of every plan, in their order; ``-``: a plan has
-    none.
+    """Return the settings in which ``plans`` differ: by name, each plan's value in order (``-``: none).
 
-    Names are columns, variables, settings, ``image`` and ``engine``; of the last two only what adds something. Empty
-    where the plans are alike.
+    Names are those of layout columns, variables and Megatron settings, then ``engine`` and ``image``, of which one is
+    dropped where it tells nothing more. Empty where the plans are alike.
     """
     values = [values_of(plan) for plan in plans]
     names = dict.fromkeys(chain.from_iterable(values))
@@ -89,7 +87,10 @@ def differing_settings(plans: Sequence[JobPlan]) -> dict[str, list[str]]:
 
 
 def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) -> bool:
-    """Whether image and engine both differ, and each image comes with one engine: one of the two says it all."""
+    """Return whether images and engine releases both differ among ``plans`` and each image goes with just one engine.
+
+    Then one of the two tells all. ``differing`` is what ``differing_settings`` has found so far.
+    """
     images = set(differing.get("image", []))
     engines = set(differing.get("engine", []))
     pairs = {(plan.image, plan.engine) for plan in plans}
@@ -97,16 +98,16 @@ def _image_is_engine(plans: Sequence[JobPlan], differing: dict[str, list[str]]) 
 
 
 def _short_names(images: list[str]) -> list[str]:
-    """The file name of each image; the whole path where another image has the same name."""
+    """Return the file name of each image, in order; its whole path where a different image has the same file name."""
     name_counts = Counter(Path(image).name for image in set(images))
     return [image if name_counts[Path(image).name] > 1 else Path(image).name for image in images]
 
 
 def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
-    """For each plan, in order, what tells it from the others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
+    """Return, for each plan in order, what tells it from others of its ``kind_of_job``: ``tp=2, NCCL_ALGO=Ring``.
 
-    The number of GPUs is not among it, nor a value that is ``-``; each may be shortened. Empty for None, for a plan
-    that is alone of its kind, and where nothing differs.
+    The number of GPUs and settings that a plan lacks are left out; long ones are cut. Empty text for None, for the only
+    plan of its kind, and where nothing differs.
     """
     listed = list(plans)
     kinds: dict[str, dict[int, JobPlan]] = {}
@@ -125,9 +126,7 @@ def distinguishing_settings(plans: Iterable[JobPlan | None]) -> list[str]:
 
 
 def values_of(plan: JobPlan) -> dict[str, str]:
-    """The configuration of a plan with its engine and image as tables write it, as name to text: ``tp: 2``; ``-``:
-    no value.
-    """
+    """Return a plan's configuration, engine and image as text for tables, by name: ``{"tp": "2"}``; ``-``: no value."""
     values: dict[str, str] = {}
     for name, value in {**configuration(plan), "engine": plan.engine, "image": plan.image}.items():
         parts = value.items() if isinstance(value, dict) else [(name, value)]
@@ -136,23 +135,23 @@ def values_of(plan: JobPlan) -> dict[str, str]:
 
 
 def kind_of_job(plan: JobPlan) -> str:
-    """The plan's recipe, model size, variant and precision, without its scale: ``mbridge llama3_70b sft fp8 (cs)``."""
+    """Return the plan's recipe, model size, variant and precision as one text: ``mbridge llama3_70b sft fp8 (cs)``."""
     return f"{plan.recipe} {plan.model_size} {plan.variant} {plan.precision}"
 
 
 def title_of(plan: JobPlan) -> str:
-    """One line that names a plan's configuration: ``llama3.1 405b mbridge fp8 (cs) on 128 gb200, tp=4``.
+    """Return a line that names a plan's configuration: ``llama3.1 405b mbridge fp8 (cs) on 128 gb200, tp=4``.
 
-    After the GPUs stand its ``deviations`` from what the recipe documents.
+    What follows the GPU type is what differs from the recipe's documents (``deviations``).
     """
     return f"{kind_of_job(plan)} on {plan.gpus} {plan.gpu_type}{deviations(plan)}"
 
 
 def deviations(plan: JobPlan) -> str:
-    """What of a plan is not as its recipe documents it, as text to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
+    """Return what of a plan differs from its recipe's documents, to append to a title: ``, tp=4, NCCL_ALGO=Ring``.
 
-    Overridden columns, Megatron settings, the caller's variables, switches, a profiler, checkpoints. Empty: as
-    documented.
+    That is overridden columns, Megatron settings, variables that the user set, switches, a profiler, checkpoints.
+    Empty: nothing differs.
     """
     found = [f"{name}={as_written(getattr(plan, name))}" for name in plan.overridden]
     found += [f"{name}={as_written(value)}" for name, value in sorted(plan.megatron.items())]
@@ -164,7 +163,7 @@ def deviations(plan: JobPlan) -> str:
 
 
 def _shorten(text: str) -> str:
-    """``text``, cut to ``_LONGEST`` characters with three dots."""
+    """Return ``text``, cut to ``_LONGEST`` characters plus three dots if it is longer."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
@@ -177,49 +176,54 @@ _keys: dict[int, tuple[JobPlan, str]] = {}
 
 
 def configuration_key(plan: JobPlan) -> str:
-    """Twelve hexadecimal digits that are equal for plans of equal ``configuration`` only. Its values are kept in
-    memory.
+    """Return twelve hexadecimal digits that are the same for plans of equal ``configuration`` only.
+
+    The answer is kept in memory, together with ``plan``.
     """
     if id(plan) not in _keys:
         text = json.dumps(configuration(plan), sort_keys=True)
         if len(_keys) >= _MANY:
             _keys.clear()
+        # The plan is kept with its key, so that no other plan can get its id.
         _keys[id(plan)] = plan, hashlib.sha256(text.encode()).hexdigest()[:12]
     return _keys[id(plan)][1]
 
 
 def configuration_of(record: RunRecord) -> str:
-    """A run's configuration key and, after a blank, its software: equal for repeats of each other only.
+    """Return a run's configuration key and, after a blank, its software; the same text for repeats of one job only.
 
-    Outside containers, where the record does not have the software, that reads the run's log.
+    Outside containers, where the run's record does not name the software, that reads the run's log.
     """
     return f"{configuration_key(record.plan)} {software_of(record)}"
 
 
 def memory_key(plan: JobPlan, kind: str) -> str:
-    """The key under which measured GPU memory is compared: ``kind`` (of ``planning.memory``) and the plan's
+    """Return the key under which measured GPU memory of runs like ``plan`` is stored: ``kind`` and software.
+
+    ``kind`` is what ``planning.memory`` makes of the plan. Outside containers the engine's release stands for the
     software.
     """
     return f"{kind} | {software_of_plan(plan) or plan.engine}"
 
 
 def software_of_plan(plan: JobPlan) -> str:
-    """What a run of ``plan`` will train with: ``nemo:26.02.01`` or the image's file name.
+    """Return the software that runs of ``plan`` train with: ``nemo:26.02.01``, or the file name of its image.
 
-    Empty outside containers, where only the run itself can tell.
+    Empty for a plan without an image: only the run itself can tell then.
     """
     return software_of_image(plan.image or "")
 
 
 def software_of_image(image: str) -> str:
-    """What jobs in an image train with: ``nemo:26.02.01``, else the image's file name; empty for an empty path."""
+    """Return the software of a container image: ``nemo:26.02.01``, or its file name; empty for an empty path."""
     release = container_release(image)
     return f"nemo:{release}" if release else Path(image).name
 
 
 class RunImage(NamedTuple):
-    """A run's image: its path or reference, and the digest on record, shortened to twelve digits; empty where there
-    is none.
+    """A run's container image: ``image`` is its path or reference, ``content`` identifies the file's content.
+
+    ``content`` is the recorded digest, ``sha256:`` and twelve digits. Either is empty where there is none.
     """
 
     image: str
@@ -227,9 +231,10 @@ class RunImage(NamedTuple):
 
 
 def image_of(record: RunRecord) -> RunImage:
-    """The image that a run trained in.
+    """Return the container image that a run trained in.
 
-    A release that was imported has no digest here: each import makes another file of the same content.
+    The image of a NeMo release that was imported has no digest here, as each import makes another file of the same
+    content.
     """
     from llmb_common.runs.manifest import image_receipt
 
@@ -239,10 +244,10 @@ def image_of(record: RunRecord) -> RunImage:
 
 
 def image_marks(images: Sequence[RunImage]) -> list[str]:
-    """For each image, the text in brackets that tells it from others of its name, or nothing.
+    """Return, for each image in order, text to append to its software's name that tells it from others of that name.
 
-    It is to be appended to a name, so it begins with a blank: `` (sha256:1a2b3c4d5e6f)``, `` (/a/x.sqsh)``. Empty where
-    one name is one image: the same digest in several folders, or a path whose digest was noted only once.
+    It begins with a blank: `` (sha256:1a2b3c4d5e6f)`` or `` (/a/x.sqsh)``. Empty where the name stands for one image
+    only, such as for one digest in several folders, or a path whose digest was not recorded for every run.
     """
     digests: dict[str, set[str]] = {}
     for image, content in set(images):
@@ -254,20 +259,21 @@ def image_marks(images: Sequence[RunImage]) -> list[str]:
     marks = []
     for item in images:
         name, mark = names[item.image], found[item]
+        # The only image of a name needs no mark, unless its file is called otherwise.
         needed = mark and (name_counts[name] > 1 or _has_other_file_name(name, mark))
         marks.append(f" ({mark})" if needed else "")
     return marks
 
 
 def _has_other_file_name(name: str, image: str) -> bool:
-    """Whether an image, named by its path, has a file name other than the ``name`` of its software."""
+    """Return whether ``image`` is a path whose file name differs from the software's ``name``; False for a digest."""
     return not image.startswith("sha256:") and Path(image).name != name
 
 
 def _image_identity(image: str, digests: set[str]) -> str:
-    """What stands for an image without a digest of its own: the only digest of that path, else the path.
+    """Return what identifies an image without a digest of its own: the only digest of that path, else the path.
 
-    Empty for a file that is named like a release and nothing else: it is taken for that release.
+    Empty for a file that is named exactly like a NeMo release: it is taken for that release.
     """
     release = container_release(image)
     if len(digests) == 1:
@@ -276,10 +282,10 @@ def _image_identity(image: str, digests: set[str]) -> str:
 
 
 def software_of(record: RunRecord) -> str:
-    """What a run trained with, to be read and to be compared: ``nemo:26.02.01``, an image's name, or package
-    versions.
+    """Return what a run trained with, as text: ``nemo:26.02.01``, an image's name, or package versions.
 
-    Outside containers it is in the record, else in the run's log; ``unknown software`` where neither has it.
+    Outside containers the versions come from the run's record, else from its log; ``unknown software`` where neither
+    has them.
     """
     if named := software_of_plan(record.plan):
         return named

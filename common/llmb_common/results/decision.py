@@ -34,9 +34,10 @@ Answer: TypeAlias = Literal["pass", "fail", "open"]
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Whether a configuration is within the tolerance of its reference, and what would decide where that is open.
+    """The verdict on runs of one configuration against a reference, and what would decide it where it is open.
 
-    Ratios are of step times: 1.02 is 2 % slower than the reference.
+    Ratios are of step times: 1.02 is 2 % slower than the reference. ``runs`` is how many were judged. ``source`` says
+    who knows how runs differ, and ``scattered`` that they differ more than this site's record says.
     """
 
     answer: Answer
@@ -70,45 +71,44 @@ class Decision(msgspec.Struct, frozen=True):
 
     @property
     def resolution(self) -> float:
-        """The distance from ``ratio`` to the farther end of its interval, as a share of the reference.
+        """The distance from ``ratio`` to the farther end of its interval, as a share of the reference's step time.
 
-        A difference from the limit that is larger is sure to be seen by these runs.
+        These runs are sure to see a difference from the limit that is larger.
         """
         return max(self.high - self.ratio, self.ratio - self.low)
 
     @property
     def stall_share(self) -> float:
-        """What stalls cost, as a share of the steady step time; 0 where that is unknown."""
+        """What stalls add to the step time, as a share of the steady step time; 0 where that is not known."""
         return self.ratio / self.steady - 1 if self.steady else 0.0
 
     @property
     def rarest_stall(self) -> int:
-        """One stall in so many steps is the rarest kind that these runs see in 19 of 20 cases: a third of their
-        steps.
+        """The rarest kind of stall that these runs see in 19 of 20 cases: one in so many steps.
 
-        At least 1.
+        That is a third of the runs' steps, at least 1.
         """
         return max(self.steps // 3, 1)
 
     @property
     def steady_answer(self) -> Answer:
-        """The answer that the steady steps alone, without stalls, would get."""
+        """The verdict that the steady steps alone, without stalls, would get: ``pass``, ``fail`` or ``open``."""
         if self.steady + self.steady_half <= self.limit:
             return "pass"
         return "fail" if self.steady - self.steady_half > self.limit else "open"
 
 
 def runs_at_last_look(count: int) -> int:
-    """How many of ``count`` runs, the earliest first, the verdict is over: the largest of ``LOOKS``, which go on
-    doubling, that is not more; 0 where there are fewer than the first of them.
+    """Return how many of ``count`` runs, the earliest first, a verdict is given over.
 
-    So it does not matter when or how often somebody asks.
+    That is the largest of ``LOOKS``, which go on doubling, up to ``count``; 0 for no runs. So it does not matter when
+    or how often somebody asks.
     """
     return max(itertools.takewhile(lambda size: size <= count, doubling(LOOKS)), default=0)
 
 
 def doubling(looks: Sequence[int]) -> Iterator[int]:
-    """``looks`` followed by the doublings of its last element, without end."""
+    """Yield ``looks``, then its last element doubled again and again, without end."""
     return itertools.chain(looks, (looks[-1] * 2**power for power in itertools.count(1)))
 
 
@@ -123,17 +123,17 @@ def decide(
     earlier: Squares = NOTHING_SEEN,
     waiting: Sequence[StepTime] = (),
 ) -> Decision:
-    """Compare runs of one configuration with a reference.
+    """Return the verdict on ``runs`` of one configuration: within ``tolerance`` of the ``reference``, slower, or open.
 
     Args:
         runs: the step time of each, at least one
-        reference: seconds
-        tolerance: how much slower is still a pass, as a share of the reference
-        reference_error: relative standard error of the reference, for one that was itself measured
-        error_rate: of either wrong answer
-        scatter: how runs differ, by what is stated or by the site's record
+        reference: the step time to compare with, in seconds
+        tolerance: how much slower still passes, as a share of the reference
+        reference_error: relative standard error of a reference that was itself measured
+        error_rate: how often each of the two wrong answers may be given
+        scatter: how much repeats differ, as stated or as this site's runs have shown
         earlier: of other runs of the configuration, which say how it scatters and not how fast it is
-        waiting: further runs that are there already, and count at the next look
+        waiting: further runs that have ended already, and count at the next look only
 
     Raises:
         ValueError: no runs, or a reference that is not positive
@@ -161,10 +161,10 @@ def decide(
         stalls_held = not found.repeated and middle - found.mean_half > limit
 
         def decides(count: int, error: float) -> bool:
-            """Whether the interval of ``count`` runs leaves out the limit, against a reference with that relative
-            error.
+            """Return whether ``count`` runs would decide, against a reference of the relative standard error ``error``.
 
-            Each run that is not there yet is taken to have a day of its own.
+            That is: the interval leaves out the limit. Each run that is still to come is taken to have a day of its
+            own.
             """
             spread = then.spread
             new_days = count - len(all_runs) + waiting_days
@@ -178,7 +178,7 @@ def decide(
             return middle + above * shrunk <= limit or middle - below * shrunk > limit
 
         def decides_here(count: int) -> bool:
-            """Whether ``count`` runs would decide that repeat those that there are, on the same days."""
+            """Return whether ``count`` runs would decide if they repeated those that have ended, on their days."""
             named = [replace(run, day=run.day or f"of run {at}") for at, run in enumerate(all_runs)]
             every = list(itertools.islice(itertools.cycle(named), count))
             same = level(every, scatter, earlier, error_rate=error_rate, extra_error=reference_error)
@@ -212,9 +212,9 @@ def decide(
 def _projected_level(
     found: Level, runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, rate: float, error: float
 ) -> Level:
-    """The level of the runs as it will be once the site's record speaks for the configuration, two runs later.
+    """Return the level that ``runs`` will have two runs later, when this site's record is trusted for them.
 
-    ``found`` itself where the site's record speaks already, says nothing, or is contradicted by the runs.
+    ``found``, their level now, where the record is trusted already, says nothing, or is contradicted by the runs.
     """
     if found.spread.source != "stated" or found.spread.scattered or not scatter.learned:
         return found

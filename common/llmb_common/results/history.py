@@ -51,7 +51,11 @@ _STATED_DEGREES = 2.0
 
 
 class Prior(NamedTuple):
-    """Standard deviation of a day's mean, as a share of the step time, and how many days it counts for."""
+    """What is known beforehand of how the means of days scatter.
+
+    ``deviation`` is their standard deviation, as a share of the step time, and ``degrees`` how many days that counts
+    for.
+    """
 
     deviation: float
     degrees: float
@@ -62,7 +66,7 @@ _NOTHING_KNOWN = Prior(0.0, 0.0)
 
 
 def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
-    """What is known beforehand of the scatter of day means, for days of ``runs`` runs each."""
+    """Return what ``scatter`` says of how the means of days scatter, for days of ``runs`` runs each."""
     day, run = scatter.day**2, scatter.run**2 * fmean(1 / count for count in runs)
     degrees = summed_degrees(day, scatter.day_degrees, run, scatter.run_degrees)
     return Prior(math.sqrt(day + run), degrees if scatter.learned else min(degrees, _STATED_DEGREES))
@@ -70,10 +74,9 @@ def day_prior(scatter: Scatter, runs: Sequence[int]) -> Prior:
 
 @dataclass(frozen=True)
 class LevelChange:
-    """One change of level in a series of days: from the day ``at`` (a position from 0) on, values are larger by
-    ``shift``.
+    """One lasting change in a series of days: from day ``at`` on (a position from 0), values are larger by ``shift``.
 
-    Values are natural logarithms of step times; the truth of ``shift`` lies within ``reach`` on either side.
+    Values are natural logarithms of step times, so a positive shift is slower.
     """
 
     at: int
@@ -86,9 +89,7 @@ class LevelChange:
 
 
 class _Split(NamedTuple):
-    """A series cut in two before position ``at``: how much larger the second side's mean is, and the squares that
-    are left.
-    """
+    """A series of days cut in two before position ``at``: ``shift`` is the second part's mean less the first one's."""
 
     at: int
     shift: float
@@ -97,7 +98,7 @@ class _Split(NamedTuple):
 
 
 def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE) -> tuple[LevelChange, ...]:
-    """Every change of level in a series of days, in order; empty where none is certain.
+    """Return every lasting change of level in a series of days, in order; empty where none is certain.
 
     Args:
         days: for each day the mean natural logarithm of its step times, in order
@@ -112,7 +113,10 @@ def level_changes(days: Sequence[float], prior: Prior, rate: float = REPORT_RATE
 
 
 def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChange | None:
-    """The last change to slower steps of which no more than half has been undone since; None where there is none."""
+    """Return the last of ``changes`` that made steps slower and of which at most half has been undone since.
+
+    None where there is none. ``days`` are the means of the days' logarithms, in order.
+    """
     edges = [0, *(change.at for change in changes)]
     now = fmean(days[edges[-1] :]) if days else 0.0
     for before, change in reversed(list(zip(edges, changes, strict=False))):
@@ -122,7 +126,10 @@ def standing(days: Sequence[float], changes: Sequence[LevelChange]) -> LevelChan
 
 
 def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[int]:
-    """The positions of all changes of level in ``days``, in order, searching both sides of each change again."""
+    """Return the positions of all changes of level in ``days``, in order; both sides of a change are searched again.
+
+    Empty: no change is certain.
+    """
     at = _likeliest_change(days, prior, rate)
     if at is None:
         return []
@@ -134,8 +141,10 @@ def _change_positions(days: Sequence[float], prior: Prior, rate: float) -> list[
 
 
 def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int | None:
-    """The index in ``days`` of the likeliest change, sought in the series and in its last parts; None: none has a
-    chance of ``rate`` or less to be mere scatter.
+    """Return the position in ``days`` of the likeliest change of level; None where none is certain.
+
+    It is sought in the whole series and in its last parts. Not certain: the chance to be mere scatter is above
+    ``rate``. None also where the days are too few.
     """
     found = []
     for size, share in _searched_lengths(len(days)):
@@ -156,9 +165,9 @@ def _likeliest_change(days: Sequence[float], prior: Prior, rate: float) -> int |
 
 
 def _searched_lengths(count: int) -> list[tuple[int, float]]:
-    """The lengths of the series and of its last parts that are searched, each with its share of the error rate.
+    """Return the (length, share of the error rate) of each part of a series of ``count`` days that is searched.
 
-    Empty where the days are too few for any.
+    All parts end with the last day; the first is the whole series. Empty where the days are too few.
     """
     if count < LEAST_DAYS:
         return []
@@ -170,7 +179,7 @@ def _searched_lengths(count: int) -> list[tuple[int, float]]:
 
 
 def _splits(values: Sequence[float]) -> Iterator[_Split]:
-    """Every way to cut the series in two with at least ``_LEAST`` days on each side."""
+    """Yield every way to cut the series in two with at least ``_LEAST`` days a side; nothing for a shorter one."""
     first = values[0]
     sums = list(itertools.accumulate(value - first for value in values))
     squares = math.fsum((value - first) ** 2 for value in values)
@@ -183,7 +192,10 @@ def _splits(values: Sequence[float]) -> Iterator[_Split]:
 
 
 def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
-    """The split with the largest t among those whose short side agrees with itself; None where there is none."""
+    """Return the split with the largest Student's t of those whose shorter side agrees (``_side_agrees``).
+
+    None where there is none.
+    """
     best, largest = None, 0.0
     for split in _splits(values):
         t = abs(split.shift) / _shift_error(split, len(values), prior)
@@ -193,13 +205,14 @@ def _strongest(values: Sequence[float], prior: Prior) -> _Split | None:
 
 
 def _shift_error(split: _Split, count: int, prior: Prior) -> float:
-    """Standard error of a split's shift in a series of ``count`` days, were these independent of each other."""
+    """Return the standard error of a split's shift in a series of ``count`` days, taken as independent."""
     return math.sqrt(_day_variance(split, count, prior) * (1 / split.at + 1 / (count - split.at)))
 
 
 def _day_variance(split: _Split, count: int, prior: Prior) -> float:
-    """Variance of a day around the mean of its side: pooled with the prior, and never below what a longer series
-    shows.
+    """Return the variance of a day around the mean of its side of a split, in a series of ``count`` days.
+
+    It is pooled with ``prior``, and in a series of more than six days it is never below what they show.
     """
     degrees, own = prior.degrees + count - 2, split.squares / (count - 2)
     pooled = (prior.degrees * prior.deviation**2 + split.squares) / degrees
@@ -207,11 +220,10 @@ def _day_variance(split: _Split, count: int, prior: Prior) -> float:
 
 
 def _side_agrees(values: Sequence[float], split: _Split) -> bool:
-    """Whether each day of the shorter side of a split differs from the other side as the change does, by half or
-    more.
+    """Return whether each day of a split's shorter side is off the other side's mean as the shift says.
 
-    The other side counts by its mean, and "half" is half of the change. True without a look where the shorter side has
-    more than a few days.
+    Each must be off by half of the shift or more. True without a look where the shorter side has more than ``_FEW``
+    days.
     """
     early = 2 * split.at < len(values)
     short, other = (values[: split.at], values[split.at :])[:: 1 if early else -1]
@@ -225,12 +237,15 @@ def _side_agrees(values: Sequence[float], split: _Split) -> bool:
 
 
 def _needs_no_prior(at: int, count: int) -> bool:
-    """Whether both sides of a split have days enough to show how days scatter, without a prior."""
+    """Return whether a series of ``count`` days has enough days on both sides of ``at`` to show how days scatter."""
     return min(at, count - at) >= SETTLED
 
 
 def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
-    """The factor by which autocorrelation of the days widens the error of a shift; 1 for short series."""
+    """Return the factor, at least 1, by which autocorrelation of the days widens the error of a shift at ``at``.
+
+    It is 1 for a series of fewer than ``_SHORTEST`` days.
+    """
     count = len(values)
     if count < _SHORTEST:
         return 1.0
@@ -244,9 +259,9 @@ def _autocorrelation_factor(values: Sequence[float], at: int) -> float:
 
 
 def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -> LevelChange:
-    """The ``LevelChange`` at position ``at`` of ``values``, which are the days of the two levels around it.
+    """Return the change of level at position ``at`` of ``values``, which are the days of the two levels around it.
 
-    ``offset`` is the position of their first day in the whole series.
+    ``offset`` is the position of the first of these days in the whole series.
     """
     splits = {split.at: split for split in _splits(values)}
     split, count = splits[at], len(values)
@@ -255,13 +270,14 @@ def _level_change(values: Sequence[float], at: int, offset: int, prior: Prior) -
     if reach >= abs(split.shift) and _needs_no_prior(at, count):
         reach = t_quantile(ERROR_RATE, count - 2.0) * _shift_error(split, count, _NOTHING_KNOWN) * widening
     limit = split.squares + _AS_GOOD * _day_variance(split, count, prior)
+    # Other splits that fit about as well, and go the same way.
     near = [other.at for other in splits.values() if other.squares <= limit and other.shift * split.shift > 0]
     return LevelChange(offset + at, split.shift, reach, offset + min(near), offset + max(near))
 
 
 @dataclass(frozen=True)
 class Changed:
-    """A fact that is not what it was in the run before; ``-`` where one of the two does not know it."""
+    """A fact of a run (``driver``) that differs from the run before; ``-``: the value is not known."""
 
     name: str
     before: str
@@ -270,10 +286,10 @@ class Changed:
 
 @dataclass(frozen=True)
 class DatedRun:
-    """One successful run in a history, begun at ``started`` (Unix time) on ``day``; ``seconds`` and ``error`` of its
-    step.
+    """One successful run in the history of a configuration.
 
-    ``changes`` are the facts that differ from the run before.
+    ``started`` is a Unix time, ``day`` its day (YYYY-MM-DD); ``seconds`` is the steady step time, ``error`` its
+    standard error. ``changes`` are the facts that differ from the run before.
     """
 
     run_id: str
@@ -287,11 +303,10 @@ class DatedRun:
 
 @dataclass(frozen=True)
 class Shift:
-    """A change of level in a history: from run ``run_id`` on, begun at ``since``, steps take ``ratio`` times as
-    long.
+    """A lasting change in a configuration's history: from run ``run_id`` on, steps take ``ratio`` times as long.
 
-    ``low`` and ``high`` bound the ratio at a verdict's confidence. The change may as well lie anywhere between the days
-    of ``earliest`` and ``latest``. Times are Unix times.
+    ``low`` and ``high`` bound the ratio at a verdict's confidence. ``since`` is when that run began; the change may as
+    well lie anywhere from the day of ``earliest`` to that of ``latest``. All three are Unix times.
     """
 
     run_id: str
@@ -309,7 +324,10 @@ class Shift:
 
 @dataclass(frozen=True)
 class History:
-    """One configuration over time: its runs by date, at least one, and the changes of level among them, in order."""
+    """One configuration over time: its runs by date, at least one, and the lasting changes of step time among them.
+
+    ``key`` is the ``configuration_key`` and ``title`` the line that names it.
+    """
 
     key: str
     title: str
@@ -323,9 +341,10 @@ class History:
 
 
 class Observed(NamedTuple):
-    """What a history keeps of a run: little, because there may be thousands.
+    """What a history keeps of one run; little, as there may be thousands.
 
-    ``facts`` are those of ``history_facts``; runs that have the same ones may share one mapping.
+    ``configuration`` is that of ``configuration_of``, ``started`` a Unix time, ``time`` the step time. ``facts`` are
+    those of ``history_facts``; runs with the same ones may share one mapping.
     """
 
     run_id: str
@@ -339,7 +358,10 @@ class Observed(NamedTuple):
 
 
 def observed(record: RunRecord, measured: StepTime) -> Observed:
-    """What a history keeps of the run of ``record``, whose step time is ``measured``."""
+    """Return what a history keeps of the run of ``record``, whose step time is ``measured``.
+
+    It may read the run's folder and log.
+    """
     return Observed(
         run_id=record.paths.run_id,
         configuration=configuration_of(record),
@@ -353,7 +375,7 @@ def observed(record: RunRecord, measured: StepTime) -> Observed:
 
 
 def history_facts(record: RunRecord) -> dict[str, str]:
-    """The ``facts`` of a run without its nodes: which ones a scheduler chooses is not a change of the system."""
+    """Return the ``facts`` of a run without host names: which nodes a job gets is no change of the system."""
     return {name: value for name, value in facts(record).items() if name != "hosts"}
 
 
@@ -362,15 +384,18 @@ def histories(
     rate: float = REPORT_RATE,
     scatter_of: Callable[[str], Scatter] = lambda _: STATED,
 ) -> list[History]:
-    """A history for each configuration among ``runs``, in the order of their first runs.
+    """Return a history for each configuration among ``runs``, in the order in which ``runs`` has them first.
+
+    Runs of one configuration with different software share a history. Empty: no runs.
 
     Args:
         runs: in any order
         rate: how often a history without a change may be said to have one
-        scatter_of: how repeats differ, for a ``configuration_of``
+        scatter_of: how much repeats differ, for the text of ``configuration_of``
     """
     together: dict[str, list[Observed]] = {}
     for run in runs:
+        # Without the software: another release is a change within the history.
         together.setdefault(run.configuration.partition(" ")[0], []).append(run)
     found = []
     for key, items in together.items():
@@ -382,9 +407,10 @@ def histories(
 
 
 def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Changed, ...]]]:
-    """Yields each run, by date, with what changed since the last run that knew that fact.
+    """Yield (run, facts that changed since they were last known) for each of ``items``, which are in order of date.
 
-    A run's own ``changes`` are against the run before; a fact that nodes did not tell then is not among them.
+    The run's own ``changes`` are against the run before it; a fact that the nodes of one of the two did not tell is in
+    neither.
     """
     before: Mapping[str, str] | None = None
     known: Mapping[str, str] = {}
@@ -395,12 +421,13 @@ def _dated_runs(items: Sequence[Observed]) -> Iterable[tuple[DatedRun, tuple[Cha
         software = item.configuration.partition(" ")[2] + mark
         yield DatedRun(item.run_id, item.started, item.day, software, item.time.seconds, item.time.error, changes), seen
         if before is not now:
+            # What nodes tell is remembered across runs whose nodes did not tell it.
             known = {name: value for name, value in known.items() if name in EVIDENCE} | dict(now)
         before = now
 
 
 def _changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Changed, ...]:
-    """The facts that differ between two runs; what nodes tell only where both runs know it."""
+    """Return the facts that differ between two runs; what nodes tell counts only where both runs have it."""
     if before is now:
         return ()
     return tuple(
@@ -411,7 +438,7 @@ def _changed_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[C
 
 
 def _day_starts(moments: Sequence[DatedRun]) -> list[int]:
-    """The positions in ``moments`` at which a new day begins."""
+    """Return the positions in ``moments``, runs in order of date, at which a new day begins; the first is 0."""
     days = [moment.day for moment in moments]
     return [at for at, day in enumerate(days) if at == 0 or day != days[at - 1]]
 
@@ -421,7 +448,11 @@ _Seen: TypeAlias = Sequence[tuple[Changed, ...]]
 
 
 def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter: Scatter) -> tuple[Shift, ...]:
-    """The changes of level among the runs, in order, each with the facts that changed at the same time and stayed."""
+    """Return the lasting changes of step time among the runs, in order, with the facts that changed as well.
+
+    Facts count only if they stayed as long as the new level. ``seen`` has, for each run, the facts that changed with
+    it.
+    """
     starts = _day_starts(moments)
     edges = [*starts, len(moments)]
     days = [moments[begin:end] for begin, end in itertools.pairwise(edges)]
@@ -451,14 +482,15 @@ def _level_shifts(moments: Sequence[DatedRun], seen: _Seen, rate: float, scatter
 
 
 def _mean_log(moments: Sequence[DatedRun]) -> float:
-    """The mean of the logarithms of the runs' step times."""
+    """Return the mean natural logarithm of the runs' step times in seconds."""
     return fmean(math.log(moment.seconds) for moment in moments)
 
 
 def _coinciding_changes(seen: _Seen, edges: Sequence[int], change: LevelChange, level: range) -> tuple[Changed, ...]:
-    """What changed with the first run after the change, else in the days in which it may lie, and stayed so.
+    """Return the facts that changed with the first run after ``change`` and stayed so on both sides.
 
-    ``edges`` are where the days begin, and the end.
+    Where there are none, those that changed in the days in which the change may lie; empty: none did. ``edges`` are the
+    positions at which days begin, and the number of runs; ``level`` the positions of the runs of both levels.
     """
     around = range(edges[change.earliest - 1] + 1, edges[change.latest + 1])
     for runs in ([edges[change.at]], around):
@@ -471,9 +503,10 @@ def _coinciding_changes(seen: _Seen, edges: Sequence[int], change: LevelChange, 
 
 
 def _separates_levels(seen: _Seen, level: range, at: int, change: Changed) -> bool:
-    """Whether all runs of ``level`` before ``at`` lack the new value, all later ones the old one.
+    """Return whether ``change`` separates two levels: earlier runs lack its new value, later ones the old.
 
-    What changed with the runs before and after too is another in every run, and explains nothing.
+    ``level`` are the positions of the runs looked at, ``at`` the one with the change. False for a fact that changed
+    with the runs before and after too: it is another in every run, and explains nothing.
     """
     named: set[int] = set()
     before: set[str] = set()

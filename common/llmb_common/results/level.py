@@ -53,7 +53,11 @@ Bounded: TypeAlias = tuple[float, float, float]
 
 
 class Spread(NamedTuple):
-    """How well runs tell the mean of their configuration; variances are of natural logarithms."""
+    """How well runs tell the mean step time of their configuration. Variances are of natural logarithms.
+
+    ``degrees`` are degrees of freedom. ``source`` says who knows how runs differ: what is stated, the site's record, or
+    these runs.
+    """
 
     variance: float
     """Of the mean of the days' means."""
@@ -67,9 +71,9 @@ class Spread(NamedTuple):
     """The runs scatter more than the site's record says."""
 
     def half(self, error_rate: float, extra_error: float) -> float:
-        """Half the interval of the mean, as a natural logarithm, each bound wrong at ``error_rate``.
+        """Return half the interval of the mean, as a natural logarithm; each bound is wrong at ``error_rate``.
 
-        ``extra_error`` is another relative standard error of the mean.
+        ``extra_error`` is a further relative standard error, such as that of a reference.
         """
         return t_quantile(error_rate, self.degrees) * math.sqrt(self.variance + extra_error**2)
 
@@ -77,9 +81,9 @@ class Spread(NamedTuple):
 class Level(msgspec.Struct, frozen=True):
     """The step time of a configuration and its interval, as natural logarithms.
 
-    Of seconds for ``steady``, ``mean`` and the bounds, of factors for ``stalls`` and the halves. The mean step time is
-    ``steady + stalls``. ``bounded`` is (``low``, ``mean``, ``high``). These bounds reach at least as high as those of
-    the steady steps; where stalls do not count, also at least as low.
+    ``steady`` and the bounds are of seconds, ``stalls`` and the halves of factors. The mean step time is ``steady +
+    stalls``. Its bounds reach at least as high as those of the steady steps, and where stalls do not count at least as
+    low.
     """
 
     steady: float
@@ -96,26 +100,29 @@ class Level(msgspec.Struct, frozen=True):
 
     @property
     def mean(self) -> float:
-        """Logarithm of the mean step time in seconds, stalls included: ``steady`` plus ``stalls``."""
+        """Natural logarithm of the mean step time in seconds, stalls included: ``steady`` plus ``stalls``."""
         return self.steady + self.stalls
 
     @property
     def bounded(self) -> Bounded:
-        """The mean step time between its bounds, as (low, mean, high): natural logarithms of seconds."""
+        """The mean step time with its bounds, as (low, mean, high): natural logarithms of seconds."""
         return self.low, self.mean, self.high
 
     @property
     def low(self) -> float:
-        """Lower bound of ``mean``, a logarithm too.
+        """Lower bound of the mean step time, as a natural logarithm of seconds.
 
-        Where only one day saw stalls it is the lower one of this and of the bound of the steady steps alone.
+        Where stalls do not count, as only one day saw any, it is no higher than the bound of the steady steps alone.
         """
         low = self.mean - self.mean_half
         return low if self.repeated else min(low, self.steady - self.half)
 
     @property
     def high(self) -> float:
-        """Upper bound of ``mean``, a logarithm too, and of the steady steps alone: unusually fast steps win nothing."""
+        """Upper bound of the mean step time, as a natural logarithm of seconds.
+
+        It is no lower than that of the steady steps alone: unusually fast steps gain nothing.
+        """
         return max(self.mean + self.mean_half, self.steady + self.half)
 
 
@@ -129,11 +136,11 @@ def level(
     stated: Scatter = STATED,
     shown: int = SHOWN,
 ) -> Level:
-    """The step time of a configuration between its bounds, from the step times of its runs.
+    """Return the step time of a configuration with its interval, from the step times of its runs.
 
     Args:
         runs: the step time of each, at least one
-        scatter: how runs differ, by what is stated or by the site's record
+        scatter: how much repeats differ, as stated or as this site's runs have shown
         earlier: squares of other runs of the configuration, which say how it scatters and not how fast it is
         error_rate: how often the truth lies beyond either bound
         extra_error: relative standard error of what the level is compared with
@@ -159,19 +166,23 @@ def level(
 
 
 def _has_slow_stall(run: StepTime) -> bool:
-    """Whether one of the run's stalls took longer than usual; a stall may also be steps that took less."""
+    """Return whether a stall of the run made steps slower; a stall may also be steps that took less time than usual."""
     return any(share > 0 for share in run.stalls)
 
 
 def mean_error(runs: Sequence[StepTime], scatter: Scatter = STATED, earlier: Squares = NOTHING_SEEN) -> float:
-    """Relative standard error of the mean step time of at least one run."""
+    """Return the relative standard error of the mean step time of ``runs``, at least one.
+
+    Raises:
+        statistics.StatisticsError: no runs
+    """
     return math.sqrt(_spread(runs, scatter, earlier, STATED, SHOWN).variance)
 
 
 def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
-    """``total`` minus the sum of ``parts``, each (low, estimate, high), with the bounds of that difference.
+    """Return ``total`` minus the sum of ``parts``; all of these and the result are (low, estimate, high).
 
-    MOVER: Zou and Donner, 2008.
+    The bounds are those of MOVER: Zou and Donner, 2008.
     """
     middle = total[1] - sum(part[1] for part in parts)
     below = math.hypot(total[1] - total[0], *(part[2] - part[1] for part in parts))
@@ -180,23 +191,27 @@ def difference_of_bounds(total: Bounded, parts: Sequence[Bounded]) -> Bounded:
 
 
 def _mean_of_days(runs: Sequence[StepTime]) -> float:
-    """Natural logarithm of the mean step time in seconds: the mean of the days' means."""
+    """Return the natural logarithm of the mean step time in seconds, as the mean of the days' means."""
     return statistics.fmean(day_means(runs))
 
 
 def day_means(runs: Sequence[StepTime]) -> list[float]:
-    """For each of the ``batches`` of ``runs``, the mean of the logarithms of their step times."""
+    """Return, for each of the ``batches`` of ``runs``, the mean natural logarithm of its step times, stalls included.
+
+    A batch is usually the runs of one day.
+    """
     return [statistics.fmean(run.mean_log for run in batch) for batch in batches(runs)]
 
 
 def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated: Scatter, shown: int) -> Spread:
-    """The spread of the runs by the first model that they do not contradict.
+    """Return how well ``runs`` tell their mean, by the first model of their scatter that they do not contradict.
 
     The models are ``scatter`` pooled with what the runs show, then ``stated`` pooled with it, then the runs alone.
     """
     groups = batches(runs)
     inside = statistics.fmean(run.relative_error**2 for run in runs)
     if len(runs) < shown:
+        # So few runs do not show how stalls scatter between them.
         inside += statistics.fmean(run.stall_error**2 for run in runs)
     own = squares(groups)
     within = own.within + earlier.within
@@ -228,10 +243,10 @@ def _spread(runs: Sequence[StepTime], scatter: Scatter, earlier: Squares, stated
 
 
 def pooled(prior: float, prior_degrees: float, squared: float, degrees: int) -> tuple[float, float, bool]:
-    """A prior variance and an observed one joined, as (variance, degrees of freedom, whether they conflict).
+    """Return (variance, degrees of freedom, whether they conflict) of a prior variance joined with an observed one.
 
-    ``squared`` are observed squared deviations with ``degrees`` of freedom. Where they are too large to have come from
-    the prior, the prior is dropped and the last element is True.
+    ``squared`` is a sum of squared deviations with ``degrees`` degrees of freedom. Where it is too large to have come
+    from the prior, the prior is dropped and the last element is True.
     """
     if degrees and squared / degrees > prior:
         ratio = squared / degrees / prior if prior else math.inf

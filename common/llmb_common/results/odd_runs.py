@@ -36,9 +36,10 @@ _WORK = 1_000_000
 
 
 class SlowNode(msgspec.Struct, frozen=True):
-    """A node with which runs are slower than without it, where chance would hardly show as much.
+    """A node with which runs of a configuration are slower than without it, by more than chance explains.
 
-    ``nodes`` are several where all of the slow runs had all of them: which one it is, these runs do not tell.
+    ``nodes`` are several where all slow runs had all of them, so that it may be any. ``others`` counts the runs without
+    it, and ``others_seconds`` is their mean steady step time.
     """
 
     nodes: tuple[str, ...]
@@ -56,9 +57,10 @@ class SlowNode(msgspec.Struct, frozen=True):
 
 
 def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
-    """The node that seems to be a slow machine: all slow runs had it and no other did, or runs with it are slower.
+    """Return the node that seems to slow down some of the ``runs``, all of one configuration.
 
-    None where no node is known to be slow, also where chance alone might show as much.
+    That is: all clearly slow runs had it and no other run did, or else runs with it are slower in the mean. None where
+    no node is suspected, also where chance alone might show as much.
     """
     parts = _two_kinds(runs)
     if parts is not None:
@@ -76,7 +78,7 @@ def culprit(runs: Sequence[StepTime]) -> SlowNode | None:
 
 
 def _slow_node_of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequence[StepTime]) -> SlowNode:
-    """The ``SlowNode`` of ``nodes``, with the numbers and mean step times of the slow runs and of the fast ones."""
+    """Return ``nodes`` as a suspect, with the numbers and mean step times of the ``slow`` and the ``fast`` runs."""
     return SlowNode(
         nodes,
         len(slow),
@@ -87,9 +89,9 @@ def _slow_node_of(nodes: tuple[str, ...], slow: Sequence[StepTime], fast: Sequen
 
 
 def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]] | None:
-    """The runs as (fast, slow), each the fastest first, where these lie apart by far more than either kind scatters.
+    """Return the runs as (fast, slow), each sorted by step time, where they are clearly of two kinds.
 
-    None where they do not, or are too few or too close to each other to tell.
+    That is: the gap between the kinds is far wider than either scatters. None where it is not, or the runs are too few.
     """
     if len(runs) < _FEWEST:
         return None
@@ -103,9 +105,9 @@ def _two_kinds(runs: Sequence[StepTime]) -> tuple[list[StepTime], list[StepTime]
 
 
 def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
-    """One sentence about the fewer runs that are far from the rest, with the nodes that only they had.
+    """Return a sentence about the minority of runs that are far from the rest, with nodes that only they had.
 
-    Empty where the runs are of one kind.
+    Empty where all runs are of one kind. It has no period.
     """
     parts = _two_kinds(runs)
     if parts is None:
@@ -126,26 +128,30 @@ def odd_runs_sentence(runs: Sequence[StepTime]) -> str:
 
 
 def _nodes_only_in(runs: Sequence[StepTime], others: Sequence[StepTime]) -> frozenset[str]:
-    """The nodes that every run of ``runs`` had and no run of ``others``."""
+    """Return the nodes that every run of ``runs``, at least one, had and no run of ``others`` did."""
     return frozenset.intersection(*map(_nodes, runs)).difference(*map(_nodes, others))
 
 
 def _chance_of_shared_node(runs: Sequence[StepTime], few: int) -> float:
-    """The probability that some node is in exactly ``few`` runs, were these drawn from ``runs`` by chance."""
+    """Return the probability that ``few`` runs drawn from ``runs`` by chance share a node that no other run had."""
     sets = [_nodes(run) for run in runs]
     nodes = frozenset().union(*sets)
+    # Nodes that were always together have one chance, not several.
     patterns = {tuple(node in had for had in sets) for node in nodes}
     as_often = sum(sum(pattern) == few for pattern in patterns)
     return 1 - (1 - 1 / math.comb(len(runs), few)) ** as_often
 
 
 def _nodes(run: StepTime) -> frozenset[str]:
-    """The host names of a run's nodes; empty where they are not known."""
+    """Return the host names of a run's nodes; empty where they are not on record."""
     return frozenset(run.nodes.split(",")) if run.nodes else frozenset()
 
 
 def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
-    """One sentence that names the node with which runs are slower than without; empty where chance would do as much."""
+    """Return a sentence that names the node with which runs are slower than without; it has no period.
+
+    Empty where chance would show as much, or the runs are too few to tell.
+    """
     found = _slowest_node(tuple(runs), trials)
     if found is None:
         return ""
@@ -159,10 +165,10 @@ def slow_node_sentence(runs: Sequence[StepTime], trials: int = _TRIALS) -> str:
 # A verdict's remarks and the summary ask for the same runs, of which there may be many.
 @functools.lru_cache(maxsize=256)
 def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collection[int]] | None:
-    """The node with which runs are slower than without, and the positions of the runs that had it.
+    """Return (node, positions of the runs that had it) of the node with which runs are slower than without.
 
-    It is the node with the largest Student's t of those that two runs or more had, and two or more had not. None where
-    shuffling the runs ``trials`` times reaches that t too often, or the runs are too few to tell.
+    It has the largest Student's t of all nodes that at least two runs had and two had not. None where shuffling the
+    runs ``trials`` times reaches that t too often, or the runs are too few to tell.
     """
     sets = [_nodes(run) for run in runs]
     counts = Counter(itertools.chain.from_iterable(sets))
@@ -177,17 +183,21 @@ def _slowest_node(runs: tuple[StepTime, ...], trials: int) -> tuple[str, Collect
     squared = math.fsum(value * value for value in deviations)
 
     def student_t(values: Sequence[float], had: tuple[int, ...]) -> float:
-        """Student's t of the difference between the runs at the positions ``had`` and the others."""
+        """Return Student's t of the difference between the runs at the positions ``had`` and the others.
+
+        ``values`` are deviations from the mean of all runs. Positive: those at ``had`` are slower.
+        """
         total = math.fsum(values[at] for at in had)
         between = total * total / len(had) + total * total / (len(values) - len(had))
         return math.copysign(math.sqrt(between / max((squared - between) / (len(values) - 2), 1e-30)), total)
 
     def largest_t(values: Sequence[float]) -> tuple[float, tuple[int, ...]]:
-        """The largest t over all nodes, and the positions of the runs that had that node."""
+        """Return (largest Student's t over all nodes, positions of the runs that had that node)."""
         return max((student_t(values, had), had) for had in patterns)
 
     seen, had = largest_t(deviations)
     source = random.Random(_SEED)
+    # The actual order is one of those that chance could have made.
     beyond = 1
     for _ in range(trials):
         source.shuffle(deviations)

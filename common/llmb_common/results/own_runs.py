@@ -17,14 +17,17 @@ _NEWEST = 40
 
 
 def own_runs_lookup(install: Path | None) -> Look:
-    """A function that looks what runs on record in ``install`` say of a plan: times of a step, and memory.
+    """Return a function that looks up what the runs on record in ``install`` say of a plan: step time and GPU memory.
 
-    Only runs count whose logs ``results`` or ``show`` has read. It finds nothing where ``install`` is None or has no
+    Only runs whose logs ``results`` or ``show`` has read count. It finds nothing where ``install`` is None or has no
     index.
     """
 
     def lookup(plan: JobPlan) -> OwnRuns:
-        """What runs on record in ``install`` say of ``plan``; nothing where there is no index of them."""
+        """Return what the runs on record in ``install`` say of ``plan``: its step time and GPU memory.
+
+        Memory is looked up when it is asked for. Empty where there is no index of runs.
+        """
         if install is None or not (install / ".llmb" / "index.db").is_file():
             return OwnRuns()
         from llmb_common.results.configuration import memory_key
@@ -40,16 +43,16 @@ def own_runs_lookup(install: Path | None) -> Look:
 
 
 def _step_seconds_of_repeats(install: Path, plan: JobPlan) -> list[float]:
-    """Seconds of a step, one per run, of the newest runs (at most ``_NEWEST``) in ``install`` that have the plan's
-    configuration and software; empty: there is none.
+    """Return the step times, in seconds, of the newest runs in ``install`` of the plan's configuration and software.
 
-    Outside containers a plan names only the engine's release: there the packages of the newest run of that release
-    count.
+    At most ``_NEWEST``, the newest first; empty: there is none. A plan without an image names only the engine's
+    release: there the packages of the newest run of that release decide which others count.
     """
     from llmb_common.results.configuration import configuration_key, software_of_plan
     from llmb_common.runs.index.database import past_times
 
     software = software_of_plan(plan)
+    # ``past_times`` compares beginnings: with the dot, every patch release of this engine and no other.
     wanted = f"{configuration_key(plan)} {software or f'Megatron-Bridge {plan.engine}.'}"
     past = past_times(install, wanted)
     if not past:
@@ -59,10 +62,10 @@ def _step_seconds_of_repeats(install: Path, plan: JobPlan) -> list[float]:
 
 
 def _mean_and_range(seconds: Sequence[float]) -> OwnTime:
-    """The mean step time of the runs in seconds, and where a further run lies in 9 of 10 cases.
+    """Return the mean step time of at least one run, and the range in which a further run lies in 9 of 10 cases.
 
-    That is so if runs scatter as stated, or as these do. These may all be of one day: that many runs know it well says
-    nothing of another.
+    Runs are taken to scatter as is stated, pooled with what these show. These may be of one day, and many of them say
+    nothing of another day: so their number does not narrow the range.
     """
     from llmb_common.base.statistics import t_quantile
     from llmb_common.results.scatter import STATED

@@ -63,10 +63,10 @@ Answer: TypeAlias = Literal["faster", "slower", "no difference", "open"]
 
 @dataclass(frozen=True)
 class Block:
-    """Runs one after the other: ``order`` is the side of each, as ``ABBA``; ``times`` its step time, None where it
-    is lost.
+    """A few runs of two sides, A and B, one right after the other.
 
-    ``work``: the logarithm of B's tokens per step and GPU over A's, 0 where a step is the same work.
+    ``order`` has the side of each run, such as ``ABBA``; ``times`` its step time, None where it is lost. ``work``: the
+    natural logarithm of B's tokens per step and GPU over A's, 0 where the steps do the same work.
     """
 
     order: str
@@ -75,12 +75,15 @@ class Block:
 
     @property
     def turns(self) -> list[int]:
-        """Positions, from 0, of the runs that have a step time."""
+        """Positions in the block, from 0, of the runs that have a step time."""
         return [turn for turn, time in enumerate(self.times) if time is not None]
 
     @property
     def steady(self) -> Vector:
-        """Logarithm of the steady time per token of each run that has one, up to a constant that all share."""
+        """Natural logarithm of the steady time per token of each run that has a step time, in order.
+
+        A constant, the same for all runs, is left out.
+        """
         return [
             time.log - self.work * (side == "B")
             for side, time in zip(self.order, self.times, strict=True)
@@ -88,17 +91,17 @@ class Block:
         ]
 
     def of(self, side: str) -> list[StepTime]:
-        """The step times of the runs of ``side``, ``A`` or ``B``."""
+        """Return the step times of the block's runs of ``side`` (``A`` or ``B``), without those that are lost."""
         return [time for letter, time in zip(self.order, self.times, strict=True) if time and letter == side]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How B's step time differs from A's, as natural logarithms without stalls; ``low`` and ``high`` bound
-    ``difference``.
+    """How B's step time compares with A's in paired runs, as natural logarithms: above 0, B is slower.
 
-    ``pairs`` is half the number of runs; ``noise`` the standard deviation of the difference of two runs; ``drift`` how
-    much slower each run is than the one before.
+    ``difference``, with bounds ``low`` and ``high``, is of the steady steps. ``pairs`` is half the number of runs,
+    ``noise`` the standard deviation of the difference of two runs, and ``drift`` how much slower each run is than the
+    one before.
     """
 
     pairs: int
@@ -111,8 +114,9 @@ class Comparison:
     """What B loses to stalls beyond what A does; 0 where these runs do not show that one does."""
 
     def answer(self, resolution: float = RESOLUTION) -> Answer:
-        """``faster`` or ``slower``: B is, for certain. ``no difference``: none larger than ``resolution``, a share.
-        Else ``open``.
+        """Return whether B is ``faster`` or ``slower`` for certain, or there is ``no difference``; else ``open``.
+
+        No difference: none larger than ``resolution``, a share of the step time.
         """
         if self.high < 0 or self.low > 0:
             return "faster" if self.high < 0 else "slower"
@@ -121,29 +125,27 @@ class Comparison:
 
 
 def order(block: int, seed: str) -> str:
-    """The order of the four runs of a block, drawn from ``ORDERS``; the same for the same number (from 1) and
-    ``seed``.
+    """Return the order of the four runs of a block, such as ``ABBA``, drawn at random from ``ORDERS``.
+
+    The same ``block`` number (from 1) and ``seed`` always give the same order.
     """
     return random.Random(f"{seed} {block}").choice(ORDERS)
 
 
 def blocks_at_last_look(blocks: int, most: int) -> int:
-    """How many of the ``blocks`` that have ended the answer is over, where there are to be at most ``most``; 0: too
-    few.
-    """
+    """Return how many of the ``blocks`` that have ended the answer is given over, of ``most`` planned; 0: too few."""
     return max((size for size in look_schedule(most) if size <= blocks), default=0)
 
 
 def look_schedule(most: int) -> list[int]:
-    """The numbers of blocks after which an answer is given, where there are to be at most ``most``, the last of
-    them.
-    """
+    """Return the numbers of blocks after which an answer is given, in ascending order; the last is ``most``."""
     return [*itertools.takewhile(lambda size: size < most, doubling(LOOKS)), most]
 
 
 def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
-    """How B compares with A over ``blocks``, each bound wrong at ``RATE``; None where the blocks are too few for
-    that.
+    """Return how B compares with A over ``blocks``; None where they are too few for bounds that sure.
+
+    Each bound is wrong at ``RATE``, or less often with more blocks than the last of ``LOOKS``.
     """
     rate = RATE * min(1.0, LOOKS[-1] / max(len(blocks), 1))
     design, steady = _Design(blocks), [block.steady for block in blocks]
@@ -160,9 +162,10 @@ def compare_blocks(blocks: Sequence[Block]) -> Comparison | None:
 
 
 def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rate: float) -> Bounded:
-    """What the first side loses to stalls beyond the second, as (low, difference, high) of logarithms.
+    """Return what the first side loses to stalls beyond the second, as (low, difference, high) of natural logarithms.
 
-    Zeros where it is not certain that one does: Student's t of the runs' own shares, wrong less often than ``rate``.
+    By Student's t of the runs' own shares, each bound wrong at ``rate``. Zeros where it is not certain that either side
+    loses more.
     """
     shares = [math.log1p(run.stall_share) for run in first]
     others = [math.log1p(run.stall_share) for run in second]
@@ -178,10 +181,10 @@ def _stall_difference(first: Sequence[StepTime], second: Sequence[StepTime], rat
 
 
 class _Design:
-    """The randomised design behind blocks of runs: which draws were possible, and what each would make of the same
-    values.
+    """The randomized design behind blocks of runs: which orders were possible, and what each makes of the values.
 
-    A vector has one value for each run on record, in order.
+    A vector has one value for each run that has a step time, in order. Shared effects, such as a drift inside blocks,
+    are taken out of it.
     """
 
     def __init__(self, blocks: Sequence[Block]) -> None:
@@ -198,11 +201,12 @@ class _Design:
         self._size = math.sqrt(_dot_product(self._own, self._own))
 
     def interval(self, values: Iterable[Vector], rate: float) -> Bounded | None:
-        """B's value over A's between its bounds, each wrong at ``rate``; None where the draws are too few for that.
+        """Return B's value less A's with its bounds, as (low, difference, high), each bound wrong at ``rate``.
 
-        A draw's statistic is its estimate over that one's standard error, up to a factor. The more is taken off B's
-        runs, the less is what this draw has, compared with any other: so each other one has a limit from which on it is
-        the more extreme, and the bounds are quantiles of these limits.
+        ``values`` has one vector per block. None where the possible draws are too few for that rate. A draw's statistic
+        is its estimate over its standard error, up to a factor. The more is taken off B's runs, the less extreme the
+        actual draw is: each other draw has a limit from which on it is the more extreme, and the bounds are quantiles
+        of these limits.
         """
         if self._size < _TINY:
             return None
@@ -230,7 +234,10 @@ class _Design:
         return limits[beyond], seen / self._size, limits[-1 - beyond]
 
     def scatter(self, values: Iterable[Vector], difference: float) -> tuple[float, float]:
-        """Standard deviation of the difference of two runs, and the drift from one run to the next."""
+        """Return (standard deviation of the difference of two runs, drift from one run to the next).
+
+        ``values`` has one vector per block, and ``difference`` is B's value less A's.
+        """
         left = [value - difference * side for value, side in zip(_join_centred(values), self._sides, strict=True)]
         turns = _join_centred(list(map(float, turns)) for turns in self._turns)
         drift = _dot_product(turns, left) / _dot_product(turns, turns)
@@ -239,16 +246,17 @@ class _Design:
         return math.sqrt(2 * _dot_product(rest, rest) / max(free, 1)), drift
 
     def _residual(self, vector: Vector) -> Vector:
-        """The vector less its projections on the shared effects."""
+        """Return ``vector`` less its projections on the shared effects."""
         for shared in self._shared:
             along = _dot_product(vector, shared)
             vector = [value - along * part for value, part in zip(vector, shared, strict=True)]
         return vector
 
     def _tables(self, left: Vector) -> list[list[Vector]]:
-        """For each block and each possible order of it, the scalar products that ``interval`` sums.
+        """Return, for each block, one row per possible order: the scalar products that ``interval`` adds up.
 
-        They are those of the order's sides with the values, the actual draw, themselves, and each shared effect.
+        They are those of the order's sides with the values, with the actual draw, with themselves, and with each shared
+        effect.
         """
         tables = []
         start = 0
@@ -267,28 +275,31 @@ class _Design:
 
 
 def _sample_draws(tables: Sequence[Sequence[Vector]], rate: float) -> Iterable[tuple[Vector, ...]]:
-    """A sample of the possible draws, one row of each table in each, the same sample for the same tables and rate."""
+    """Return a random sample of the possible draws, each with one row of every table.
+
+    The same ``tables`` and ``rate`` give the same sample; the lower the rate, the larger it is.
+    """
     source = random.Random("draws")
     count = math.ceil(_BEYOND / rate) - 1
     return zip(*(source.choices(table, k=count) for table in tables), strict=True)
 
 
 def _centred_sides(letters: str, turns: Sequence[int]) -> Vector:
-    """1 for each run of side B and 0 for each of side A, at the ``turns`` of a block, less their mean."""
+    """Return 1 for each run of side B and 0 for each of A, less their mean, for the ``turns`` of a block."""
     return _centre([float(letters[turn] == "B") for turn in turns])
 
 
 def _join_centred(values: Iterable[Vector]) -> Vector:
-    """The values of all blocks as one vector, less the mean of their own block."""
+    """Return the values of all blocks as one vector, each less the mean of its own block."""
     return list(itertools.chain.from_iterable(map(_centre, values)))
 
 
 def _centre(values: Vector) -> Vector:
-    """The values less their mean."""
+    """Return ``values``, at least one, less their mean."""
     mean = math.fsum(values) / len(values)
     return [value - mean for value in values]
 
 
 def _dot_product(first: Sequence[float], second: Sequence[float]) -> float:
-    """The scalar product of two vectors."""
+    """Return the scalar product of two vectors of the same length."""
     return float(sum(map(mul, first, second)))

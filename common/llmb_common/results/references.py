@@ -42,7 +42,11 @@ from llmb_common.runs.record import RunRecord
 
 
 class Spread(msgspec.Struct, frozen=True):
-    """Relative changes of a step time from one release to the next: newer over older, less 1; of so many pairs."""
+    """How much step times changed from one release of NVIDIA's software to the next, as relative changes.
+
+    A change is the newer time over the older one, less 1. The three figures are of ``pairs`` pairs of published
+    results.
+    """
 
     fastest: float
     median: float
@@ -58,9 +62,10 @@ Kind: TypeAlias = Literal["baseline", "published", "stated"]
 
 @dataclass(frozen=True)
 class Reference:
-    """The step time that a run is compared with: ``seconds``, measured with ``software``, from ``source``.
+    """A step time, in seconds, to compare a run's with: a published result, or a baseline of this site.
 
-    ``error`` is its relative standard error, 0 where that is unknown.
+    ``software`` is what it was measured with, ``source`` says for people where it comes from. ``error`` is its relative
+    standard error, 0 where that is not known. ``result``: the published result; None for a baseline.
     """
 
     kind: Kind
@@ -80,20 +85,28 @@ class Reference:
 
 
 def by_preference(known: Iterable[Reference]) -> list[Reference]:
-    """The references, those of the run's own software first and else in the order given: a run is compared with the
-    first.
+    """Return the references with those of the run's own software first, else in the order given.
+
+    A run is compared with the first.
     """
     return sorted(known, key=lambda reference: not reference.same_software)
 
 
 def same_software(image: str | None, document: Document) -> bool:
-    """Whether jobs in ``image`` train with the framework and release that ``document`` has measured."""
+    """Return whether jobs in ``image`` train with the framework and container release that ``document`` measured.
+
+    False where ``image`` is None or its release is not known, and for documents of NeMo 2.
+    """
     return document.framework == "Megatron-Bridge" and same_release(container_release(image), document.container)
 
 
 def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
-    """What NVIDIA published for exactly the plan's configuration, the nearest software first; empty where nothing
-    is.
+    """Return the results that NVIDIA published for exactly the plan's configuration, the nearest software first.
+
+    Empty: nothing was published for it.
+
+    Raises:
+        RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
     """
     found = []
     for result in published_results(plan, recipe):
@@ -114,12 +127,16 @@ def published_references(plan: JobPlan, recipe: Recipe) -> list[Reference]:
 
 
 def release_spread(plan: JobPlan) -> Spread:
-    """How much step times of the plan's kind of model (dense or MoE) change from one release to the next."""
+    """Return how much published step times of the plan's kind of model (dense or MoE) change between releases."""
     return RELEASE_SPREAD["MoE" if plan.has_experts else "dense"]
 
 
 class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One of the runs that a baseline is made of, with its ``StepTime`` in seconds."""
+    """One of the runs that a baseline is made of, as the list of baselines stores it.
+
+    ``seconds`` is its steady step time and ``error`` that time's standard error, in seconds. ``stalls``, ``steps``,
+    ``day`` and ``nodes`` are those of its ``StepTime``.
+    """
 
     run_id: str
     seconds: float
@@ -131,16 +148,16 @@ class BaselineRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def time(self) -> StepTime:
-        """The run's step time as a ``StepTime``."""
+        """The step time of the run as a ``StepTime``, whose number of measured steps is not known (0)."""
         return StepTime(
             self.seconds, self.error, 0, stalls=self.stalls, steps=self.steps, day=self.day, nodes=self.nodes
         )
 
 
 class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """This site's own reference for one configuration and software: some of its runs, chosen by somebody.
+    """This site's own reference for one configuration and software: some runs that a user chose.
 
-    ``key`` is the ``configuration_key``, ``title`` what people call it, ``added`` a Unix time.
+    ``key`` is the ``configuration_key``, ``title`` what people call it, ``added`` the Unix time at which it was made.
     """
 
     key: str
@@ -157,16 +174,19 @@ class Baseline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def times(self) -> list[StepTime]:
-        """The step time of each of its runs."""
+        """The step time of each run of the baseline, in order."""
         return [run.time for run in self.runs]
 
     @property
     def seconds(self) -> float:
-        """Mean step time in seconds, stalls included."""
+        """The baseline's mean step time in seconds, stalls included."""
         return math.exp(level(self.times).mean)
 
     def relative_error(self, past: PastRuns) -> float:
-        """Standard error of the mean, as a share of it, with what the site's ``past`` says of how runs differ."""
+        """Return the standard error of the baseline's mean step time, as a share of it.
+
+        ``past`` are the site's runs, which say how much repeats differ.
+        """
         configuration = f"{self.key} {self.software}"
         others = past.squares_without(configuration, [run.run_id for run in self.runs])
         return mean_error(self.times, past.scatter(configuration), others)
@@ -176,10 +196,10 @@ _LIST = ("baselines", Baseline, "a list of baselines")
 
 
 def baselines(install: Path) -> list[Baseline]:
-    """All baselines of an installation, by title; empty where it has none.
+    """Return all baselines of the installation, sorted by title, then software; empty where it has none.
 
     Raises:
-        RecordError: their file cannot be read, or has one without runs or times
+        RecordError: their file cannot be read, is damaged, or has a baseline without runs or times
     """
     found = read_list(_baselines_path(install), *_LIST)
     _check_baselines(found, install)
@@ -187,7 +207,11 @@ def baselines(install: Path) -> list[Baseline]:
 
 
 def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
-    """Raises RecordError where a baseline has no runs, or a run without a time."""
+    """Raise where a baseline in ``found`` has no runs, or a run without a positive time.
+
+    Raises:
+        RecordError: the message names the file in ``install``
+    """
     for item in found:
         timed = all(run.seconds > 0 for run in item.runs)
         if not item.runs or not timed:
@@ -197,14 +221,15 @@ def _check_baselines(found: Iterable[Baseline], install: Path) -> None:
 
 
 def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> list[Baseline]:
-    """Make ``runs`` the baselines of their configurations and software, repeats together; return the new baselines.
+    """Make ``runs`` the baselines of their configurations and software, repeats together; return the new ones.
 
-    The installation's list is written; other baselines in it stay, one of the same configuration and software is
-    replaced.
+    The installation's list of baselines is written: one of the same configuration and software is replaced, others
+    stay. Nothing is written where an error is raised.
 
     Raises:
-        RequestError: no runs, or repeats with several images of one name
-        RecordError: the file cannot be read or written
+        RequestError: there are no runs, or repeats with several images of one name
+        RecordError: the list cannot be read or written, or another process does not finish its own change of it
+        OSError: the folder ``.llmb`` is missing and cannot be created
     """
     if not runs:
         raise RequestError("no run to make a baseline from", remedy="name successful runs: llmb-run results lists them")
@@ -215,10 +240,10 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
     new = {key: _baseline(*key, repeats) for key, repeats in together.items()}
 
     def replaced(found: list[Baseline]) -> list[Baseline]:
-        """The list of baselines that takes the place of ``found``, by title: with the new ones in it.
+        """Return the list of baselines that takes the place of ``found``, sorted by title: with the new ones in it.
 
         Raises:
-            RecordError: ``found`` has one without runs or times
+            RecordError: ``found`` has a baseline without runs or times
         """
         _check_baselines(found, install)
         kept = {(item.key, item.software): item for item in found}
@@ -229,7 +254,7 @@ def set_baselines(install: Path, runs: Sequence[tuple[RunRecord, StepTime]]) -> 
 
 
 def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTime, str]]) -> Baseline:
-    """The baseline that repeats of one configuration make.
+    """Return the baseline that ``repeats`` make: (run, its step time, mark of its image) of one configuration each.
 
     Raises:
         RequestError: they ran with several images of one name
@@ -249,20 +274,21 @@ def _baseline(key: str, software: str, repeats: Sequence[tuple[RunRecord, StepTi
 
 
 def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
-    """Remove the baselines of the configurations with these keys from the list; return the removed ones.
+    """Remove the baselines whose configuration has one of ``keys`` from the installation; return those removed.
 
     Raises:
         RequestError: a key that no baseline has; nothing is removed then
-        RecordError: the file cannot be read or written
+        RecordError: the list cannot be read or written, or another process does not finish its own change of it
+        OSError: the folder ``.llmb`` is missing and cannot be created
     """
     removed: list[Baseline] = []
 
     def others(found: list[Baseline]) -> list[Baseline]:
-        """The list of baselines that takes the place of ``found``, without those removed, which go into ``removed``.
+        """Return the baselines of ``found`` that stay, sorted by title; append the others to ``removed``.
 
         Raises:
             RequestError: a key that no baseline has
-            RecordError: ``found`` has one without runs or times
+            RecordError: ``found`` has a baseline without runs or times
         """
         _check_baselines(found, install)
         for key in keys:
@@ -276,9 +302,10 @@ def remove_baselines(install: Path, keys: Sequence[str]) -> list[Baseline]:
 
 
 def baseline_references(record: RunRecord, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """The baselines to compare a run with, that of its own software first; without those that the run is part of.
+    """Return the baselines to compare a run with, that of its own software first; empty where there is none.
 
-    Empty where there is none of its configuration.
+    They are those of its configuration, without any that the run is part of. Where none is known, the run's log is not
+    read for its software.
     """
     if not known:
         return []  # to say what a run's software is may mean to read its log
@@ -287,15 +314,15 @@ def baseline_references(record: RunRecord, known: Sequence[Baseline], past: Past
 
 
 def _has_run(item: Baseline, record: RunRecord) -> bool:
-    """Whether the baseline was made from the run, among others."""
+    """Return whether the run is among those that the baseline was made from."""
     return any(run.run_id == record.paths.run_id for run in item.runs)
 
 
 def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Baseline]) -> list[NodeFinding]:
-    """How a run's nodes differ from the nodes of a baseline; empty where nothing does, or there is none to compare
-    with.
+    """Return how a run's nodes differ from those of a baseline, one finding per fact; empty where nothing differs.
 
-    The baseline of its own configuration comes first, else the newest with the same GPUs; none that the run is part of.
+    The baseline is that of the run's configuration, else the newest, among those with the same GPUs. Empty also where
+    there is none, or the run is itself part of one of them.
     """
     if any(_has_run(item, record) for item in _with_same_gpus(account, known)):
         return []
@@ -303,10 +330,10 @@ def unlike_baselines(record: RunRecord, account: NodeSummary, known: Sequence[Ba
 
 
 def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") -> list[NodeFinding]:
-    """How nodes differ from the nodes of a baseline, for nodes of which no run is on record; empty as in
-    ``unlike_baselines``.
+    """Return how the nodes of ``account`` differ from those of a baseline, one finding per fact.
 
-    ``key`` is that of a configuration, whose baseline is preferred.
+    The baseline is that of the configuration ``key``, else the newest, among those with the same GPUs. Empty where
+    nothing differs, or there is none.
     """
     item = max(_with_same_gpus(account, known), key=lambda item: (item.key == key, item.added), default=None)
     if item is None:
@@ -315,13 +342,17 @@ def unlike_site(account: NodeSummary, known: Sequence[Baseline], key: str = "") 
 
 
 def _with_same_gpus(account: NodeSummary, known: Sequence[Baseline]) -> list[Baseline]:
-    """The baselines whose nodes had the same GPUs as those of ``account``; empty: there is none."""
+    """Return the baselines whose nodes had the same GPUs as those of ``account``; empty: there is none.
+
+    A baseline that does not know its nodes is left out.
+    """
     return [item for item in known if item.setup and item.setup.get("gpus") == account.gpus]
 
 
 def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past: PastRuns) -> list[Reference]:
-    """The baselines of the plan's configuration as references, that of the same ``software`` first; empty: there is
-    none.
+    """Return the baselines of the plan's configuration as references, that of the same ``software`` first.
+
+    Empty: there is none. ``past`` are the site's runs, which say how much repeats differ.
     """
     key = configuration_key(plan)
     return by_preference(
@@ -334,12 +365,12 @@ def baselines_for(plan: JobPlan, software: str, known: Sequence[Baseline], past:
 
 
 def _baselines_path(install: Path) -> Path:
-    """Path of the installation's list of baselines."""
+    """Return the path of the installation's list of baselines, whether the file exists or not."""
     return install / ".llmb" / "baselines.json"
 
 
 def _sort_key(item: Baseline) -> tuple[str, str]:
-    """The sort key of baselines: title, then software."""
+    """Return the sort key of a baseline: (title, software)."""
     return item.title, item.software
 
 
@@ -348,10 +379,9 @@ _CONTAINER = "container"
 
 
 class Worth(msgspec.Struct, frozen=True):
-    """What a change of configuration did to the time for a token in published results, as shares: -0.05 is 5 % less
-    time.
+    """What a change of configuration did to published times per token, as shares: -0.05 is 5 % less time.
 
-    ``of`` says what was compared, and ``pairs`` how many pairs of results the three figures are from.
+    ``of`` says for people what was compared, and ``pairs`` how many pairs of results the three figures are from.
     """
 
     low: float
@@ -368,11 +398,15 @@ class Worth(msgspec.Struct, frozen=True):
 
 
 def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
-    """How published step times changed with just the change from ``before`` to ``after``; None: none differ so.
+    """Return how published GPU times per sample changed with exactly the change from ``before`` to ``after``.
 
-    None, too, for plans that are alike, or with a sequence length of their own. Results of the same model are compared,
-    those of the plan's GPU type if there are any. For a change of nothing but the container, of which they have no
-    pair, it is how far one release is from the next (``release_spread``).
+    Pairs of results of the same model are compared, those on the plan's GPU type if there are any. For a change of
+    nothing but the container, of which no pair is published, it is ``release_spread``. None: nothing is published for
+    this change, the plans are alike, or one has a sequence length of its own.
+
+    Raises:
+        RecipeError: the recipe's results file or catalogue cannot be read, or is damaged
+        RequestError: the global batch size of a result's row is no whole number at the result's number of GPUs
     """
     wanted = _differing_facts(_plan_facts(before), _plan_facts(after))
     if not wanted or "seq_len" in {*before.overridden, *after.overridden}:  # nothing is published for other lengths
@@ -382,6 +416,7 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
     for (one, base), (other, seconds) in permutations([item for item in known if item is not None], 2):
         if _differing_facts(one, other) == wanted:
             pairs.append((one["gpu"], seconds / base - 1))
+    # Both orders of each pair were tried, so a change and its reverse are told apart.
     own = [ratio for gpu, ratio in pairs if gpu == before.gpu_type]
     if found := own or [ratio for _, ratio in pairs]:
         of = "published rows" if own else "published rows of other GPUs"
@@ -390,7 +425,10 @@ def worth_of(before: JobPlan, after: JobPlan, recipe: Recipe) -> Worth | None:
 
 
 def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]) -> Worth | None:
-    """The worth of another container and nothing else, by ``release_spread``; None for any other change."""
+    """Return the worth of another container and nothing else, by ``release_spread``; None for any other change.
+
+    ``wanted`` has the facts that change, each as (before, after).
+    """
     one, other = wanted.get(_CONTAINER, (None, None))
     if wanted.keys() != {_CONTAINER} or not isinstance(one, tuple) or not isinstance(other, tuple):
         return None
@@ -402,13 +440,19 @@ def _between_releases(plan: JobPlan, wanted: Mapping[str, tuple[object, object]]
 
 
 def _differing_facts(one: Facts, other: Facts) -> dict[str, tuple[object, object]]:
-    """The names in which two mappings differ, each with both values; a missing one is None."""
+    """Return the names whose values differ between two mappings, each with (value of one, value of the other).
+
+    A name that one of them lacks has None there.
+    """
     names = dict.fromkeys([*one, *other])
     return {name: (one.get(name), other.get(name)) for name in names if one.get(name) != other.get(name)}
 
 
 def _plan_facts(plan: JobPlan) -> Facts:
-    """What a plan would run with, by the names of ``_result_facts``."""
+    """Return what jobs of ``plan`` run with: variant, GPUs, precision, layout and container, by name.
+
+    The names are those of ``_result_facts``, so the two can be compared.
+    """
     known = {"variant": plan.variant, "gpu": plan.gpu_type, "gpus": plan.gpus}
     known |= _precision_facts(plan.dtype, plan.fp8_recipe)
     return {
@@ -420,7 +464,14 @@ def _plan_facts(plan: JobPlan) -> Facts:
 
 
 def _result_facts(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float] | None:
-    """What a published result was measured with, and its seconds for each sample and GPU; None where it has no row."""
+    """Return (facts by name, GPU-seconds per sample) of a published result; None: the recipe has no row of it.
+
+    The facts are what it was measured with: variant, GPUs, precision, layout, container.
+
+    Raises:
+        RecipeError: the recipe's catalogue cannot be read, or is damaged
+        RequestError: the row's global batch size is no whole number at the result's number of GPUs
+    """
     row = find_row(recipe, result)
     if row is None:
         return None
@@ -435,17 +486,20 @@ def _result_facts(result: PublishedResult, recipe: Recipe) -> tuple[Facts, float
 
 
 def _precision_facts(dtype: str, fp8_recipe: str | None) -> Facts:
-    """The precision as two facts; the FP8 recipe is None for other precisions."""
+    """Return ``dtype`` and ``fp8_recipe`` as facts by these names; the latter is None unless ``dtype`` is ``fp8``."""
     return {"dtype": dtype, "fp8_recipe": fp8_recipe if dtype == "fp8" else None}
 
 
 def _column_facts(item: Columns[int] | Columns[str]) -> Facts:
-    """The layout columns of a plan or a row, by name; what is not set has the value that it then means."""
+    """Return the layout columns of a plan or a row, without its global batch size, by name.
+
+    A column that is not set has the value that it then stands for: 1 for ``vp``, ``ep`` and ``etp``, else 0.
+    """
     return {name: getattr(item, name) or 0 for name in Columns.__struct_fields__ if name != "gbs"} | {
         name: getattr(item, name) or 1 for name in ("vp", "ep", "etp")
     }
 
 
 def _release_numbers(release: str | None) -> tuple[int, ...] | None:
-    """A release as numbers that compare in order; None where there is none."""
+    """Return a container's release as a tuple of numbers that sort in order of release; None for None or empty text."""
     return release_order(release) if release else None

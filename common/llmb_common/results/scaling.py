@@ -33,9 +33,10 @@ Kind: TypeAlias = Literal["weak", "strong"]
 
 
 class ScaledRun(NamedTuple):
-    """One successful run on its way into a scaling line: plan, recipe, software, and its step time in seconds.
+    """One successful run that may become part of a scaling line: its plan, recipe, software, and step time.
 
-    ``time`` has the same step time with its error, where known; ``scatter`` is how repeats differ at this site.
+    ``seconds`` is the step time; ``time`` has it with its error, None where that is not known. ``scatter`` is how much
+    repeats differ at this site.
     """
 
     plan: JobPlan
@@ -47,15 +48,16 @@ class ScaledRun(NamedTuple):
 
     @property
     def steady(self) -> StepTime:
-        """The run's step time without stalls; without an error where that is unknown."""
+        """The run's step time without stalls; with an error of 0 where ``time`` is None."""
         return replace(self.time, stalls=()) if self.time else StepTime(self.seconds, 0.0, count=0)
 
 
 @dataclass(frozen=True)
 class PublishedPoint:
-    """A published result at one number of GPUs, for the same kind of job as a line.
+    """A result that NVIDIA published at one number of GPUs, for the same kind of job as a scaling line.
 
-    ``efficiency`` is against the published result at the line's smallest scale; None where nothing was published there.
+    ``tokens_per_second`` is that of the whole job. ``efficiency`` is a fraction, against the published result at the
+    line's smallest scale; None where there is none.
     """
 
     gpus: int
@@ -66,9 +68,11 @@ class PublishedPoint:
 
 @dataclass(frozen=True)
 class ScalePoint:
-    """One number of GPUs on a line: the mean of ``runs`` runs, and the efficiency against the line's smallest scale.
+    """One number of GPUs on a scaling line: the mean over ``runs`` runs, and the efficiency.
 
-    The efficiency is a fraction, and its bounds are at a verdict's confidence; the smallest scale has none.
+    ``seconds`` is the mean step time, ``tokens_per_second`` that of the whole job. The efficiency is a fraction,
+    against the line's smallest scale, with bounds at a verdict's confidence; the smallest scale has 1.0 without bounds.
+    ``published`` None: nothing was published at this scale.
     """
 
     gpus: int
@@ -84,10 +88,10 @@ class ScalePoint:
 
 @dataclass(frozen=True)
 class ScalingLine:
-    """One kind of job at several numbers of GPUs, ``points`` by scale; ``published`` has scales that were not run as
-    well.
+    """How one kind of job scales: its ``points`` at two or more numbers of GPUs, the smallest first.
 
-    At least two scales were run.
+    ``kind`` weak: the batch per GPU is the same; strong: the whole batch is. ``published`` also has scales that were
+    not run; empty for strong lines.
     """
 
     title: str
@@ -98,8 +102,13 @@ class ScalingLine:
 
 
 def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
-    """The scaling lines that ``runs`` make, in the order of their first runs; empty where no kind of job ran at two
-    scales.
+    """Return the scaling lines that ``runs`` make, in the order of their first runs.
+
+    Runs belong together if they differ in nothing but scale, layout and batch size. Empty where no kind of job ran at
+    two scales.
+
+    Raises:
+        RecipeError: a file of a run's recipe cannot be read, or is damaged
     """
     families: dict[tuple[object, ...], list[ScaledRun]] = {}
     for run in runs:
@@ -113,9 +122,13 @@ def scaling(runs: Iterable[ScaledRun]) -> list[ScalingLine]:
 
 
 def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
-    """Yields the weak and strong lines of runs that differ in scale and batch alone; a run may be on one of each.
+    """Yield the weak, then the strong scaling lines of runs that differ in scale and batch alone.
 
-    Weak: the global batch per GPU is the same. Strong: the global batch is. Runs of one scale only make no line.
+    Weak: the batch per GPU is the same. Strong: the whole batch is. A run may be on one of each; runs at a single scale
+    make no line.
+
+    Raises:
+        RecipeError: a file of a run's recipe cannot be read, or is damaged
     """
     kinds: tuple[Kind, ...] = ("weak", "strong")
     for kind in kinds:
@@ -129,7 +142,13 @@ def _lines_of_family(family: Sequence[ScaledRun]) -> Iterable[ScalingLine]:
 
 
 def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingLine:
-    """The line of runs grouped by scale, the smallest first; published points stand beside weak lines only."""
+    """Return the scaling line of runs that are grouped by number of GPUs, the smallest first.
+
+    Published points are added to weak lines only.
+
+    Raises:
+        RecipeError: a file of the recipe cannot be read, or is damaged
+    """
     first, plan = scales[0][0], scales[0][0].plan
     published = _published_points(first, plan.gpus) if kind == "weak" else ()
     by_scale = {item.gpus: item for item in published}
@@ -140,7 +159,11 @@ def _scaling_line(kind: Kind, scales: Sequence[Sequence[ScaledRun]]) -> ScalingL
 
 
 def _scale_point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published: PublishedPoint | None) -> ScalePoint:
-    """The point of ``runs``, all of one scale, whose efficiency is against the runs of the smallest scale, ``base``."""
+    """Return the point of a scaling line for ``runs``, all at one number of GPUs.
+
+    Its efficiency is against ``base``, the runs at the smallest scale; where ``runs`` are these, it is 1.0 without
+    bounds.
+    """
     plan, seconds = runs[0].plan, fmean(run.seconds for run in runs)
     rate = tokens_per_second(plan.seq_len, plan.gbs, seconds)
     if runs is base:
@@ -149,14 +172,19 @@ def _scale_point(runs: Sequence[ScaledRun], base: Sequence[ScaledRun], published
     work = plan.gbs / plan.gpus / (smallest.gbs / smallest.gpus)
     efficiency = work * fmean(run.seconds for run in base) / seconds
     change = compare_times([run.steady for run in runs], [run.steady for run in base], runs[0].scatter)
+    # How sure it is depends on the steady steps, and is laid around the efficiency of the means.
     bounds = (efficiency * bound / change.ratio for bound in (change.low, change.high))
     return ScalePoint(plan.gpus, plan.gbs, len(runs), seconds, rate, efficiency, published, *bounds)
 
 
 def _published_points(run: ScaledRun, base: int) -> tuple[PublishedPoint, ...]:
-    """What was published for the run's kind of job at every scale, by the document nearest to its software.
+    """Return what NVIDIA published for the run's kind of job at each number of GPUs, the smallest first.
 
-    ``base`` is the number of GPUs that efficiencies are against. Empty where nothing was published.
+    Of several documents the one nearest to the run's software counts. Efficiencies are against the result at ``base``
+    GPUs, None where there is none. Empty: nothing was published.
+
+    Raises:
+        RecipeError: a file of the recipe cannot be read, or is damaged
     """
     found: dict[int, tuple[PublishedResult, int]] = {}
     for result in run.recipe.results:

@@ -44,10 +44,10 @@ _SET_ASIDE = 10
 
 @dataclass(frozen=True)
 class Scatter:
-    """How repeats of a configuration differ: standard deviations, as shares of the step time, between days and
-    within one.
+    """How much repeats of a configuration differ, between days (``day``) and within a day (``run``).
 
-    The degrees of freedom say for how many observations each counts.
+    Both are standard deviations as shares of the step time. The degrees of freedom say for how many observations each
+    counts.
     """
 
     day: float
@@ -63,13 +63,14 @@ class Scatter:
 
     @property
     def total(self) -> float:
-        """Standard deviation between single runs of different days."""
+        """Standard deviation of single runs on different days, as a share of the step time."""
         return math.hypot(self.day, self.run)
 
     @property
     def of_one_day(self) -> Scatter:
-        """The scatter for a verdict on a single day alone: runs differ as within a day, and nothing is claimed of
-        others.
+        """A copy for a verdict about a single day: runs differ as within one, and other days do not count.
+
+        It counts as learned, whether it is or not.
         """
         return replace(self, day=0.0, learned=True, one_day=True)
 
@@ -80,8 +81,9 @@ evening need to be wrong in at most 5 % of the cases where days differ by 3 %.""
 
 
 class Squares(NamedTuple):
-    """Sums of squared deviations of log step times, with degrees of freedom: within batches, and between their
-    means.
+    """Sums of squared deviations of logarithms of step times, within batches of runs and between the batches' means.
+
+    Each has its degrees of freedom.
     """
 
     within: float = 0.0
@@ -96,10 +98,10 @@ NOTHING_SEEN = Squares()
 
 
 def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
-    """Runs grouped by what repeating does not show: those of one day, or of nodes that the other runs did not have.
+    """Return ``runs`` in groups that share conditions which repeating does not average out: a day, or nodes.
 
-    Where all runs had the same nodes, those are the system and no accident, and only days make groups. A run without a
-    day is a group of its own.
+    Where all runs had the same nodes, these are the system itself, and only days make groups; else days with a set of
+    nodes in common are one group. A run without a day is a group of its own unless such nodes join it to another.
     """
     days: dict[str, list[StepTime]] = {}
     for at, run in enumerate(runs):
@@ -121,12 +123,15 @@ def batches(runs: Sequence[StepTime]) -> list[list[StepTime]]:
 
 
 def squares(groups: Sequence[Sequence[StepTime]]) -> Squares:
-    """The ``Squares`` of the ``batches`` of one configuration, over the logarithm of each run's mean step time."""
+    """Return the squared deviations of one configuration's runs, grouped by ``batches``.
+
+    They are of the natural logarithms of the runs' mean step times. All 0 where there are no groups.
+    """
     return _squares_of_values([[run.mean_log for run in batch] for batch in groups])
 
 
 def _squares_of_values(groups: Sequence[Sequence[float]]) -> Squares:
-    """The ``Squares`` of batches of numbers."""
+    """Return the squared deviations within and between ``groups`` of numbers; all 0 where there are no groups."""
     means = list(map(_mean, groups))
     centre = _mean(means)
     inside: list[float] = []
@@ -142,14 +147,14 @@ def _squares_of_values(groups: Sequence[Sequence[float]]) -> Squares:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of the values; 0 where there are none."""
+    """Return the mean of ``values``; 0 where there are none."""
     return math.fsum(values) / max(len(values), 1)
 
 
 def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
-    """How repeats differ at a site, from its runs, one sequence for each configuration.
+    """Return how much repeats differ at a site, learned from its runs: one sequence of step times per configuration.
 
-    Where they are too few, it is ``STATED`` with the number of runs.
+    Where these are too few, it is ``STATED`` with the number of runs.
     """
     groups = [(runs, squares(batches(runs))) for runs in history]
     count = sum(len(runs) for runs, _ in groups)
@@ -182,13 +187,13 @@ def learn_scatter(history: Iterable[Sequence[StepTime]]) -> Scatter:
 
 
 def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, float]:
-    """The variance, and the degrees of freedom, of the scaled inverse chi-square behind variances of few values.
+    """Return (variance, degrees of freedom) of the scaled inverse chi-square that ``variances`` seem to come from.
 
-    Where runs are of two kinds (two clusters, a slow node), most small groups meet one of them and hardly scatter, and
-    an average of logarithms follows them. There the plain average speaks, and few quiet runs do not talk it down.
+    Where runs are of two kinds (two clusters, a slow node), most small groups meet only one of them and hardly scatter,
+    and an average of logarithms follows them. The plain average is used there, and few quiet runs do not talk it down.
 
     Args:
-        variances: (variance, its degrees of freedom) each, at least one
+        variances: (variance, its degrees of freedom) of each configuration, at least one
     """
     logs = [math.log(max(variance, _LEAST_VARIANCE)) - _log_variance_bias(degrees) for variance, degrees in variances]
     chance = [trigamma(degrees / 2) for _, degrees in variances]
@@ -203,7 +208,10 @@ def _variance_prior(variances: Sequence[tuple[float, int]]) -> tuple[float, floa
 
 
 def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
-    """Variance of the configurations' own log variances, beyond chance; drawn towards what is stated."""
+    """Return how much the configurations' true log variances vary, beyond chance; drawn towards what is stated.
+
+    ``logs`` are the observed log variances, ``chance`` the variance that chance alone gives each.
+    """
     weights = [1 / noise for noise in chance]
     mean, count = _weighted_mean(logs, weights), len(logs)
     found = 0.0
@@ -216,14 +224,15 @@ def _excess_variance(logs: Sequence[float], chance: Sequence[float]) -> float:
 
 
 def _log_variance_bias(degrees: float) -> float:
-    """How far the mean of the logarithm of a sample variance with so many degrees of freedom is from that of the
-    true one.
+    """Return by how much the log of a sample variance differs in the mean from the log of the true one; negative.
+
+    ``degrees`` are the sample variance's degrees of freedom.
     """
     return digamma(degrees / 2) - math.log(degrees / 2)
 
 
 def _weighted_mean(values: Sequence[float], weights: Sequence[float]) -> float:
-    """The weighted mean of the values."""
+    """Return the weighted mean of ``values``, of which there is at least one."""
     return sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights)
 
 
@@ -235,7 +244,10 @@ _NEWEST = 40
 
 
 class PastRun(NamedTuple):
-    """A successful run measured as its recipe documents it; ``configuration`` is its ``configuration_of``."""
+    """A successful run on record that was measured as its recipe documents it, with its step time.
+
+    ``configuration`` is the text of ``configuration_of``.
+    """
 
     configuration: str
     run_id: str
@@ -243,9 +255,10 @@ class PastRun(NamedTuple):
 
 
 class PastRuns:
-    """The step times on record at a site, by configuration; a run that is given twice counts once.
+    """The step times on record at a site, by configuration, to learn how much repeats differ there.
 
-    Give the newest runs of a configuration first: only the first ``_NEWEST`` say how it scatters.
+    A run that is given twice counts once. The newest runs of a configuration must come first: only the first
+    ``_NEWEST`` say how that configuration scatters.
     """
 
     def __init__(self, runs: Iterable[PastRun] = ()) -> None:
@@ -257,9 +270,10 @@ class PastRuns:
         """By configuration: of each batch the logarithms of its runs, by their ids."""
 
     def scatter(self, configuration: str) -> Scatter:
-        """How repeats differ at this site, learned from the runs of all other configurations.
+        """Return how much repeats differ at this site, by the runs of all configurations but ``configuration``.
 
-        ``configuration``'s own runs are left out, because they speak for themselves elsewhere.
+        Its own runs are left out because they speak for themselves elsewhere; with more than ``_MANY`` configurations
+        they are not.
         """
         if len(self._by_configuration) > _MANY:
             return self._of_all
@@ -270,13 +284,17 @@ class PastRuns:
 
     @cached_property
     def _of_all(self) -> Scatter:
-        """How repeats differ at this site, learned once from the runs of all configurations."""
+        """How much repeats differ at this site, learned once from the runs of all configurations."""
         return learn_scatter(list(runs.values()) for runs in self._by_configuration.values())
 
     def squares_without(self, configuration: str, than: Collection[str]) -> Squares:
-        """The squares of the configuration's runs on record, without those whose ids are in ``than``."""
+        """Return the squared deviations of the configuration's runs on record, without runs whose ID is in ``than``.
+
+        Only its newest ``_NEWEST`` runs count. All 0 where none is left.
+        """
         if configuration not in self._batches:
             known = self._by_configuration.get(configuration, {})
+            # By identity: two runs may have equal times.
             ids = {id(time): run_id for run_id, time in itertools.islice(known.items(), _NEWEST)}
             self._batches[configuration] = []
             for together in batches(list(known.values())[:_NEWEST]):

@@ -28,8 +28,9 @@ of the reference does."""
 
 
 def tolerance_of(required: float) -> float:
-    """How much slower a step may be where performance must exceed ``required``, a share of the reference: 0.95 gives
-    0.0526.
+    """Return how much slower a step may be, as a share, where performance must exceed ``required`` of the reference.
+
+    0.95 gives 0.0526.
     """
     return 1 / required - 1
 
@@ -40,12 +41,11 @@ _TELLING = 3
 
 @dataclass(frozen=True)
 class SuiteAttempt:
-    """How a run of a campaign ended: with a step time, with a fault that is not the system's, or with a failure that
-    is.
+    """How one run of a campaign ended: with a step time, a fault that is not the system's, or a failure that is.
 
-    ``time`` is None where only success counts. ``fault`` says why the run tells nothing of the system (a node died,
-    somebody cancelled it); it is replaced. ``failure`` says why it failed. ``bad_nodes`` are those that its end speaks
-    against.
+    ``time`` None: there is none, or only success counts. ``fault`` says why the run tells nothing of the system (a node
+    died, somebody canceled it); another run replaces it. ``failure`` says why the run failed. ``bad_nodes``: nodes that
+    its end speaks against.
     """
 
     time: StepTime | None = None
@@ -56,10 +56,9 @@ class SuiteAttempt:
 
 @dataclass(frozen=True)
 class Rerun:
-    """A run that a campaign adds: its number ``attempt`` (from 1), why, and in how many ``days`` from now it should
-    start.
+    """A run that a campaign adds: its number ``attempt`` from 1, the reason, and in how many ``days`` it should start.
 
-    ``replaces`` is the number of the run that says nothing, in whose place it is; None: it is one more.
+    ``replaces`` is the number of the run that tells nothing and whose place it takes; None: it is one more.
     """
 
     attempt: int
@@ -70,8 +69,9 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Needs:
-    """How many further runs would decide an open answer: ``runs``, and where ``days`` is not 0, each on a day of its
-    own.
+    """How many further ``runs`` would decide an open answer.
+
+    ``days`` 0: they may share a day; else each needs a day of its own, and ``days`` is their number.
     """
 
     runs: int
@@ -80,10 +80,10 @@ class Needs:
 
 @dataclass(frozen=True)
 class SequentialDecision:
-    """Where a workload of a campaign stands: how many runs there must be, and its answer once they have ended.
+    """Where one workload of a campaign stands: how many runs it needs in all, and its answer after these.
 
-    ``answer`` None: wait for ``attempts`` runs. ``decision`` is that of the last look; ``trouble`` says why there is
-    none, or why it does not count. ``needs`` is what would decide where the campaign ends open.
+    ``answer`` None: not yet. ``decision`` is that of the last look; ``trouble`` says why there is none, or why it does
+    not count. ``needs`` is what would decide a campaign that ends open; None: nothing known would.
     """
 
     attempts: int
@@ -102,17 +102,17 @@ def next_decision(
     *,
     spread: bool = True,
 ) -> SequentialDecision:
-    """What comes next in a campaign, after runs that have ended (None: not yet) in the order of their numbers.
+    """Return what comes next for a workload of a campaign: to wait for runs, or its answer.
 
-    It depends on nothing else. So a campaign that was killed need not remember what it meant to do next, and can always
-    tell why there was a rerun.
+    It depends on the arguments alone, so a campaign that was killed need not remember what it meant to do, and can
+    always tell why there was a rerun.
 
     Args:
-        ended: as far as runs exist
+        ended: how the runs ended, in the order of their numbers, as far as there are runs; None: not yet
         repeats: runs before the first look
-        reruns: how many may be added, for whatever reason
-        judge: the decision over step times; None: it is enough that the runs succeed
-        spread: whether runs can start on other days; else none is added that only there would help
+        reruns: how many runs may be added, for whatever reason
+        judge: makes the decision over step times; None: it is enough that the runs succeed
+        spread: whether runs can start on other days; else none is added that would help only there
     """
     attempts = wanted = repeats
     added: list[Rerun] = []
@@ -157,10 +157,10 @@ def next_decision(
 def _day_that_may_decide(
     judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime], left: int, *, spread: bool
 ) -> int | None:
-    """When further runs may decide: 0 today, 1 only on further days, one a day; None where ``left`` runs cannot.
+    """Return when further runs may decide: 0 for today, 1 for further days, one run a day; None: ``left`` runs cannot.
 
-    Where runs like those that there are would decide sooner on further days, they are not tried today first. Arguments
-    are those of ``next_decision``.
+    Further days come first where runs like those so far would decide sooner there. The arguments are those of
+    ``next_decision``.
     """
     needs = what_would_decide(judge, times)
     sooner_elsewhere = spread and needs is not None and needs.days > 0
@@ -180,10 +180,10 @@ def may_decide(
     *,
     further_days: bool,
 ) -> bool:
-    """Whether at most ``left`` further runs could give an answer at any look of a campaign.
+    """Return whether at most ``left`` further runs could give an answer at any look of a campaign.
 
-    They cannot if there is none though each were as fast as the fastest so far, as slow as the slowest, or like the
-    middle one. ``further_days``: each has a day of its own; else all share the day of the last run.
+    They could not if it stays open with each as fast as the fastest so far, as slow as the slowest, or like the middle
+    one. ``further_days``: each has a day of its own; else all share the day of the last run.
     """
     ordered = sorted(times, key=_mean_seconds)
     # Fewer runs do not show how much they differ.
@@ -197,10 +197,9 @@ def may_decide(
 
 
 def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Sequence[StepTime]) -> Needs | None:
-    """The fewest further runs, each like the middle one of ``times``, with which a look decides; None: none up to
-    the last.
+    """Return the fewest further runs, each like the middle one of ``times``, with which a look decides.
 
-    Runs of the same day are preferred to as many on further days.
+    Runs on the same day are preferred to as many on further days. None: no look up to the last would decide.
     """
     like = sorted(times, key=_mean_seconds)[len(times) // 2]
     for count in [size - len(times) for size in LOOKS if size > len(times)]:
@@ -211,17 +210,17 @@ def what_would_decide(judge: Callable[[Sequence[StepTime]], Decision], times: Se
 
 
 def _mean_seconds(time: StepTime) -> float:
-    """The mean step time of a run in seconds; the steady one where the mean is unknown."""
+    """Return the mean step time of a run in seconds, stalls included; the steady one where the mean is not known."""
     return time.mean or time.seconds
 
 
 def _further_runs(times: Sequence[StepTime], like: StepTime, count: int, *, further_days: bool) -> list[StepTime]:
-    """``count`` runs as ``like``, on the day of the last one, or each on a day of its own."""
+    """Return ``count`` copies of the run ``like``, on the day of the last of ``times``, or each on a day of its own."""
     days = [f"further day {number}" if further_days else times[-1].day for number in range(count)]
     return [replace(like, day=day) for day in days]
 
 
 def _scaled_time(time: StepTime, log: float) -> StepTime:
-    """``time`` longer by a factor, given as its logarithm."""
+    """Return ``time`` multiplied by a factor whose natural logarithm is ``log``, error and mean included."""
     factor = math.exp(log)
     return replace(time, seconds=time.seconds * factor, error=time.error * factor, mean=time.mean * factor)

@@ -32,12 +32,18 @@ _ENDLESS = 10**9
 
 
 def steady(time: StepTime) -> StepTime:
-    """The step time without stalls: what is slow in each step, as a slow node is."""
+    """Return the step time without stalls, as a slow node slows down each step.
+
+    Its number of steps is one so large that the run is known to have no stalls.
+    """
     return replace(time, stalls=(), steps=_ENDLESS)
 
 
 class NodeRun(NamedTuple):
-    """A run that has repeats, with its steady step time as a share of their mean. ``group``: its configuration."""
+    """One of several repeats of a configuration, with its nodes, for the search for slow nodes.
+
+    ``group`` is the configuration. ``time`` is the steady step time as a share of the mean of the repeats.
+    """
 
     group: str
     hosts: frozenset[str]
@@ -45,12 +51,12 @@ class NodeRun(NamedTuple):
 
 
 class Witness(NamedTuple):
-    """What runs say of a node: its runs are ``slower`` than those without it, they are ``not slower``, or nothing.
+    """What repeats say of a node: they are ``slower`` with it, they are ``not slower``, or ``nothing``.
 
-    ``with_it`` and ``without`` are how many runs had the node and how many of the same configurations did not.
-    ``share``: how much slower they are in the mean (0.1: a tenth); where they are ``not slower``, how much they may be
-    at most. ``together``: nodes that were in just the same runs, where these are slower, so that it may be any of them.
-    Where runs say nothing, the rest is 0 and empty.
+    ``with_it`` and ``without`` count the runs with the node and those of the same configurations without it. ``share``:
+    how much slower the former are in the mean (0.1: a tenth); for ``not slower``, how much they may be at most.
+    ``together``: other nodes in exactly the same slower runs, any of which may be the cause. For ``nothing`` all these
+    are 0 or empty.
     """
 
     says: Literal["slower", "not slower", "nothing"]
@@ -62,14 +68,17 @@ class Witness(NamedTuple):
 
 
 class _Total(NamedTuple):
-    """The number of some runs, and the sum of their step times."""
+    """The number of some repeats, and the sum of their step times, which are shares of their configuration's mean."""
 
     runs: int
     seconds: float
 
 
 def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[NodeRun]:
-    """Those of ``runs`` that have repeats; each is given as its configuration, its hosts and its step time."""
+    """Return those of ``runs`` that have repeats, with relative step times; grouped by configuration.
+
+    Each run is given as (configuration, its hosts, its step time).
+    """
     groups: dict[str, list[tuple[frozenset[str], StepTime]]] = {}
     for group, hosts, time in runs:
         groups.setdefault(group, []).append((frozenset(hosts), steady(time)))
@@ -84,9 +93,9 @@ def node_runs(runs: Iterable[tuple[str, Collection[str], StepTime]]) -> list[Nod
 
 
 def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witness]:
-    """What ``runs`` say of each of a few ``nodes`` that are suspected for another reason.
+    """Return what ``runs`` say of each of a few ``nodes`` that are suspected for another reason, by node.
 
-    A node is not blamed for runs that a slower node explains, nor for what it has in common with the runs of another.
+    A node is not blamed for runs that a slower node explains. Each node has an entry.
     """
     found: dict[str, Witness] = {}
     left = NodeRuns(runs)
@@ -104,7 +113,7 @@ def witnesses(nodes: Collection[str], runs: Sequence[NodeRun]) -> dict[str, Witn
 
 
 def _not_slow(node: str, runs: NodeRuns) -> Witness:
-    """What runs say of a node that is not known to slow them down."""
+    """Return what ``runs`` say of a node that is not known to slow them down: ``not slower``, or ``nothing``."""
     change = runs.change(node)
     if change is None or change.low > 1 or change.high > _CLEAR:
         return Witness("nothing")
@@ -112,10 +121,10 @@ def _not_slow(node: str, runs: NodeRuns) -> Witness:
 
 
 class NodeRuns:
-    """Repeated runs of the same configurations, to find the node on which they are slower than on the others.
+    """Repeats of some configurations, to find the node with which they are slower than with others.
 
-    Only a node's own repeats are looked at, with those of the same configurations elsewhere, and only of configurations
-    that ran both with and without it.
+    Of a node, only its own repeats and those of the same configurations elsewhere are compared, and only of
+    configurations that ran both with and without it.
     """
 
     def __init__(self, every: Sequence[NodeRun]) -> None:
@@ -129,16 +138,15 @@ class NodeRuns:
         self._totals = {group: _total(repeats) for group, repeats in groups.items()}
 
     def without(self, host: str) -> NodeRuns:
-        """The runs that did not have this node."""
+        """Return these runs without those that had the node ``host``."""
         return NodeRuns([repeat for repeat in self.every if host not in repeat.hosts])
 
     def slowest(self, looked_at: int) -> tuple[tuple[str, ...], float] | None:
-        """The nodes that are surely slow, and by which fraction (0.1: a tenth slower); None where no node stands
-        out.
+        """Return (nodes, how much slower runs with them are) for the node that is surely the slowest; 0.1 is a tenth.
 
-        The nodes are one node with all those that were in exactly the same repeats, between which nothing can tell.
-        ``looked_at``: how many nodes are tested in all; the more, the surer it has to be, as each may be slow by
-        chance.
+        The nodes are that one and all others in exactly the same repeats, which nothing can tell apart. None where no
+        node stands out. ``looked_at`` is how many nodes are tested in all: the more, the surer it must be, as each may
+        seem slow by chance.
         """
         sure = {host: self._sureness(host) for host in self.on_host}
         worst = max(sure, key=lambda host: sure[host], default="")
@@ -153,14 +161,14 @@ class NodeRuns:
         return hosts, self._ratio(worst) - 1
 
     def counts(self, host: str) -> tuple[int, int]:
-        """How many repeats the node was in, and how many of the same configurations ran without it."""
+        """Return (repeats that the node was in, repeats of the same configurations without it)."""
         with_it = self._inside(host)
         return len(with_it), len(self._outside(host, with_it))
 
     def change(self, host: str) -> Change | None:
-        """The step time of the repeats with the node against that of those without it; None where there are not both.
+        """Return how the step time of repeats with the node compares with that of repeats without it; above 1: slower.
 
-        A ratio above 1: they are slower with it.
+        None where no configuration has both.
         """
         with_it = self._inside(host)
         if not with_it:
@@ -175,9 +183,9 @@ class NodeRuns:
         return compare_times(outside, inside, ranks=False)
 
     def _ratio(self, host: str) -> float:
-        """The mean step time of the repeats with the node over that of those without it.
+        """Return the mean step time of the repeats with the node over that of those without it: 1.1 is a tenth slower.
 
-        Only of configurations that have both. 0 where no configuration has both; 1.1 is a tenth slower with it.
+        Only configurations that have both count; 0 where there is none.
         """
         inside = self._inside(host)
         if not inside:
@@ -189,19 +197,19 @@ class NodeRuns:
         return (mine.seconds / mine.runs) / (seconds / runs)
 
     def _inside(self, host: str) -> list[NodeRun]:
-        """The repeats on the node ``host`` whose configuration also ran without it."""
+        """Return the repeats on the node ``host``, of configurations that also ran without it."""
         on_it = self.on_host.get(host, [])
         counts = Counter(repeat.group for repeat in on_it)
         both = {group for group, count in counts.items() if count < self._totals[group].runs}
         return [repeat for repeat in on_it if repeat.group in both]
 
     def _outside(self, host: str, with_it: Sequence[NodeRun]) -> list[NodeRun]:
-        """The repeats of the same configurations as those ``with_it`` that ran without the node."""
+        """Return the repeats that ran without the node ``host``, of the configurations of ``with_it``."""
         groups = {repeat.group for repeat in with_it}
         return [repeat for repeat in self.every if repeat.group in groups and host not in repeat.hosts]
 
     def _sureness(self, host: str) -> float:
-        """How sure it is that the node is slow: how far beyond 1 its ratio is, in half widths of the interval.
+        """Return how sure it is that the node is slow: its ratio's distance from 1 in half intervals (1: barely).
 
         0 where the node is not slower, or by too little to matter.
         """
@@ -213,5 +221,5 @@ class NodeRuns:
 
 
 def _total(repeats: Sequence[NodeRun]) -> _Total:
-    """Number and summed step times of repeats."""
+    """Return the number of ``repeats`` and the sum of their step times."""
     return _Total(len(repeats), math.fsum(repeat.time.seconds for repeat in repeats))

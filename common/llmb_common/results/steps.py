@@ -44,10 +44,10 @@ _LEAST_SHARE = -0.9
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """The step time of one run: ``seconds`` is the mean of its window's steady steps, ``error`` the standard error
-    of it.
+    """The step time of one run over its measured window, with what stalls add to it.
 
-    Both are in seconds. ``error`` is what the steps of *this* run leave open; it cannot know how runs differ.
+    ``seconds`` is the mean of the window's steady steps, ``error`` its standard error in seconds. The error is what the
+    steps of this run leave open; it cannot know how runs differ.
     """
 
     seconds: float
@@ -72,33 +72,33 @@ class StepTime:
 
     @property
     def log(self) -> float:
-        """Natural logarithm of ``seconds``."""
+        """Natural logarithm of the steady step time in seconds."""
         return math.log(self.seconds)
 
     @property
     def mean_log(self) -> float:
-        """Natural logarithm of the mean step time: of ``seconds`` with what stalls cost over all ``steps``."""
+        """Natural logarithm of the mean step time in seconds: the steady one plus what stalls cost over all steps."""
         return self.log + math.log1p(self.stall_share)
 
     @property
     def stall_share(self) -> float:
-        """What stalls add to the time of all steps, as a share of the steady ones; negative: steps were faster."""
+        """What stalls add to a step in the mean, as a share of the steady step time; negative: steps were faster."""
         # No step takes less than no time, however much unusually fast ones seem to have saved.
         return max(math.fsum(self.stalls) / (self.steps or self.count or 1), _LEAST_SHARE)
 
     @property
     def stall_error(self) -> float:
-        """Standard error that stalls add to ``mean_log``, as if they came by chance: each could as well be missing."""
+        """Standard error that stalls add to ``mean_log``, as if each came by chance and could as well be missing."""
         return math.hypot(*self.stalls) / (self.steps or self.count or 1) / (1 + self.stall_share)
 
     @property
     def relative_error(self) -> float:
-        """``error`` as a share of ``seconds``."""
+        """The standard error of the steady step time, as a share of it."""
         return self.error / self.seconds
 
 
 def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
-    """The step time of a run.
+    """Return the step time of a run from the times of its single steps; far ones are set apart as stalls.
 
     Args:
         window: seconds of each measured step, in order; at least one, all finite and positive
@@ -116,13 +116,14 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
         reference = window
         low, high = _usual_range(window)
     kept = [seconds for seconds in window if low <= seconds <= high]
+    # All steady steps tell the scatter better than the few of the window.
     noise = [seconds for seconds in reference if low <= seconds <= high]
     level = math.fsum(noise) / len(noise)
     location = math.fsum(kept) / len(kept)
     deviation, correlation = _noise(noise)
 
     def side(seconds: float) -> int:
-        """1 for more than an ordinary step takes, -1 for less, 0 for an ordinary one."""
+        """Return 1 for a step that is longer than an ordinary one, -1 for a shorter one, 0 for an ordinary one."""
         return (seconds > high) - (seconds < low)
 
     stalls = []
@@ -142,7 +143,10 @@ def estimate(window: Sequence[float], steady: Sequence[float] = ()) -> StepTime:
 
 
 def _usual_range(values: Sequence[float]) -> tuple[float, float]:
-    """The least and the most that an ordinary step takes: what is not far from the median."""
+    """Return (least, most) that an ordinary step takes: what is not far from the median of ``values``.
+
+    Fewer than three values are all ordinary.
+    """
     median = statistics.median(values)
     if len(values) < 3:
         return min(values), max(values)
@@ -152,7 +156,10 @@ def _usual_range(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _noise(values: Sequence[float]) -> tuple[float, float]:
-    """Standard deviation and lag-1 autocorrelation of a stationary series, as a pair, corrected for its being short."""
+    """Return (standard deviation, lag-1 autocorrelation) of a stationary series, corrected for its being short.
+
+    The autocorrelation is never negative; 0.0 for fewer than three values.
+    """
     count = len(values)
     if count < 3:
         return (deviation(values) if count else 0.0), 0.0
@@ -170,7 +177,7 @@ def _noise(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _variance_inflation(count: int, correlation: float) -> float:
-    """How many times larger the variance of a mean of ``count`` values is than without autocorrelation."""
+    """Return by which factor autocorrelation enlarges the variance of a mean of ``count`` values."""
     tail = sum((1 - lag / count) * correlation**lag for lag in range(1, count))
     return 1 + 2 * tail
 
@@ -189,9 +196,13 @@ OTHER_WORK = 0.25
 
 
 def anomalies(timing: RunTiming, measured: StepTime) -> tuple[str, ...]:
-    """Sentences about what is odd in the steps of a run whose window is complete; empty where nothing is.
+    """Return what is odd in the steps of a run whose window is complete, as clauses for people; empty: nothing is.
 
-    ``measured`` is the run's step time.
+    They tell of outliers, warm-up, drift, skipped steps, leaping losses and exploding gradients. ``measured`` is the
+    run's step time.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     inside = timing.window.select(timing.iterations)
     skipped = [item for item in timing.iterations if item.skipped]
@@ -210,10 +221,13 @@ _TO_WARM_UP = 10
 
 
 def after_warm_up(timing: RunTiming) -> list[Iteration]:
-    """The steps of a run that no warm-up slowed: neither the first ones of each start, nor slow ones that follow
-    these.
+    """Return the steps of a run that no warm-up slowed, in order; empty for a log without steps.
 
-    Those inside the documented window always count. Empty for a log without steps.
+    Left out are the first steps after each start of the job, and slow ones that follow these. Steps inside the measured
+    window always count.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     if not timing.iterations:
         return []
@@ -236,8 +250,12 @@ _COMPILING = 1.1
 
 
 def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
-    """For each start with a warm-up beyond the usual ten steps, its slow steps from the first on; empty where there
-    is none.
+    """Return, for each start of the job whose warm-up exceeds the usual ten steps, its slow steps from the first on.
+
+    Empty where there is no such start, or the log has too few steps to tell.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     iterations = timing.iterations
     if len(iterations) < 2 * _TO_WARM_UP:
@@ -263,9 +281,13 @@ def _slow_starts(timing: RunTiming) -> list[Sequence[Iteration]]:
 
 
 def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
-    """A sentence on how long the first steps of the last slow start were slow; empty where no start was.
+    """Return a clause on how long the first steps after the job's last slow start were slow; empty: none was slow.
 
-    Of a window that is among them it says what settled steps take, and how to measure those.
+    If the measured window reaches into them, it says what settled steps take, and with which ``--window`` to measure
+    those.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     starts = _slow_starts(timing)
     if not starts:
@@ -288,7 +310,10 @@ def _long_warm_up_sentence(timing: RunTiming, measured: StepTime) -> str:
 
 
 def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
-    """A sentence on the measured steps that were set apart as outliers; empty where none was."""
+    """Return a clause on the measured steps that were set apart as outliers; empty where none was.
+
+    ``inside`` are the steps of the window.
+    """
     if not measured.spikes:
         return ""
     odd = [inside[at] for at in measured.spikes]
@@ -305,8 +330,9 @@ def _outlier_sentence(inside: Sequence[Iteration], measured: StepTime) -> str:
 
 
 def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
-    """A sentence where the window starts too early: its first steps fall towards the level of the others. Else
-    empty.
+    """Return a clause where the window starts too early: its first steps fall towards the level of the others.
+
+    ``inside`` are the steps of the window. Else empty, also for fewer than seven of them.
     """
     head = [item.seconds for item in inside[:3]]
     rest = [item.seconds for item in inside[3:]]
@@ -320,10 +346,9 @@ def _warm_up_sentence(inside: Sequence[Iteration]) -> str:
 
 
 def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
-    """A sentence where the last third of the steps takes more or less time than the first, beyond chance. Else
-    empty.
+    """Return a clause where the last third of the steps takes more or less time than the first, beyond chance.
 
-    ``aside`` are iterations that do not count.
+    Else empty, also for fewer than twelve steps. ``aside`` are iterations that do not count.
     """
     kept = [item for item in steady if item.index not in aside]
     third = len(kept) // 3
@@ -332,6 +357,7 @@ def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
     first = [item.seconds for item in kept[:third]]
     last = [item.seconds for item in kept[-third:]]
     before, after = statistics.median(first), statistics.median(last)
+    # 1.2533 is the square root of pi / 2: a median's standard error over a mean's.
     error = 1.2533 * math.hypot(deviation(first), deviation(last)) / math.sqrt(third)
     change = after / before - 1
     if abs(change) < DRIFT or abs(after - before) < 4 * error:
@@ -342,9 +368,10 @@ def _drift_sentence(steady: Sequence[Iteration], aside: set[int]) -> str:
 
 
 def logged_tflop(inside: Sequence[Iteration]) -> float | None:
-    """The TFLOP (10^12 operations) that one GPU does in a step, from the TFLOPS and times that the log prints.
+    """Return the TFLOP (10^12 operations) that one GPU does in a step, by the TFLOP/s and times that the log prints.
 
-    None where the log prints no TFLOPS, or too small ones to be exact.
+    ``inside`` are the steps to look at, of which it is the median. None where the log prints no TFLOP/s, or less than
+    1, which is too coarse.
     """
     # Small models on CPUs and the like make less than 1, of which a single decimal is printed.
     rates = [item.tflops * item.seconds for item in inside if item.tflops and 1 <= item.tflops < math.inf]
@@ -352,10 +379,11 @@ def logged_tflop(inside: Sequence[Iteration]) -> float | None:
 
 
 def flops_mismatch(logged: float | None, planned: float | None, allowed: float = FLOPS_MISMATCH) -> tuple[str, ...]:
-    """A sentence where the log's count of a step's work is not the plan's to within ``allowed``, a share; else
-    empty.
+    """Return a clause, in a tuple of one, where a step's work by the log differs too much from the plan's.
 
-    Both are TFLOP of one GPU; None is unknown, and not compared.
+    The limit is ``allowed``, a share of the planned work.
+
+    ``logged`` and ``planned`` are TFLOP of one GPU per step. Empty where they agree, or one is None (not known).
     """
     if logged is None or planned is None or abs(logged / planned - 1) <= allowed:
         return ()
@@ -366,15 +394,15 @@ def flops_mismatch(logged: float | None, planned: float | None, allowed: float =
 
 
 def _steps_text(odd: Sequence[Iteration]) -> str:
-    """The iterations by number, the first few of many: ``iterations 36, 37``."""
+    """Return the numbers of iterations as text, only the first few of many: ``iterations 36, 37``."""
     return f"iteration{'s' * (len(odd) != 1)} {first_few([item.index for item in odd], 5)}"
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSteps:
-    """What the log alone says of a run's steps, as far as a verdict needs it.
+    """What a log alone says of a run's steps, as far as a verdict needs it.
 
-    ``time`` is None where the window is incomplete.
+    ``time`` is None, and all else empty, where the log does not have the whole measured window.
     """
 
     time: StepTime | None = None
@@ -386,7 +414,11 @@ class MeasuredSteps:
 
 
 def step_time(timing: RunTiming) -> StepTime | None:
-    """The step time of a run over its window; None where the window is incomplete."""
+    """Return the step time of a run over its measured window; None where the log does not have the whole window.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
+    """
     measured = timing.window.select(timing.iterations)
     if not measured or len(measured) < len(timing.window):
         return None
@@ -395,10 +427,13 @@ def step_time(timing: RunTiming) -> StepTime | None:
 
 
 def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
-    """The step time of a run over all steps from its warm-up to the window's end; None where the window is
-    incomplete.
+    """Return the step time of a run over all steps from its warm-up to the end of its window.
 
-    It has more steps than ``step_time``, for comparisons with nothing that is published.
+    That is more steps than ``step_time`` has, for comparisons with nothing that is published. None where the log does
+    not have the whole window.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     steady = after_warm_up(timing)
     upto = [item.seconds for item in steady if item.index <= timing.window.last]
@@ -406,14 +441,16 @@ def step_time_after_warm_up(timing: RunTiming) -> StepTime | None:
 
 
 def window_of(plan: JobPlan) -> Window:
-    """The iterations over which a run of ``plan`` is measured, as the source of the recipe's published results has
-    them.
-    """
+    """Return the iterations over which runs of ``plan`` are measured, as the source of its published results does."""
     return Window(plan.measurement.first, plan.measurement.last)
 
 
 def steps_of(timing: RunTiming) -> MeasuredSteps:
-    """Everything that a run's steps say, from its log; all empty where the window is incomplete."""
+    """Return everything that a run's log says of its steps; all empty where it does not have the whole window.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
+    """
     measured = step_time(timing)
     if measured is None:
         return MeasuredSteps()

@@ -48,9 +48,10 @@ _UNSCALING = 24  # steps that FP16 skips at first, while its loss scale comes do
 
 
 class Training(NamedTuple):
-    """What a log alone says of whether its run trained. Losses are in nats; None where the log has too few.
+    """What a log alone says of whether its run trained. Losses are in nats.
 
-    A tuple, because one is kept for each run, and those are the fastest to read.
+    ``start`` and ``end`` are None where the log has too few losses. ``steps`` is the number of records in the log. A
+    tuple, because one is kept for each run, and tuples are the fastest to read.
     """
 
     faults: tuple[str, ...] = ()
@@ -75,7 +76,10 @@ NOTHING = Training()
 
 
 class _LossCourse(msgspec.Struct, frozen=True):
-    """How a loss went from the first step to the last, in levels (medians) of its stretches."""
+    """How a loss went from the first step to the last, in levels: medians of stretches of the log.
+
+    ``lowest`` is the lowest of five levels, ``falls`` whether the loss fell beyond its noise.
+    """
 
     start: float
     lowest: float
@@ -86,7 +90,10 @@ class _LossCourse(msgspec.Struct, frozen=True):
 
 
 def training_of(iterations: Sequence[Iteration]) -> Training:
-    """What the steps of a log say of whether the run trained; ``faults`` is empty where nothing speaks against it."""
+    """Return what the steps of a log say of whether the run trained.
+
+    Its ``faults`` are empty where nothing speaks against that. A log with too few losses has no ``start`` and ``end``.
+    """
     taken = [item for item in iterations if not item.skipped]
     losses = [item.loss for item in taken if item.loss is not None]
     course = _loss_course(losses)
@@ -102,6 +109,7 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
     common = tuple(name for name in names if name.endswith("loss"))
     if course is None:
         return Training(faults, len(iterations), losses=common)
+    # With a ``log_interval`` the first record is of several steps.
     begins = iterations[0].step <= iterations[1].step - iterations[0].step
     # NeMo's synthetic tokens are random: there is nothing to learn but that.
     learned = 0.0 if taken[0].zero_based else math.fsum(item.learning_rate or 0.0 for item in taken)
@@ -109,9 +117,9 @@ def training_of(iterations: Sequence[Iteration]) -> Training:
 
 
 def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
-    """Sentences that say why a run of ``plan`` did not train; empty where nothing speaks against it.
+    """Return why a run of ``plan`` did not train as it should, as clauses; empty where nothing speaks against it.
 
-    A loss that does not fall is one only for a run that starts from scratch and could have learned something.
+    A loss that does not fall counts only for a run that starts from scratch and could have learned something.
     """
     start, end = training.start, training.end
     if training.faults or training.falls or start is None or end is None:
@@ -123,6 +131,7 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
     known = f"{start:.4g} at the start, {end:.4g} at the end"
     if training.learned >= _OPPORTUNITY:
         return (f"the loss does not fall ({known})",)
+    # An untrained model gives each token of the vocabulary about the same probability.
     guess = math.log(plan.architecture.vocabulary) if plan.architecture else None
     if guess is None or 0.9 * guess <= start <= 1.25 * guess:
         return ()
@@ -130,11 +139,10 @@ def training_sense(training: Training, plan: JobPlan) -> tuple[str, ...]:
 
 
 def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
-    """For each of several repeats of a run, sentences on how its training differs from the others'; empty where it
-    does not.
+    """Return, for each of several repeats of a run, clauses on how its training differs from the others'.
 
-    With fewer than three of one length nobody knows which of them is wrong. Jobs of a chain, which save and go on, are
-    compared among themselves.
+    Empty where it does not. Repeats are compared with those of as many steps that begin as they do, so jobs of a chain,
+    which save and go on, only with each other; with fewer than three nobody knows which is wrong, and none is named.
     """
     alike: dict[tuple[int, bool], list[Training]] = {}
     for run in runs:
@@ -148,7 +156,7 @@ def unlike_repeats(runs: Sequence[Training]) -> list[tuple[str, ...]]:
 
 
 class _Usual(msgspec.Struct, frozen=True):
-    """What repeats of a run have in common."""
+    """What several repeats of a run have in common: their loss at the end, and which losses their logs print."""
 
     end: float
     """Median of the losses at the end."""
@@ -159,7 +167,7 @@ class _Usual(msgspec.Struct, frozen=True):
 
 
 def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
-    """What repeats of a run have in common; with fewer than three losses it allows everything."""
+    """Return what repeats of a run have in common; with fewer than three known final losses it allows any."""
     ends = [run.end for run in runs if run.end is not None]
     if len(ends) < 3:
         return _Usual(0.0, math.inf, frozenset())
@@ -173,7 +181,10 @@ def _common_to_repeats(runs: Sequence[Training]) -> _Usual:
 
 
 def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
-    """A sentence on how a run's loss differs from what is usual; empty where it does not."""
+    """Return a clause, in a tuple of one, on how a run's loss differs from its repeats'; empty where it does not.
+
+    That is another final loss, or one of the usual losses that its log lacks.
+    """
     if run.end is None:
         return ()
     if abs(run.end - usual.end) > usual.allowed_difference:
@@ -183,7 +194,7 @@ def _unlike_repeats_sentence(run: Training, usual: _Usual) -> tuple[str, ...]:
 
 
 def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
-    """The course of a loss, step by step; None where it has fewer than ``_ENOUGH`` values."""
+    """Return the course of a loss, given for each step in order; None for fewer than ``_ENOUGH`` values."""
     count = len(losses)
     if count < _ENOUGH:
         return None
@@ -192,6 +203,7 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
     noise = _loss_noise(losses)
     start = statistics.median(losses[:3])
     end = levels[-1]
+    # 1.2533 is the square root of pi / 2: a median's standard error over a mean's.
     error = 1.2533 * noise * math.sqrt(1 / 3 + 1 / fifth)
     later = 1.2533 * noise * math.sqrt(1 / fifth + 1 / fifth)
     # A steep fall is over within the first fifth, a slow one shows from that on.
@@ -200,7 +212,7 @@ def _loss_course(losses: Sequence[float]) -> _LossCourse | None:
 
 
 def _loss_noise(losses: Sequence[float]) -> float:
-    """Robust standard deviation of one step's loss, from the differences of neighbors."""
+    """Return a robust standard deviation of one step's loss, from the differences between neighboring steps."""
     changes = [after - before for before, after in itertools.pairwise(losses)]
     return robust_deviation(changes) / math.sqrt(2)
 
@@ -208,7 +220,10 @@ def _loss_noise(losses: Sequence[float]) -> float:
 def _curve_faults(
     name: str, losses: Sequence[float], course: _LossCourse | None, steps: Sequence[Iteration]
 ) -> tuple[str, ...]:
-    """Sentences about what no training's loss does (stay at 0, stand still, rise), for the loss called ``name``."""
+    """Return what the loss called ``name`` does that no training's does: stay at 0, stand still, or rise.
+
+    As clauses; empty where it does none of these. ``course`` None: the log has too few losses to tell whether it rises.
+    """
     zeros = losses.count(0.0)
     if zeros > _allowed_outliers(losses):
         return (f"the {name} is 0 in {zeros} of {len(losses)} steps",)
@@ -220,14 +235,15 @@ def _curve_faults(
 
 
 def _longest_row(values: Sequence[float]) -> tuple[int, float]:
-    """The length and the value of the longest row of equal values; (0, 0.0) where no two in a row are equal."""
+    """Return (length, value) of the longest run of equal neighboring ``values``; (0, 0.0) where no two are equal."""
+    # Most losses never repeat, and this is seen faster than by grouping them.
     if not any(map(operator.eq, values, itertools.islice(values, 1, None))):
         return 0, 0.0
     return max((len(list(same)), value) for value, same in itertools.groupby(values))
 
 
 def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
-    """A sentence where a loss rose, or fell and rose again, beyond its noise. Else empty."""
+    """Return a clause, in a tuple of one, where a loss rose, or fell and rose again, beyond its noise; else empty."""
     start = course.start
     lowest = course.lowest
     end = course.end
@@ -240,7 +256,7 @@ def _rising_loss_fault(name: str, course: _LossCourse) -> tuple[str, ...]:
 
 
 def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
-    """Sentences about steps that cannot have changed the model: gradients or learning rates of 0. Else empty."""
+    """Return clauses about steps that cannot have changed the model: gradients or learning rates of 0; else empty."""
     found = []
     flat = [item for item in steps if item.grad_norm == 0 and (item.loss is None or item.loss > _PRINTED)]
     if len(flat) > _allowed_outliers(steps):
@@ -252,7 +268,7 @@ def _unchanged_model_faults(steps: Sequence[Iteration]) -> tuple[str, ...]:
 
 
 def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
-    """A sentence where the optimizer skipped more steps than FP16's loss scaling explains. Else empty.
+    """Return a clause, in a tuple of one, where more steps were skipped than loss scaling explains; else empty.
 
     Only FP16 scales its loss, and so skips its first steps until the scale fits; later ones are rare.
     """
@@ -268,7 +284,7 @@ def _skipped_steps_fault(iterations: Sequence[Iteration]) -> tuple[str, ...]:
 
 
 def _negative_loss_faults(iterations: Sequence[Iteration]) -> tuple[str, ...]:
-    """Sentences about losses below 0, which sums of what cannot be negative never are. Else empty."""
+    """Return a clause for each kind of loss that was negative, which none can be in training; else empty."""
     below: dict[str, list[tuple[float, int]]] = {}
     for item in iterations:
         for name, value in item.negative:
@@ -302,8 +318,7 @@ _LEAST_LEAP = 0.02
 
 
 def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ...]:
-    """Sentences on what a training may do and a benchmark does not: gradients that explode, measured losses that
-    leap.
+    """Return clauses on what training may do and a benchmark does not: exploding gradients, leaps of measured losses.
 
     Empty where there is nothing of it. They change no verdict.
     """
@@ -312,7 +327,7 @@ def odd_course(iterations: Sequence[Iteration], window: Window) -> tuple[str, ..
 
 
 def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
-    """A sentence where the gradient norm grows by more than healthy training ever does. Else empty."""
+    """Return a clause where the gradient norm grows by more than healthy training ever shows; else empty."""
     norms = [item.grad_norm for item in steps if item.grad_norm is not None]
     fifth = len(norms) // 5
     if len(norms) < _ENOUGH:
@@ -326,7 +341,10 @@ def _gradient_growth_sentence(steps: Sequence[Iteration]) -> str:
 
 
 def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
-    """A sentence on steps of the window whose loss is far from that of the steps around them. Else empty."""
+    """Return a clause on steps of the measured window whose loss is far from that of the steps around them.
+
+    Else empty, also where the log has too few losses to tell.
+    """
     known = [(item.index, item.loss) for item in steps if item.loss is not None]
     losses = [loss for _, loss in known]
     if len(losses) < _ENOUGH:
@@ -357,5 +375,5 @@ def _loss_jump_sentence(steps: Sequence[Iteration], window: Window) -> str:
 
 
 def _allowed_outliers(steps: Sequence[object]) -> float:
-    """How many of ``steps`` may be odd by accident: one in twenty, and at least one."""
+    """Return how many of ``steps`` may be odd by accident: a fixed share of them, and at least one."""
     return max(1.0, _ACCIDENTS * len(steps))

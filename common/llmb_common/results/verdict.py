@@ -42,15 +42,15 @@ from llmb_common.runs.timing.runs import RunTiming
 def remarks_on(
     runs: Sequence[StepTime], decision: Decision, scatter: Scatter, waiting: Sequence[StepTime] = ()
 ) -> tuple[str, ...]:
-    """Sentences about ``runs`` as a group for the reader of their verdict; empty where there is nothing to remark.
+    """Return clauses about ``runs`` as a group, for readers of their verdict; empty where there is nothing to remark.
 
-    They say when the runs share one day or one set of nodes, scatter more than is known of this site, or are slow with
-    one node.
+    They tell when the runs share one day or set of nodes, scatter more than is known of this site, or are slow with one
+    node.
 
     Args:
         runs: the step times that the decision is over
         decision: the decision over them
-        scatter: how runs of this site differ, with which it was made
+        scatter: how much repeats differ, as the decision assumed
         waiting: further successful runs of the same configuration, which count only at the decision's next look
     """
     found = []
@@ -85,12 +85,13 @@ Kind: TypeAlias = Literal["pass", "fail", "open", "no reference", "not judged"]
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOPS per GPU, MFU.
+    """The speed of one run in the units that people compare: tokens/s, days for 10^12 tokens, TFLOP/s per GPU, MFU.
 
-    ``step_seconds`` is the step time that all of them follow from. FLOPs are counted as the recipe's source counts
-    them. Where LLMB's own count differs, ``mfu`` follows that one, and ``own_tflops_per_gpu`` is the TFLOPS by it (else
-    None). ``log_mfu`` is the mean of the TFLOPS that the log prints over the GPU's peak, as newer publications have it.
-    MFUs are fractions, None where the GPU's peak or the FLOPs are unknown.
+    ``step_seconds`` is the step time that the others follow from; ``tokens_per_second`` is that of the whole job. FLOPs
+    are counted as the recipe's source counts them. Where LLMB's own count differs, ``mfu`` follows that one, and
+    ``own_tflops_per_gpu`` has the TFLOP/s by it (else None). ``log_mfu`` is the mean TFLOP/s that the log prints over
+    the GPU's peak, as newer publications have it. MFUs are fractions; None where the GPU's peak or the FLOPs are not
+    known.
     """
 
     step_seconds: float
@@ -104,11 +105,10 @@ class Figures(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Verdict:
-    """The judgement of a run or of repeats of one: its ``kind``, and ``text``, the sentence that is shown.
+    """The judgment of one run, or of repeats of one: its ``kind`` (pass, fail, open, ...) and the text shown for it.
 
-    ``decision`` and ``reference`` are None where nothing was compared. ``remarks`` are sentences that a reader must
-    know of the runs. ``not_training`` says why they did not train as planned: with any entry, the verdict is never a
-    pass.
+    ``decision`` and ``reference`` are None where nothing was compared. ``remarks`` are clauses that a reader must know
+    of the runs. ``not_training`` says why they did not train as planned; with any entry, the verdict is never a pass.
     """
 
     kind: Kind
@@ -125,8 +125,7 @@ class Verdict:
 
 
 def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
-    """The step time of a run in seconds, by the statistic of the recipe's source: the window's mean, or the last
-    step.
+    """Return a run's step time in seconds as its recipe's source states it: the window's mean, or the last step's.
 
     None where the log does not have it.
     """
@@ -136,8 +135,9 @@ def measured_seconds(plan: JobPlan, timing: RunTiming) -> float | None:
 
 
 def figures(plan: JobPlan, recipe: Recipe, timing: RunTiming, step_seconds: float) -> Figures:
-    """The ``Figures`` of a run of ``plan`` whose steps take ``step_seconds``; ``timing`` has the TFLOPS that its log
-    prints.
+    """Return the speed of a run of ``plan`` whose steps take ``step_seconds``, in the units that people compare.
+
+    ``timing`` only adds the TFLOP/s that the run's log prints.
     """
     rate = tokens_per_second(plan.seq_len, plan.gbs, step_seconds)
     tflop = planned_tflop(plan, recipe)
@@ -167,10 +167,11 @@ def judge_result(
     scatter: Scatter = STATED,
     earlier: Squares = NOTHING_SEEN,
 ) -> Verdict:
-    """The verdict over one run: whether it trained, and how fast it was against a reference.
+    """Return the verdict on one run: whether it trained, and how fast it was against a reference.
 
-    A reference of the run's own software comes before others, and one of ``baselines`` before a published one. A run
-    that did not succeed, or must not be compared, is "not judged", and the text says why.
+    References of the run's own software come first, and of these ``baselines`` before published results. A run that did
+    not succeed, or must not be compared, is ``not judged``; without a reference it is ``no reference``. The text says
+    why.
 
     Args:
         plan: what was run
@@ -178,8 +179,12 @@ def judge_result(
         timing: what its log says
         baselines: this site's own references for the configuration
         steps: ``steps_of(timing)``, where it is known already
-        scatter: how runs of this site differ
+        scatter: how much repeats differ
         earlier: squares of earlier runs of the configuration, as in ``decide``
+
+    Raises:
+        RecipeError: a file of the recipe cannot be read, or is damaged
+        OSError: ``steps`` is None, the steps are only read from the log now, and that fails
     """
     if not timing.status.measured:
         odd = (timing.status.message,) if timing.status.not_finite else ()
@@ -210,9 +215,12 @@ def judge_result(
 
 
 def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
-    """The verdict over a log that LLMB did not make: ``not judged``, as it is compared with nothing.
+    """Return the verdict on a log that LLMB did not make: always ``not judged``, as it is compared with nothing.
 
-    ``not_training`` says why the run did not train, where it did not; ``remarks`` what else is odd in its steps.
+    ``not_training`` says why the run did not train, if so; ``remarks`` what is odd in its steps.
+
+    Raises:
+        OSError: the steps are only read from the log now, and that fails
     """
     training = steps.training if steps.time is not None else training_of(timing.iterations)
     odd = (timing.status.message,) if timing.status.not_finite else ()
@@ -221,9 +229,10 @@ def judge_log(timing: RunTiming, steps: MeasuredSteps) -> Verdict:
 
 
 def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
-    """``verdict``, over speed alone, turned into a fail where ``odd`` says that a run did not train.
+    """Return ``verdict``, which is about speed alone, turned into a fail where ``odd`` says that a run did not train.
 
-    ``odd`` are sentences; empty: all runs trained, and the verdict stands. What was not judged stays so.
+    ``odd`` are clauses, kept in ``not_training``; empty: all runs trained, and the verdict stands. What was not judged
+    stays so.
     """
     if not odd or verdict.kind == "not judged":
         return replace(verdict, not_training=odd)
@@ -232,8 +241,10 @@ def with_training(verdict: Verdict, odd: tuple[str, ...]) -> Verdict:
 
 
 def _remarks_on_reference(plan: JobPlan, recipe: Recipe, timing: RunTiming, reference: Reference) -> tuple[str, ...]:
-    """Sentences about a run beside its reference: the notes on it, a clock boost that only one had, the last step's
-    time.
+    """Return clauses on a run beside its ``reference``; empty where there is nothing to say.
+
+    That is: the notes on the reference, a GPU clock boost that only the published run had, and the last step's time
+    where the source states that.
     """
     found = [f"its reference: {note}" for note in reference.notes]
     if recipe.measured_as(plan.variant).vboost and not plan.vboost and reference.kind == "published":
@@ -258,9 +269,9 @@ def judge_runs(
     earlier: Squares = NOTHING_SEEN,
     waiting: Sequence[StepTime] = (),
 ) -> Verdict:
-    """The verdict over the speed of repeats of one configuration, against ``reference``.
+    """Return the verdict on the speed of repeats of one configuration, against ``reference``.
 
-    The tolerance (a share of the step time) is widened where the reference was measured with other software. The other
+    ``tolerance``, a share of the step time, is widened where the reference was measured with other software. The other
     arguments are those of ``decide``.
 
     Raises:
@@ -287,7 +298,7 @@ def judge_runs(
 
 
 def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
-    """The TFLOP (10^12 operations) that one GPU does in one step of ``plan``, as the recipe's source counts them.
+    """Return the TFLOP (10^12 operations) of one GPU in one step of ``plan``, as the recipe's source counts them.
 
     None for a function of the catalogue whose FLOPs are not known.
     """
@@ -302,9 +313,9 @@ def planned_tflop(plan: JobPlan, recipe: Recipe) -> float | None:
 
 
 def own_share(plan: JobPlan) -> float | None:
-    """LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them.
+    """Return LLMB's count of the FLOPs of the plan's function over Megatron-Bridge's count of them.
 
-    None where the two agree to ``SAME_COUNT``, where one is unknown, and for plans without a function.
+    None where the two agree to within ``SAME_COUNT``, one is not known, or the plan has no function.
     """
     function = plan.function
     if function is None or not function.flops_per_token or not function.own_flops_per_token:
@@ -314,8 +325,9 @@ def own_share(plan: JobPlan) -> float | None:
 
 
 def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
-    """Why a successful run is compared with nothing: a smoke test, profiled, or measured over other steps. Empty: it
-    may be.
+    """Return why a successful run must not be compared: a smoke test, profiled, or measured over other steps.
+
+    As a clause; empty: it may be. A smoke test may where this site has a baseline for it.
     """
     if (plan.model_size == "smoke" or plan.device == "cpu") and not has_baseline:
         return "a smoke test is never compared with GPU results"
@@ -327,7 +339,7 @@ def _refusal(plan: JobPlan, timing: RunTiming, *, has_baseline: bool) -> str:
 
 
 def _decision_sentence(decision: Decision, reference: Reference) -> str:
-    """The sentence that shows a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
+    """Return the text of a decision: ``pass, 1.0 % slower ± 5.9 % (limit 5.0 % slower; stated scatter)``.
 
     It must be clear without the page about verdicts. Where the decision is open, it ends with what would decide.
     """
@@ -335,6 +347,7 @@ def _decision_sentence(decision: Decision, reference: Reference) -> str:
     limit = f"limit {percent(decision.limit - 1)} slower; {_SCATTER[decision.source]}"
     if decision.answer == "pass":
         limit += f"; stalls rarer than 1 step in {decision.rarest_stall} would not show"
+    # An interval that would reach down to a step time of 0.
     says_nothing = decision.resolution >= decision.ratio
     interval = ", too few runs for an interval" if says_nothing else f" ± {percent(decision.resolution)}"
     shown = f"{mark}{decision.answer}, {_ratio_text(decision.ratio)}{interval} ({limit})"
@@ -354,7 +367,7 @@ def _decision_sentence(decision: Decision, reference: Reference) -> str:
 
 
 def _ratio_text(ratio: float) -> str:
-    """A ratio of step times as words: 1.02 is ``2.0 % slower``, 1 is ``equal``."""
+    """Return a ratio of step times as words: 1.02 is ``2.0 % slower``, 1 is ``equal``."""
     share = percent(abs(ratio - 1))
     if share == percent(0):
         return "equal"
@@ -362,9 +375,9 @@ def _ratio_text(ratio: float) -> str:
 
 
 def widened(tolerance: float, plan: JobPlan, reference: Reference) -> float:
-    """``tolerance`` (a share of the step time) for a run of ``plan`` judged by ``reference``.
+    """Return ``tolerance``, a share of the step time, as it applies to runs of ``plan`` judged by ``reference``.
 
-    It stays as it is for a reference of the run's own software, and else grows by what step times change between
+    It stays as it is for a reference of the run's own software, else it grows by what step times change between
     releases.
     """
     if reference.same_software:

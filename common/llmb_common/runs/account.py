@@ -18,9 +18,9 @@ KEY = "evidence"
 
 
 def make_account(record: RunRecord) -> NodeSummary:
-    """Return a summary of what the nodes of a run recorded in its folder ``nodes/``, read from there now.
+    """Return a summary of what the run's nodes recorded in its folder ``nodes/``, read from there now.
 
-    An empty summary where they recorded nothing. Nothing is written.
+    The summary is empty where they recorded nothing. Nothing is written.
     """
     # Here: records of runs that have ended keep it, and all that look at runs would wait for the rules about nodes.
     from llmb_common.nodes.needs import needs_of_run
@@ -31,10 +31,10 @@ def make_account(record: RunRecord) -> NodeSummary:
 
 
 def account_of(record: RunRecord) -> NodeSummary:
-    """Return the summary of what the nodes of a run recorded: as kept in its record, else as read from its folder.
+    """Return the summary of what the run's nodes recorded: as kept in the run's record, else as read from its folder.
 
-    It is kept since the run ended; one that is damaged is not used, nor one of a run that still lives. An empty summary
-    where the nodes recorded nothing.
+    The record keeps it since the run ended. A damaged one is not used, nor one of a run that is still alive. The
+    summary is empty where the nodes recorded nothing.
     """
     job = record.manifest.get("job")
     kept = job.get(KEY) if isinstance(job, dict) else None
@@ -46,6 +46,6 @@ def account_of(record: RunRecord) -> NodeSummary:
 
 
 def as_json_values(account: object) -> dict[str, Any]:
-    """A ``NodeSummary``, or another struct, as JSON values."""
+    """Return a struct, such as a ``NodeSummary``, as the JSON values that reading it from a file would give."""
     plain: dict[str, Any] = json.loads(msgspec.json.encode(account))  # lists, as a record that was read has
     return plain

@@ -34,7 +34,11 @@ _MOST_SAVED = 3
 
 
 class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """``files`` are the reports in ``folder``, ``bytes`` their size; ``ranks`` None: all."""
+    """A profile that a run was asked for, with the report files that exist of it.
+
+    ``start`` and ``stop`` are the first and last step, ``ranks`` the profiled ranks (None: all). ``files`` are names in
+    ``folder``, empty where there are none yet; ``bytes`` is their total size.
+    """
 
     tool: str
     start: int
@@ -46,7 +50,11 @@ class ProfileFiles(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """A finished checkpoint. ``seconds`` on the slowest rank; ``bytes`` None: it is not there any more."""
+    """A checkpoint that a run finished saving.
+
+    ``seconds`` is the time on the slowest rank; None: the log does not say. ``bytes`` is its size on disk; None: it was
+    deleted since.
+    """
 
     step: int
     seconds: float | None
@@ -55,7 +63,11 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """``loss_before`` is that of ``step`` in the run that saved it, where its log is there, ``loss_after`` the next."""
+    """A checkpoint of ``step`` that a run loaded from the folder ``source``, with the losses around that step.
+
+    ``loss_before`` is the loss of ``step`` in the run that saved it, ``loss_after`` the next one in this run. None: not
+    known.
+    """
 
     source: str
     step: int
@@ -66,7 +78,11 @@ class LoadedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extras(msgspec.Struct, frozen=True, kw_only=True):
-    """The checkpoints and profiles of a run; ``folder`` is the run's, empty where the run has none of them."""
+    """The checkpoints and profiles of a run.
+
+    ``folder`` is the run's own; empty, as all else, where the run was asked for none of these. ``profile`` None: none
+    was asked for.
+    """
 
     folder: str = ""
     profile: ProfileFiles | None = None
@@ -76,10 +92,10 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
     """What was asked for and is not there, of a run that has ended; in words."""
 
     def lines(self) -> list[str]:
-        """Return sentences for people: checkpoints loaded, the newest three saved, the profile, and what is missing.
+        """Return clauses for people on checkpoints loaded, the newest three saved, the profile, and what is missing.
 
-        Paths in the run's folder are relative to it. Empty where the run was asked for none of these, or none is there
-        yet.
+        Paths in the run's folder are relative to it. Empty where the run was asked for none of these, or there is
+        nothing yet.
         """
         found = [*map(_loaded_line, self.loaded), *map(_saved_line, self.saved[-_MOST_SAVED:])]
         if (more := len(self.saved) - _MOST_SAVED) > 0:
@@ -89,13 +105,14 @@ class Extras(msgspec.Struct, frozen=True, kw_only=True):
         return [line.replace(f"{self.folder}/", "") for line in (*found, *self.missing)]
 
     def as_dict(self) -> dict[str, Any]:
-        """The checkpoints and profiles as JSON values, with the lines for people."""
+        """Return the checkpoints and profiles as JSON values by field name, with ``lines`` for people."""
         return {**msgspec.to_builtins(self), "lines": self.lines()}
 
 
 def extras_of(record: RunRecord) -> Extras:
-    """The checkpoints and profiles of a run, from its plan, its log and the files on disk; empty where it asked for
-    none.
+    """Return the checkpoints and profiles of a run, from its plan, its log and the files on disk.
+
+    Empty where the run was asked for none. A log that cannot be read counts as one that tells of none.
     """
     checkpoint, profile = record.plan.checkpoint, _profile(record)
     loads = checkpoint.load is not None or checkpoint.resume
@@ -120,9 +137,9 @@ def extras_of(record: RunRecord) -> Extras:
 
 
 def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[LoadedCheckpoint, ...]]:
-    """Return the checkpoints that the run's log says were saved, and those that were loaded, each in its order.
+    """Return (saved checkpoints, loaded checkpoints) that the run's log tells of, each in the log's order.
 
-    Empty, both, where the log cannot be read; a saved one that was deleted since has no size.
+    Both are empty where the log cannot be read. A saved one that was deleted since has no size.
     """
     folder = Path(record.plan.checkpoint.save or record.paths.checkpoints)
     saved: dict[int, SavedCheckpoint] = {}
@@ -136,6 +153,7 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
                 at = folder / f"iter_{newest:07d}"
                 total_bytes = sum(number for _, number in _files_with_sizes(at)) if at.is_dir() else None
                 saved[newest] = SavedCheckpoint(step=newest, seconds=None, bytes=total_bytes, folder=str(at))
+            # The time of saving is printed behind the report that the checkpoint is saved.
             elif marker == _SAVE_TIME and newest is not None and (found := _SLOWEST.match(line)):
                 saved[newest] = msgspec.structs.replace(saved[newest], seconds=float(found[1]) / 1000)
             elif marker == _LOADED and (found := _SOURCE.match(line)):
@@ -145,7 +163,7 @@ def _checkpoints(record: RunRecord) -> tuple[tuple[SavedCheckpoint, ...], tuple[
 
 
 def _profile(record: RunRecord) -> ProfileFiles | None:
-    """The profile that the plan asked for, with the files that are there; None where none was asked for."""
+    """Return the profile that the run's plan asks for, with the report files that exist; None: it asks for none."""
     plan = record.plan.profile
     if plan is None:
         return None
@@ -164,11 +182,12 @@ def _profile(record: RunRecord) -> ProfileFiles | None:
 
 
 def _loaded_checkpoint(source: str, step: int, iterations: Sequence[Iteration]) -> LoadedCheckpoint:
-    """Return what is known of a loaded checkpoint: the losses around it, and whether the loss went on from there.
+    """Return a loaded checkpoint with the losses around it, and whether the loss went on from there.
 
-    The loss before it is that of ``step`` in ``iterations``, where a job was started again, else in the log of the run
-    that saved it (``source`` is a path in that run's folder). The loss goes on where it is nearer to the one before
-    than to that of untrained weights; None where a loss is not known, or training had not lowered it.
+    ``iterations`` are those of the run's log. The loss before is that of ``step`` there, where a job was started again,
+    else in the log of the run that saved it (``source`` is a path in that run's folder). The loss goes on where it is
+    nearer to the one before than to that of untrained weights. None, where a loss is not known or training had not
+    lowered it.
     """
     after = _loss_at(iterations, step + 1)
     earlier = iterations if _loss_at(iterations, step) is not None else _iterations_beside(Path(source))
@@ -180,14 +199,14 @@ def _loaded_checkpoint(source: str, step: int, iterations: Sequence[Iteration]) 
 
 
 def _loss_at(iterations: Iterable[Iteration], index: int) -> float | None:
-    """The loss that a log has at iteration ``index``; None where it has none."""
+    """Return the loss of the iteration with the number ``index``; None where there is none, or it has no loss."""
     return next((item.loss for item in iterations if item.index == index), None)
 
 
 def _iterations_beside(checkpoints: Path) -> Sequence[Iteration]:
-    """Return the iterations of the log that lies beside ``checkpoints``, a run's folder of checkpoints.
+    """Return the iterations of the log that lies beside ``checkpoints``, the folder of checkpoints of some run.
 
-    Empty where no log lies there, or none can be read.
+    Empty where no log lies there that can be read.
     """
     for path, _ in _files_with_sizes(checkpoints.parent):
         if is_log_name(path.name):
@@ -209,7 +228,7 @@ def _iterations(log: Path) -> Sequence[Iteration]:
 
 
 def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
-    """Return the files directly in ``folder``, each with its size in bytes; empty where the folder cannot be read."""
+    """Return (path, size in bytes) of each file directly in ``folder``; empty where the folder cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return [(Path(entry.path), entry.stat().st_size) for entry in entries if entry.is_file()]
@@ -218,7 +237,7 @@ def _files_with_sizes(folder: Path) -> list[tuple[Path, int]]:
 
 
 def _loaded_line(item: LoadedCheckpoint) -> str:
-    """One line on a checkpoint that was loaded, and whether the loss went on from there."""
+    """Return a clause for people on a checkpoint that was loaded, and whether the loss went on from there."""
     words = f"loaded the checkpoint of step {item.step} from {printable(item.source)}"
     if item.loss_after is None:
         return words
@@ -229,14 +248,14 @@ def _loaded_line(item: LoadedCheckpoint) -> str:
 
 
 def _saved_line(item: SavedCheckpoint) -> str:
-    """One line on a checkpoint that was saved: its step, how long it took, its size and folder."""
+    """Return a clause for people on a checkpoint that was saved: its step, how long that took, its size and folder."""
     took = f" in {item.seconds:.1f} s" if item.seconds is not None else ""
     size_text = size(item.bytes) if item.bytes is not None else "deleted since"
     return f"saved the checkpoint of step {item.step}{took}, {size_text}: {printable(item.folder)}"
 
 
 def _profile_line(item: ProfileFiles) -> str:
-    """One line on a profile: its steps and ranks, and where its files are."""
+    """Return a clause for people on a profile with at least one file: its steps and ranks, and where its files are."""
     of = "all ranks" if item.ranks is None else f"rank{'s' * (len(item.ranks) != 1)} {', '.join(map(str, item.ranks))}"
     files = f"{counted(len(item.files), 'file')}, {size(item.bytes)}"
     where = f"{item.folder}/{item.files[0]}" if len(item.files) == 1 else item.folder

@@ -37,7 +37,7 @@ from llmb_common.runs.timing.job_events import JobEvents, read_events
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """An earlier start of a job that its scheduler queued again. Times are Unix seconds, None where nobody knows."""
+    """An earlier start of a job that its scheduler queued again. Times are Unix seconds; None: not known."""
 
     state: str
     """How it ended, in the scheduler's word; empty where it does not say."""
@@ -59,7 +59,7 @@ class Attempt(msgspec.Struct, frozen=True):
 
 
 def attempts_of(record: RunRecord) -> list[Attempt]:
-    """Return the earlier starts of a run's job that its record keeps, the oldest first.
+    """Return the earlier starts of a run's job that the run's record keeps, the oldest first.
 
     Empty where the job was started at most once, or the list in the record is damaged.
     """
@@ -72,7 +72,12 @@ def attempts_of(record: RunRecord) -> list[Attempt]:
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about one run. ``state`` None: nothing new. Pure data: ``apply`` puts it into a record."""
+    """What asking the scheduler, or looking at the process, found out about one run. ``apply`` puts it into a record.
+
+    ``state`` None: no new state; ``since`` is the Unix time of that state. ``unknown`` says why nobody could be asked;
+    empty: the answer holds. ``reason`` says why the run still waits, ``start`` is the Unix time of its expected or
+    actual start. Other fields that are empty or None: nothing new.
+    """
 
     state: str | None = None
     detail: str = ""
@@ -91,18 +96,15 @@ class Finding:
 
     @property
     def waits_for(self) -> str:
-        """Return why the run has no nodes yet, in words; behind ``: `` what to do where it will never have any.
-
-        Empty where neither is known.
-        """
+        """Why the run has no nodes yet, and behind ``: `` what to do if it would wait for ever; may be empty."""
         return ": ".join(filter(None, (self.reason, self.stuck)))
 
     def apply(self, record: RunRecord) -> RunRecord:
-        """Return ``record`` with this finding put into it; nothing is written.
+        """Return a copy of ``record`` with this finding in it; nothing is written.
 
-        Unchanged where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can be late. A job
-        that the scheduler does not know is noted with the time (``missing_since``), and one that it knows again is no
-        longer.
+        It is unchanged where nobody could be asked (``unknown``), or the run has ended meanwhile: findings can be late.
+        A job that the scheduler does not know is noted with the time (``missing_since``), and no longer once the
+        scheduler knows it again.
         """
         if self.unknown or not may_change(record):
             return record
@@ -123,11 +125,12 @@ class Finding:
 
 
 def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
-    """Return the finding of a job that has ended, as its own events tell it.
+    """Return the finding about a job that has ended, from its own record of ``events``.
 
-    COMPLETED with exit code 0, UNFIT where its nodes failed the check before training, TIMEOUT at its own time limit,
-    else FAILED; a job that its scheduler was about to take the nodes from is PREEMPTED. With ``cancelled`` every end
-    but with exit code 0 or by preemption is CANCELLED. ``remark`` is appended to the detail.
+    The state is COMPLETED with exit code 0, UNFIT where its nodes failed the check before training, TIMEOUT at its own
+    time limit, else FAILED; PREEMPTED for a job that its scheduler was about to take the nodes from. With
+    ``cancelled``, every end but those with exit code 0 or by preemption is CANCELLED. ``remark`` is added to the
+    detail.
     """
     if events.preempted and not events.over:
         state = PREEMPTED
@@ -153,7 +156,7 @@ def end_of(events: JobEvents, remark: str = "", *, cancelled: bool) -> Finding:
 def may_change(record: RunRecord) -> bool:
     """Return whether the state of a run may still change, so that it is worth asking for.
 
-    True of a live run, and of one that was given up without proof (LOST, NOT_SUBMITTED).
+    True for a run that is alive, and for one that was given up without proof (LOST, NOT_SUBMITTED).
     """
     return is_live(record.state) or record.state in (LOST, NOT_SUBMITTED)
 
@@ -164,10 +167,10 @@ _REACH = 16 << 20
 
 
 def with_job_facts(record: RunRecord) -> RunRecord:
-    """Return ``record`` with ``job`` in its manifest: what the run's folder tells of the job now.
+    """Return a copy of ``record`` whose manifest has under ``job`` what the run's folder tells of the job now.
 
-    Nothing is written. That is the job's own events, the log's manifest line as ``software`` (None where there is
-    none), and the nodes' account as ``evidence``.
+    That is the job's own events, the log's manifest line as ``software`` (None where there is none), and what the nodes
+    recorded as ``evidence``. Nothing is written.
     """
     events = as_json_values(read_events(record.paths.events))
     seen = {"software": read_manifest_line(record.paths.log), KEY: as_json_values(make_account(record))}
@@ -175,16 +178,16 @@ def with_job_facts(record: RunRecord) -> RunRecord:
 
 
 def give_up(record: RunRecord) -> RunRecord:
-    """Write to its record that a run was cancelled, with what its folder tells of the job; return the record.
+    """Write CANCELLED into a run's record, with what its folder tells of the job; return the new record.
 
-    A run that has ended by itself meanwhile stays as it is.
+    The record of a run that has ended by itself meanwhile stays as it is.
 
     Raises:
-        RecordError: the record cannot be written.
+        RecordError: the record cannot be read or written, or is another user's
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """The record as CANCELLED, unless the run has ended already."""
+        """Return ``found`` as CANCELLED, with what its folder tells of the job; unchanged if the run has ended."""
         if not is_live(found.state) and found.state != NOT_SUBMITTED:
             return found
         return with_job_facts(found.with_state(CANCELLED, "cancelled"))
@@ -193,24 +196,27 @@ def give_up(record: RunRecord) -> RunRecord:
 
 
 def stay_submitting(record: RunRecord, error: AnswerLost) -> None:
-    """Put on record, with its time, that the scheduler's answer was lost: from now on it must not take long until the
-    job shows, if there is one. A run whose job somebody has found meanwhile stays as it is.
+    """Write into a run's record, with the time, that the scheduler's answer to its submission was lost.
+
+    From now on it must not take long until the job shows, if there is one. The record of a run whose job somebody has
+    found meanwhile stays as it is.
 
     Raises:
-        RecordError: the record cannot be written.
+        RecordError: the record cannot be read or written, or is another user's
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """The record as SUBMITTING with the error as its detail, unless a job is known by now."""
+        """Return ``found`` as SUBMITTING with the error as its detail; unchanged if its job is known by now."""
         return found if found.job_id is not None else found.with_state(SUBMITTING, error.message[:500])
 
     update_record(record.paths.folder, change)
 
 
 def read_manifest_line(log: Path) -> dict[str, Any] | None:
-    """Return the JSON object of the last ``LLMB manifest:`` line in the first 16 MiB of ``log``.
+    """Return the JSON object of the last ``LLMB manifest:`` line in the first 16 MiB of a run's ``log``.
 
-    None where there is no such line, it is damaged, or the log cannot be read.
+    It names the software that the job trained with. None where there is no such line, it is damaged, or the log cannot
+    be read.
     """
     with contextlib.suppress(OSError, ValueError, RecursionError):
         with open_plain(log) as stream:

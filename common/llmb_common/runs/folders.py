@@ -30,19 +30,22 @@ _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # O_NONBLOCK
 
 
 class OwnRun(NamedTuple):
-    """A run folder that is ours, held open. ``owner`` is the user to whom everything in it must belong."""
+    """A run folder of this user's, held open so that nobody can swap it.
+
+    ``descriptor`` is the open folder's, ``owner`` the number of the user to whom everything in it must belong.
+    """
 
     folder: Path
     descriptor: int
     owner: int
 
     def open(self, name: str) -> BinaryIO:
-        """Open the regular file ``name`` of the run's folder for reading; links are refused.
+        """Open the regular file ``name`` of the run's folder for reading; the caller closes it.
 
-        It must belong to the run's owner. The caller closes it.
+        A symbolic link is refused, and a file of anybody but the run's owner.
 
         Raises:
-            RecordError: it cannot be opened; code ``not-yours`` if it is another user's
+            RecordError: the file cannot be opened or is no regular file; code ``not-yours`` if it is another user's
         """
         try:
             file = os.open(name, _FILE, dir_fd=self.descriptor)
@@ -65,11 +68,11 @@ class OwnRun(NamedTuple):
         return os.fdopen(file, "rb")
 
     def read(self, name: str) -> bytes:
-        """Return the content of the file ``name`` in the run's folder.
+        """Return the content of the regular file ``name`` in the run's folder.
 
         Raises:
-            RecordError: as ``open``
-            OSError: reading it failed
+            RecordError: the file cannot be opened or is no regular file; code ``not-yours`` if it is another user's
+            OSError: reading it fails
         """
         with self.open(name) as stream:
             return stream.read()
@@ -80,7 +83,7 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
     """Yield the run in ``folder``, held open until the context ends, if folder and record belong to this user.
 
     Raises:
-        RecordError: it cannot be opened; code ``not-yours`` if folder or record are another user's
+        RecordError: it cannot be opened or has no record; code ``not-yours`` if folder or record are another user's
     """
     try:
         descriptor = os.open(folder, _FOLDER)
@@ -92,6 +95,7 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
         if owner != effective_user_id() and owner != _owner_of_new_file(descriptor):
             raise not_yours(str(folder), user_name(owner))
         run = OwnRun(folder, descriptor, owner)
+        # Only for its checks: the record must be there, and be the same user's.
         run.open("run.json").close()
         yield run
     finally:
@@ -99,9 +103,9 @@ def own_run(folder: Path) -> Iterator[OwnRun]:
 
 
 def refusal(folder: Path) -> RecordError | None:
-    """Return the error that says why the run in ``folder`` is not ours to act on, or None where it is.
+    """Return the error that says why this user must not act on the run in ``folder``; None where it is this user's.
 
-    Never raises it. A folder without a record is not ours, nor one that cannot be opened.
+    A folder without a record gives an error, and so does one that cannot be opened. Nothing is raised.
     """
     try:
         with own_run(folder):
@@ -111,12 +115,12 @@ def refusal(folder: Path) -> RecordError | None:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether the run in ``folder`` is this user's to continue or to cancel."""
+    """Return whether the run in ``folder`` is this user's to continue or cancel; False where it cannot be opened."""
     return refusal(folder) is None
 
 
 def not_yours(what: str, whose: str) -> RecordError:
-    """The error that ``what`` belongs to another user, ``whose``, so that this one must not act on it."""
+    """Return an error, for the caller to raise, that ``what`` belongs to another user, ``whose``."""
     return RecordError(
         f"{what} belongs to {whose}, not to you ({user_name(effective_user_id())})",
         remedy="only its owner can continue or cancel a run; llmb-run single starts one of your own",
@@ -125,9 +129,9 @@ def not_yours(what: str, whose: str) -> RecordError:
 
 
 def _owner_of_new_file(descriptor: int) -> int | None:
-    """Return the owner that a file has which we create in the folder behind ``descriptor``; None where we cannot.
+    """Return the number of the user who owns files that this process creates in the folder behind ``descriptor``.
 
-    The file is created to see that, and removed at once.
+    A file is created to see that, and removed at once. None where none can be created.
     """
     name = f".owner-{os.urandom(4).hex()}"
     try:
@@ -147,11 +151,11 @@ def _owner_of_new_file(descriptor: int) -> int | None:
 def open_lock(descriptor: int, name: str) -> int:
     """Open the file ``name`` in the folder behind ``descriptor`` for locking; return its descriptor, not locked yet.
 
-    It is created where it is missing. Nobody else may open it: whoever can could hold the lock for ever. The caller
+    It is created if it is missing, for this user alone: whoever can open it could hold the lock for ever. The caller
     closes it, which also ends the lock.
 
     Raises:
-        OSError: it cannot be opened, or is not a regular file of one name
+        OSError: it cannot be opened, or is not a regular file with one name
     """
     lock = os.open(
         name,
@@ -169,9 +173,10 @@ def open_lock(descriptor: int, name: str) -> int:
 
 
 def close_to_others(folder: Path) -> None:
-    """Set the sticky bit of ``folder`` if it is ours and others may write to it.
+    """Set the sticky bit of ``folder`` if it is this user's and others may write to it.
 
-    They cannot rename or replace our files in it then. Other folders stay as they are, and a failure is ignored.
+    Then they cannot rename or replace this user's files in it. Other folders stay as they are, and a failure is
+    ignored.
     """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, _FOLDER)
@@ -189,12 +194,10 @@ LOCK_SECONDS = 60.0
 
 @contextlib.contextmanager
 def locked(run: OwnRun) -> Iterator[None]:
-    """Hold the lock of ``run``, its file ``.lock``, until the context ends.
-
-    Waits for another process up to a minute.
+    """Hold the lock of ``run``, its file ``.lock``, until the context ends; another holder has up to a minute.
 
     Raises:
-        RecordError: that is impossible, or another process holds it for too long
+        RecordError: the lock cannot be opened or taken, or another process holds it for too long
     """
     try:
         descriptor = open_lock(run.descriptor, ".lock")
@@ -217,13 +220,13 @@ def locked(run: OwnRun) -> Iterator[None]:
 
 
 def _take(descriptor: int, folder: Path) -> bool:
-    """Try once to lock the file behind ``descriptor``; return whether the lock is ours now.
+    """Try once to lock the file behind ``descriptor``; return whether this process has the lock now.
 
     Also True on file systems without locks: there the atomic write still never leaves half a record. ``folder`` is for
     the message.
 
     Raises:
-        RecordError: locking failed for another reason than that somebody holds it
+        RecordError: locking fails for another reason than that somebody holds the lock
     """
     try:
         return try_lock(descriptor)
@@ -241,14 +244,14 @@ _LEFTOVER_SECONDS = 24 * 3600
 
 
 def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
-    """Reserve a name for a new run by creating its hidden folder; return the run's paths, and that folder.
+    """Create a hidden folder that reserves the name of a new run; return (paths of the run, that folder).
 
-    ``probe`` has the wanted second as its stamp; further runs in the same second get a number. Missing parents are
-    created; at the first run that this process makes in them, what killed processes left there is removed.
+    ``probe`` are the paths with the wanted second as stamp; further runs of the same second get a number. Missing
+    parents are created. At the first run that this process makes there, what killed processes left is removed.
 
     Raises:
         RecordError: no name is free
-        OSError: the folder cannot be created
+        OSError: a folder cannot be created
     """
     parent = probe.folder.parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -276,8 +279,10 @@ def reserve(probe: RunPaths) -> tuple[RunPaths, Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """Remove what processes that were killed while making a run left here a day ago or earlier, and the folders of jobs
-    that several runs shared, of which none is left."""
+    """Remove what this user's processes left in ``parent`` when they were killed a day ago or earlier.
+
+    That is half-made run folders, and folders of jobs of several runs of which none is left. Failures are ignored.
+    """
     leftovers = list(parent.glob(f"{_MAKING}*"))
     for at in (parent, parent.parent):
         for prefix in SHARED_PREFIXES:
@@ -291,17 +296,22 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 def _is_in_use(shared: Path) -> bool:
-    """Return whether a link in ``shared``, the folder of a job of several runs, leads to a run that is left."""
+    """Return whether a link in ``shared``, the folder of a job of several runs, leads to a run that still exists.
+
+    Raises:
+        OSError: the folder cannot be read
+    """
     return any(link.is_symlink() and link.exists() for link in shared.iterdir())
 
 
 def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = False) -> None:
     """Create the file ``path`` with ``content`` and the permissions ``mode``, whatever the umask.
 
-    With ``sync`` it returns once they are on disk. Its folder must be one that nobody sees yet.
+    With ``sync`` it returns once the content is on disk. The folder must be one that nobody else sees yet, as others
+    could see half of the file.
 
     Raises:
-        OSError: it exists, or cannot be written
+        OSError: the file exists, or cannot be written
     """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     with os.fdopen(descriptor, "wb") as stream:
@@ -313,9 +323,9 @@ def write_new(path: Path, content: bytes, *, mode: int = 0o644, sync: bool = Fal
 
 
 def remove_run(paths: RunPaths) -> None:
-    """Remove the folder of a run that was refused before any scheduler knew it.
+    """Remove the folder of a run that was refused before any scheduler knew it, and parents that are empty then.
 
-    The folders above that are empty then go, too. What cannot be removed stays, without an error.
+    What cannot be removed stays, without an error.
     """
     # Under a hidden name first: a kill in the middle must not leave half a run under the run's name.
     hidden = paths.folder.with_name(f"{_MAKING}{paths.name}")

@@ -28,14 +28,14 @@ from llmb_common.planning.job_plan import JobPlan
 def make_manifest(
     plan: JobPlan, recipe_folder: Path, code: Path, origin: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the manifest of a run as it is known at submission.
+    """Return the manifest of a run as far as it is known at submission, as JSON values.
 
-    It has versions, host, command, commit, hashes, image and overrides. The job adds driver, NCCL and framework
-    versions to its log. ``origin`` is ``origin_of`` the same folders, where many jobs share one; None: it is looked up
-    here.
+    It has LLMB's and Python's versions, host, command, commit, hashes, image and the user's own environment variables.
+    The job itself adds driver, NCCL and framework versions to its log. ``origin`` is ``origin_of`` for the same
+    folders, where many jobs share one; None: it is looked up here.
 
     Raises:
-        OSError: the recipe or the code cannot be read
+        OSError: the recipe, the code or the receipt of the image cannot be read
     """
     return {
         "llmb": __version__,
@@ -50,12 +50,12 @@ def make_manifest(
 
 
 def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
-    """Return where a run comes from, for its manifest: ``git``, ``recipe_sha256`` and ``code_sha256``.
+    """Return where a run's recipe and code come from, for its manifest: git state and SHA-256 of both.
 
-    ``git`` is None outside a clone.
+    The keys are ``git`` (an answer of ``git_state``; None outside a clone), ``recipe_sha256`` and ``code_sha256``.
 
     Raises:
-        OSError: ``recipe.yaml`` or a file of the training code cannot be read
+        OSError: recipe.yaml or a file of the training code cannot be read
     """
     return {
         "git": git_state(recipe_folder),
@@ -65,11 +65,10 @@ def origin_of(recipe_folder: Path, code: Path) -> dict[str, Any]:
 
 
 def git_state(folder: Path) -> dict[str, Any] | None:
-    """Return ``commit`` and ``dirty`` of the clone that holds ``folder``.
+    """Return ``commit`` and ``dirty`` (a tracked file was changed) of the clone that holds ``folder``.
 
-    None outside a clone, without git or without a commit. ``dirty``: a tracked file was changed. In a clone that
-    belongs to someone else git refuses to work, because its configuration may name programs. Reading the commit runs
-    none; whether there are changes stays unknown (None).
+    None outside a clone, without git, or before the first commit. In a clone that belongs to somebody else git refuses
+    to work, because its configuration may name programs; reading the commit runs none, but ``dirty`` is None there.
     """
     status = _run_git(folder, "status", "--porcelain=v2", "--branch", "--no-ahead-behind", "--untracked-files=no")
     if not status.ok:
@@ -81,13 +80,19 @@ def git_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _run_git(folder: Path, *arguments: str) -> Answer:
-    """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return what it answers. Never raises for git."""
+    """Run git with ``arguments`` in ``folder`` for at most 20 seconds; return its exit and output.
+
+    A git that is missing or fails is part of the answer and not raised.
+    """
     # Without optional locks: looking at a clone must not be in the way of who works in it.
     return run_program(["git", "--no-optional-locks", "-C", str(folder), *arguments], 20)
 
 
 def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
-    """What the installer noted of the run's image (``sha256``, ``source``); empty where it did not."""
+    """Return what the installer noted of a run's image (``sha256``, ``source``), from the run's manifest.
+
+    Empty where there is no such note, or it is damaged.
+    """
     with contextlib.suppress(TypeError, ValueError, RecursionError, KeyError):
         receipt = json.loads(manifest["image"]["receipt"])
         return receipt if isinstance(receipt, dict) else {}
@@ -95,7 +100,10 @@ def image_receipt(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def image_line(manifest: dict[str, Any]) -> str:
-    """The image's path, digest and source for people; empty where the run had none. Nothing in it is believed."""
+    """Return the path, digest and source of a run's image as one line for people; empty where the run had none.
+
+    Nothing in the manifest is relied on, and control characters are replaced.
+    """
     image = manifest.get("image")
     if not isinstance(image, dict):
         return ""
@@ -110,8 +118,11 @@ def image_line(manifest: dict[str, Any]) -> str:
 def _image(plan: JobPlan) -> dict[str, Any] | None:
     """Return ``path``, ``receipt`` and ``bytes`` of the plan's image; None where the plan has no image.
 
-    ``receipt`` is the text of the file that the installer left beside it, with hash and source. What is not there as a
-    file is left out.
+    ``receipt`` is the text of the file that the installer left beside the image, with hash and source; ``bytes`` is the
+    image's size. What is not there as a file is left out.
+
+    Raises:
+        OSError: the receipt cannot be read
     """
     if plan.image is None:
         return None
@@ -126,10 +137,10 @@ def _image(plan: JobPlan) -> dict[str, Any] | None:
 
 
 def training_code() -> Path:
-    """The ``llmb_train`` package of this installation; it is copied, never imported here.
+    """Return the folder of this installation's ``llmb_train``, which is copied into runs and never imported here.
 
     Raises:
-        EnvironmentLacks: it is missing.
+        EnvironmentLacks: it is missing
     """
     folder = Path(__file__).resolve().parents[2] / "llmb_train"
     if not (folder / "__main__.py").is_file():
@@ -138,7 +149,13 @@ def training_code() -> Path:
 
 
 def pack_code(code: Path) -> bytes:
-    """The package in folder ``code`` as a zip archive to import from: the same bytes for the same files."""
+    """Return the Python and JSON files of the package in folder ``code`` as a zip archive that Python can import from.
+
+    The same files give the same bytes.
+
+    Raises:
+        OSError: a file cannot be read
+    """
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(path for path in code.rglob("*") if path.suffix in (".py", ".json")):
@@ -148,10 +165,10 @@ def pack_code(code: Path) -> bytes:
 
 
 def hash_of_packed(code: bytes) -> str:
-    """A single SHA-256 over the names and contents of the files that ``pack_code`` put into ``code``.
+    """Return one SHA-256, in hexadecimal, over names and contents of the files in ``code``, a result of ``pack_code``.
 
     Raises:
-        RecordError: it is not a zip archive
+        RecordError: ``code`` is no zip archive, or is damaged
     """
     digest = hashlib.sha256()
     try:

@@ -13,7 +13,11 @@ SHARED_PREFIXES = (".array-", ".series-")
 
 
 class RunPaths(msgspec.Struct, frozen=True):
-    """The files and folders of one run. ``stamp`` is ``numbered``: unique within the experiment."""
+    """The paths of one run's folder and of the files in it. None of them is looked up or created.
+
+    ``experiments`` is the folder of all runs of a workload; ``stamp`` is an answer of ``numbered``, unique within
+    ``experiment_name``.
+    """
 
     experiments: Path
     experiment_name: str
@@ -22,62 +26,67 @@ class RunPaths(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the run and of its folder: the experiment's, then date and time."""
+        """The name of the run and of its folder: the experiment's name, ``_``, and the stamp of its submission."""
         return f"{self.experiment_name}_{self.stamp}"
 
     @property
     def folder(self) -> Path:
-        """The run's own folder."""
+        """The run's own folder, with everything that belongs to it."""
         return self.experiments / self.experiment_name / self.name
 
     @property
     def record(self) -> Path:
-        """The record of the run."""
+        """The path of run.json, the run's record."""
         return self.folder / "run.json"
 
     @property
     def events(self) -> Path:
-        """The job's own account of its start and end, one JSON object a line: no accounting database needed."""
+        """The path of events.jsonl: the job's own account of its start and end, one JSON object per line.
+
+        So no accounting database is needed.
+        """
         return self.folder / "events.jsonl"
 
     @property
     def job(self) -> Path:
-        """The file that tells the ranks what to train."""
+        """The path of job.json, which tells the ranks what to train."""
         return self.folder / "job.json"
 
     @property
     def script(self) -> Path:
-        """The batch script."""
+        """The path of the run's batch script, which ``sbatch`` gets, or the local executor."""
         return self.folder / f"{self.experiment_name}.sbatch"
 
     @property
     def supervisor(self) -> Path:
-        """The path of ``supervisor.sh`` in the run's folder: the shell code that the batch script reads on the node
-        that runs it, as it was planned.
+        """The path of supervisor.sh in the run's folder: the shell code that the batch script reads on its node.
+
+        It is a copy from the time of planning, so an update does not change a queued job.
         """
         return self.folder / "supervisor.sh"
 
     @property
     def code(self) -> Path:
-        """The training code as it was planned; a queued job does not change under an update.
+        """The path of code.zip, the training code as it was at planning: an update does not change a queued job.
 
-        One file, which each of a thousand ranks reads once (``llmb_train/__init__.py``), not fifty small ones.
+        It is one file, which each of a thousand ranks reads once (``llmb_train/__init__.py``), instead of fifty small
+        ones.
         """
         return self.folder / "code.zip"
 
     @property
     def output(self) -> Path:
-        """The folder for what the job writes."""
+        """The folder for what the job writes: logs, profiles and checkpoints."""
         return self.folder / self.experiment_name
 
     @property
     def log(self) -> Path:
-        """The log of the ranks."""
+        """The path of the training log, into which all ranks print."""
         return self.output / f"log-{self.experiment_name}.out"
 
     @property
     def batch_log(self) -> Path:
-        """The log of the batch script."""
+        """The path of the batch script's own log."""
         return self.output / f"sbatch_{self.experiment_name}.out"
 
     @property
@@ -92,22 +101,22 @@ class RunPaths(msgspec.Struct, frozen=True):
 
     @property
     def job_name(self) -> str:
-        """The Slurm job name: it holds the run id, by which a job is found again after a crash."""
+        """The name of the Slurm job. It contains the run ID, by which the job is found again after a crash."""
         return f"{self.experiment_name}.{self.run_id}"
 
     def old_array(self, array_id: str) -> SharedPaths:
-        """Return the paths of a job array of runs of this experiment, as releases before 0.3 submitted them."""
+        """Return the paths of the job array ``array_id`` of this experiment, as before release 0.3."""
         return SharedPaths(self.folder.parent, self.experiment_name, "array", array_id)
 
     def series(self, series_id: str) -> SharedPaths:
-        """The paths that all runs of the series ``series_id`` share; they may be of several experiments."""
+        """Return the paths that all runs of the series ``series_id`` share; these may be of several experiments."""
         return SharedPaths(self.experiments, "llmb", "series", series_id)
 
 
 class SharedPaths(msgspec.Struct, frozen=True):
-    """A job of several runs: a hidden folder in ``parent``, where a link leads to each run by its number.
+    """The paths of one Slurm job that runs several runs: a hidden folder, with a link to each run by its number.
 
-    It is in none of the runs' own folders: removing a run must not harm the others.
+    It lies in ``parent`` and in none of the runs' own folders, as removing one run must not harm the others.
     """
 
     parent: Path
@@ -117,37 +126,38 @@ class SharedPaths(msgspec.Struct, frozen=True):
 
     @property
     def folder(self) -> Path:
-        """The folder that several runs share, hidden beside theirs."""
+        """The hidden folder of the job that several runs share, beside theirs."""
         return self.parent / f".{self.kind}-{self.shared_id}"
 
     @property
     def script(self) -> Path:
-        """The batch script of all these runs."""
+        """The path of the batch script of the job that several runs share."""
         return self.folder / f"{self.kind}.sbatch"
 
     @property
     def log(self) -> Path:
-        """The file for output that is not of a single run."""
+        """The path of the log for output of the shared job that belongs to no single run."""
         return self.folder / f"{self.kind}.out"
 
     @property
     def job_name(self) -> str:
-        """The name of the Slurm job that runs all of them."""
+        """The name of the Slurm job that several runs share."""
         return f"{self.title}.{self.kind}-{self.shared_id}"
 
 
 def numbered(second: int, number: int) -> str:
-    """The stamp of the ``number``-th run (from 1) of a second: ``1763776628``, ``1763776628-0002``. Sorts by time."""
+    """Return the stamp of the ``number``-th run, from 1, of a Unix ``second``: ``1763776628``, ``1763776628-0002``.
+
+    Stamps sort by time.
+    """
     return str(second) if number == 1 else f"{second}-{number:04d}"
 
 
 def experiments_folder(workload_folder: str) -> Path:
-    """The path ``WORKLOAD_FOLDER/experiments``, where a workload's runs lie; ``workload_folder`` is a path. Nothing
-    is looked up or made.
-    """
+    """Return the path ``WORKLOAD_FOLDER/experiments``, which holds a workload's runs, whether it exists or not."""
     return Path(workload_folder) / "experiments"
 
 
 def dry_run_paths(workload_folder: str, experiment_name: str) -> RunPaths:
-    """Return the paths of a run with placeholders for time and id: the same for every dry run of the same job."""
+    """Return the paths of a run with placeholders for time and ID: the same for every dry run of the same job."""
     return RunPaths(experiments_folder(workload_folder), experiment_name, DRY_RUN_STAMP, DRY_RUN_ID)

@@ -53,7 +53,7 @@ UnixTime = Annotated[float, msgspec.Meta(ge=0, lt=1e11)]  # before the year 5138
 
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A state that a run had, since when (Unix time), and details."""
+    """A state that a run was observed in: since when (Unix time), and what explains it (empty: nothing does)."""
 
     state: str
     time: UnixTime
@@ -61,10 +61,10 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The run's place in a *series*: so many ``turns`` in one allocation, on the same nodes, of which this is number
-    ``index``, from 0. The series has an id of our own, which its job's name holds.
+    """A run's place in a series of runs that share one allocation and its nodes, one after the other.
 
-    With 0 ``turns`` it is a task of a job array, as releases before 0.3 submitted them, and ``index`` its number.
+    It is number ``index``, from 0, of ``turns`` runs. ``series_id`` is LLMB's own ID of the series, which its job's
+    name contains. With 0 ``turns`` it is task ``index`` of a job array, as releases before 0.3 submitted them.
     """
 
     series_id: str = msgspec.field(name="array_id")
@@ -73,10 +73,11 @@ class Turn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the run was submitted, beyond its plan.
+    """How a run was submitted, beyond its plan.
 
-    ``key`` is the caller's own name for it, ``options`` are ``sbatch``'s, ``chain`` is the run id of a chain's first
-    run and ``link`` this one's place in it, from 1. ``turn`` is None for a job of its own.
+    ``key`` is the caller's own name for it, ``options`` are further options of ``sbatch``. ``chain`` is the run ID of
+    the first run of its chain, ``link`` its place in that, from 1; empty and 0 outside a chain. ``turn`` None: it has a
+    job of its own.
     """
 
     key: str = ""
@@ -87,15 +88,15 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     @property
     def array_index(self) -> int | None:
-        """The number of the run's task in a job array of a release before 0.3.
+        """The number of the run's task in a job array, as releases before 0.3 submitted them; None for any other run.
 
-        None where it was not submitted as one. See ``executors.slurm.old_arrays``.
+        See ``executors.slurm.old_arrays``.
         """
         return self.turn.index if self.turn is not None and not self.turn.turns else None
 
     @property
     def in_series(self) -> bool:
-        """Whether the run's job also runs others, before it or after it."""
+        """Whether the run's job is a series, which also runs others before it or after it."""
         return self.turn is not None and self.turn.turns > 0
 
     def alone(self) -> Submission:
@@ -105,7 +106,11 @@ class Submission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One ``run.json``: all fields but ``paths``, and names derived from them. ``states``: the oldest first."""
+    """What run.json keeps of one run: all fields but ``paths``, and some names derived from these.
+
+    ``job_id`` None: no job is known yet. ``states`` are those that were observed, the oldest first. ``manifest`` says
+    what the run was made of, and under ``job`` what its job told. ``results`` None: the record keeps none.
+    """
 
     paths: RunPaths
     plan: JobPlan
@@ -123,17 +128,17 @@ class RunRecord:
 
     @property
     def state(self) -> str:
-        """The last observed state; SUBMITTING where none was observed yet."""
+        """The last state that the run was observed in; SUBMITTING where there is none yet."""
         return self.states[-1].state if self.states else SUBMITTING
 
     @property
     def state_time(self) -> float:
-        """Since when the run is in its state, as Unix time; 0 before there is one."""
+        """Since when the run is in its state, as Unix time; 0 where none was observed yet."""
         return self.states[-1].time if self.states else 0.0
 
     @property
     def detail(self) -> str:
-        """What explains the state, such as an exit code; empty where nothing does."""
+        """What explains the run's state, such as an exit code; empty where nothing does."""
         return self.states[-1].detail if self.states else ""
 
     @property
@@ -143,21 +148,21 @@ class RunRecord:
 
     @property
     def started(self) -> float:
-        """When the run began to run, as Unix time; where nobody saw that, when it was created."""
+        """When the run began to run, as Unix time; where nobody observed that, when it was recorded first."""
         return next((item.time for item in self.states if item.state == RUNNING), self.created)
 
     @property
     def day(self) -> str:
         """The day of the run's start, YYYY-MM-DD, in the time zone where it was submitted.
 
-        Runs of one day share its conditions. Days begin at six: an evening goes on past midnight.
+        Runs of one day share its conditions. Days begin at six in the morning: an evening goes on past midnight.
         """
         return self.day_of(self.started)
 
     def day_of(self, when: float) -> str:
-        """Return the day, YYYY-MM-DD, that ``when`` (Unix time) belongs to where the run was submitted.
+        """Return the day, YYYY-MM-DD, that the Unix time ``when`` belongs to where the run was submitted.
 
-        Days begin at six. Where the record does not say the time zone, this machine's is taken.
+        Days begin at six in the morning. Where the record does not say the time zone, this machine's is taken.
         """
         offset = self.manifest.get("utc_offset")
         if not isinstance(offset, int) or abs(offset) > _DAY:
@@ -166,15 +171,15 @@ class RunRecord:
 
     @property
     def job_name(self) -> str:
-        """The name that the run's job is given, which it may share with others."""
+        """The name of the Slurm job that runs this run, and in a series others too."""
         usual = self.paths.job_name if self.shared is None else self.shared.job_name
         return usual if self.plan.scheduler is None else self.plan.scheduler.job_name(usual)
 
     @property
     def submitted_script(self) -> Path:
-        """What ``sbatch`` was given: the run's script, or that of the job that it shares, which starts that one.
+        """The path of the script that ``sbatch`` was given: the run's own, or that of a job of several runs.
 
-        By the path that the folder of runs had then: a link may lead there now, and Slurm knows no other.
+        It is the path at the time of submission, which may be a symbolic link's now: Slurm knows no other.
         """
         script = self.paths.script if self.shared is None else self.shared.script
         return experiments_folder(self.plan.workload_folder) / script.relative_to(self.paths.experiments)
@@ -188,10 +193,10 @@ class RunRecord:
         return self.paths.series(turn.series_id) if turn.turns else self.paths.old_array(turn.series_id)
 
     def with_state(self, state: str, detail: str = "", since: float | None = None) -> RunRecord:
-        """Return a copy that is in ``state`` since Unix time ``since`` (None: now); nothing is written.
+        """Return a copy that is in ``state`` since the Unix time ``since`` (None: now); nothing is written.
 
-        The record itself where it is in that state already and ``detail`` is empty or the same. A time before the last
-        state's becomes that time: clocks differ, and the history stays in order.
+        It is the record itself where that is in the state already and ``detail`` is empty or the same. A time before
+        that of the last state becomes the latter: clocks differ, and the history stays in order.
         """
         if self.states and self.state == state and detail in ("", self.detail):
             return self
@@ -199,7 +204,7 @@ class RunRecord:
         return replace(self, states=(*self.states, State(state, round(when, 3), detail)))
 
     def save(self) -> None:
-        """Write the record to its file, replacing the former one.
+        """Write the record to its run.json, in place of the former one.
 
         Raises:
             RecordError: it cannot be written
@@ -208,7 +213,7 @@ class RunRecord:
         write_atomic(self.paths.record, json_text(self.as_dict()), sync_folder=False)
 
     def as_dict(self) -> dict[str, Any]:
-        """The content of ``run.json`` as JSON values."""
+        """Return the content of run.json as JSON values."""
         return {
             "schema": SCHEMA,
             "run_id": self.paths.run_id,
@@ -225,24 +230,29 @@ _KEPT = tuple(field.name for field in fields(RunRecord) if field.name != "paths"
 
 
 class _Version(msgspec.Struct):
-    """The one field that records of every schema have."""
+    """The one field that a run.json of any schema has: the schema's number."""
 
     schema: int
 
 
 @functools.cache
 def _file_type(plan: Any = JobPlan) -> Any:
-    """What ``run.json`` must hold. Derived names are not believed, and not read but for those that say whose it is."""
+    """Return the struct type that run.json must fit, with ``plan`` as the type of its plan.
+
+    Names that are derived are not read from the file, except those that say whose record it is.
+    """
     hints = get_type_hints(RunRecord, include_extras=True) | {"plan": plan}
     own = [("schema", int), ("run_id", RunId), ("experiment_name", str)]
     return msgspec.defstruct("RunFile", [*own, *((name, hints[name]) for name in _KEPT)], frozen=True)
 
 
 def _read(content: bytes) -> Any:
-    """The content of ``run.json``. Repeats have one plan, which is read and kept once: it is most of a record.
+    """Return the decoded ``content`` of a run.json.
+
+    The plan, which is most of it, is decoded once for all repeats that share it.
 
     Raises:
-        ValueError: it is not a record (msgspec.DecodeError: nor JSON)
+        ValueError: it is no record (``msgspec.DecodeError``: not even JSON)
     """
     found = from_json(content, _file_type(msgspec.Raw))
     try:
@@ -253,20 +263,20 @@ def _read(content: bytes) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def _plan(content: bytes) -> JobPlan:
-    """The plan in a record, decoded.
+    """Return the plan decoded from the JSON ``content``; the last 1024 are kept.
 
     Raises:
-        msgspec.MsgspecError: it is none
+        msgspec.MsgspecError: it is no plan
     """
     plan: JobPlan = from_json(content, JobPlan)
     return plan
 
 
 def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
-    """Return the record in the run folder ``folder``, from ``run.json`` or ``content``, which was read from there.
+    """Return the record of the run in ``folder``, from its run.json, or from ``content``, which was read from there.
 
-    Anybody who can write into an installation can write one, so nothing in it is believed: one that names another run's
-    files, or holds what no command expects, is refused here.
+    Whoever can write into an installation can write one, so it is not trusted: one that names another run's files, or
+    holds what no command expects, is refused.
 
     Raises:
         RecordError: there is none, it cannot be read, is damaged, or of another schema
@@ -303,7 +313,7 @@ def load_record(folder: Path, content: bytes | None = None) -> RunRecord:
 
 
 def _check_version(file: Path, version: int) -> None:
-    """Refuse a record whose schema ``version`` is another than this release reads; ``file`` is for the message.
+    """Raise where a record's schema ``version`` is not the one that this release reads; ``file`` is for the message.
 
     Raises:
         RecordError: it is another one
@@ -316,9 +326,9 @@ def _check_version(file: Path, version: int) -> None:
 
 
 def update_record(folder: Path, change: Callable[[RunRecord], RunRecord]) -> RunRecord:
-    """Read the record in ``folder``, apply ``change`` to it, write the result if it differs, and return it.
+    """Apply ``change`` to the record in ``folder``, write the result if it differs, and return it.
 
-    All under the run's lock: what another process has written before is what ``change`` gets.
+    All this happens under the run's lock, so ``change`` gets what any other process wrote before.
 
     Raises:
         RecordError: it cannot be read or written; code ``not-yours`` if it is another user's

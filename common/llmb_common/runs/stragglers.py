@@ -36,7 +36,11 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e6)]
 
 
 class Waits(msgspec.Struct, frozen=True):
-    """What each step took, in seconds, and by rank and step how much of it that waited for others."""
+    """How long each rank waited for others in each step, as the ranks recorded it.
+
+    ``steps`` are iteration numbers, ``seconds`` what each of them took; ``waited`` has, for each rank and in it for
+    each step, the seconds of these that it waited.
+    """
 
     schema: Literal[1]
     steps: tuple[int, ...]
@@ -48,8 +52,12 @@ _Unit: TypeAlias = Literal["rank", "TP group", "node"]
 
 
 class Straggler(msgspec.Struct, frozen=True):
-    """``node``: where they ran, if that is known and one. ``share``: of a step, for which the others waited longer than
-    these ranks: the trimmed mean of ``steps``. ``experts``: the model is a mixture, whose ranks differ in load."""
+    """Ranks for which all others waited.
+
+    ``what`` they are: a rank, a tensor-parallel group or a node. ``share`` is how much of a step the others waited
+    longer than these ranks, as the trimmed mean over ``steps`` steps. ``node`` is where they ran; None: not known, or
+    more than one. ``experts``: the model is a mixture of experts, whose ranks differ in load.
+    """
 
     ranks: tuple[int, ...]
     what: _Unit
@@ -60,7 +68,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """One sentence: for whom the other ranks waited, and for how much of a step."""
+        """A clause for people: for whom the other ranks waited, and for how much of a step."""
         several = len(self.ranks) > 1
         in_a_row = several and self.ranks[-1] - self.ranks[0] == len(self.ranks) - 1
         numbers = f"{self.ranks[0]} to {self.ranks[-1]}" if in_a_row else first_few(self.ranks, 8)
@@ -75,7 +83,7 @@ class Straggler(msgspec.Struct, frozen=True):
 
 
 def read_waits(run_folder: Path) -> Waits | None:
-    """Return how long each rank of a run waited for others in each step, from ``waits.json`` in ``run_folder``.
+    """Return how long each rank of a run waited for others in each step, from waits.json in ``run_folder``.
 
     None where the ranks did not record it, or the file cannot be read or is damaged.
     """
@@ -87,9 +95,9 @@ def read_waits(run_folder: Path) -> Waits | None:
 
 
 def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
-    """Return the ranks of a run that the others waited for, and their node, from what is in ``run_folder``.
+    """Return the ranks of a run that all others waited for, with their node, by the files in ``run_folder``.
 
-    None where nobody stands out, or the ranks recorded no waits. ``node`` is None where it is not known, or not one.
+    None where nobody stands out, or the ranks recorded no waits. The node is None where it is not known, or not one.
     """
     waits = read_waits(run_folder)
     found = straggler_of(plan, waits) if waits else None
@@ -101,20 +109,21 @@ def straggler_in(run_folder: Path, plan: JobPlan) -> Straggler | None:
 
 
 def _host_of(rank: int, first: Sequence[tuple[int, str]]) -> str | None:
-    """The node of a rank, of nodes with their first ranks, in that order; None where it is before the first."""
+    """Return the node that a rank ran on; None for a rank before the first one known.
+
+    ``first`` has each node as (its first rank, host name), in the order of ranks.
+    """
     up_to_it = [host for start, host in first if start <= rank]
     return up_to_it[-1] if up_to_it else None
 
 
 def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
-    """Return the ranks that wait less than everybody else, step after step: those that the others wait for.
+    """Return the ranks that wait less than all others, step after step: those that the others wait for.
 
-    None where nobody stands out, fewer than three steps are there, or they are not ``waits`` of as many ranks as
-    planned.
-
-    The smallest units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet all
-    the time), nodes; of each at most a quarter. Stages of a pipeline have pauses of their own: only ranks of the same
-    one are compared.
+    None where nobody stands out, there are fewer than three steps, or ``waits`` has not as many ranks as planned. They
+    are the smallest units that stand out: ranks, tensor-parallel groups (which wait as a whole where their ranks meet
+    all the time), or nodes; of each at most a quarter. Stages of a pipeline have pauses of their own, so only ranks of
+    the same stage are compared.
     """
     world = plan.gpus
     if len(waits.waited) != world or len(waits.steps) < FEWEST or world < 2:
@@ -136,9 +145,9 @@ def straggler_of(plan: JobPlan, waits: Waits) -> Straggler | None:
 
 
 def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
-    """Return the name of the largest of ``units`` (name, ranks in one) that these ranks are exactly one of.
+    """Return the name of the largest unit that ``ranks``, in order, are exactly one of; ``rank`` where they are none.
 
-    ``rank`` where they are none of them. ``units`` has the smallest first.
+    ``units`` are (name, number of ranks in one), the smallest first.
     """
     for name, size in reversed(units):
         if len(ranks) == size and ranks[0] % size == 0 and ranks[-1] - ranks[0] == size - 1:
@@ -147,12 +156,13 @@ def _unit_of(ranks: Sequence[int], units: Sequence[tuple[_Unit, int]]) -> _Unit:
 
 
 def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...], float] | None:
-    """Return the ranks that all others wait for, and for which share of a step.
+    """Return (ranks that all others wait for, for which share of a step), or None where nobody stands out.
 
-    Compared are groups of ``size`` of these ``ranks``. None where nobody stands out, or there are fewer than two
-    groups. Ordered by their own waits, the slow groups come first, up to the widest gap.
+    Groups of ``size`` consecutive ones of ``ranks`` are compared; fewer than two give None. In the order of their own
+    waits, the slow groups are those before the widest gap.
     """
     groups = [ranks[at : at + size] for at in range(0, len(ranks), size)]
+    # Of a step that took no time there are no shares.
     if len(groups) < 2 or not all(waits.seconds):
         return None
     shares = [_wait_shares(group, waits) for group in groups]
@@ -172,7 +182,7 @@ def _slowest_of(ranks: range, waits: Waits, size: int) -> tuple[tuple[int, ...],
 
 
 def _wait_shares(group: Sequence[int], waits: Waits) -> list[float]:
-    """Return for each step the share of it, 0 to 1, that the ranks of ``group`` waited for others: their median."""
+    """Return, for each step, the share of it (0 to 1) that the ranks of ``group`` waited for others: their median."""
     return [
         statistics.median(waits.waited[rank][step] for rank in group) / seconds
         for step, seconds in enumerate(waits.seconds)
@@ -180,9 +190,9 @@ def _wait_shares(group: Sequence[int], waits: Waits) -> list[float]:
 
 
 def _certain_mean(differences: Sequence[float]) -> float:
-    """Return the trimmed mean of ``differences``, or 0 where it may be chance that it is above 0.
+    """Return the trimmed mean of ``differences``; 0 where it may be above 0 by chance only.
 
-    Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
+    By Yuen's t-test of a trimmed mean, with the winsorized variance (Biometrika 61 (1974) 165).
     """
     ordered, cut = sorted(differences), len(differences) // CUT
     kept = ordered[cut : len(ordered) - cut]

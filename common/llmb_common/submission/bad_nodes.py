@@ -32,10 +32,10 @@ from llmb_common.submission.jobs import JobToSubmit
 
 @dataclass(frozen=True)
 class BadNode:
-    """A node that a run has shown bad.
+    """A node that the end of a run speaks against.
 
-    ``kind`` is the signature of the cause. ``certain``: no setting of the job or the site brings that about. ``time``:
-    when the run ended, as Unix time.
+    ``kind`` is the signature of the cause, ``reason`` says it for people. ``certain``: no setting of the job or the
+    site can cause that. ``time`` is when the run ended, as Unix time.
     """
 
     node: str
@@ -47,7 +47,7 @@ class BadNode:
 
     @property
     def why(self) -> str:
-        """The run and the cause, for people."""
+        """The run and the reason against the node, as text for people: ``run 3f2a9c1e: the node failed``."""
         return f"run {self.run_id}: {self.reason}"
 
 
@@ -55,16 +55,16 @@ _UNFIT = "the node failed the check before training"
 
 
 def shown_bad(record: RunRecord) -> list[BadNode]:
-    """Return the nodes that a run has shown bad, each with the reason; a node may be there several times.
+    """Return the nodes that the end of a run speaks against, with the reasons; a node may be there several times.
 
-    Of a run that lives or succeeded only what earlier starts of its job have shown; empty where no scheduler chooses
-    nodes. The log of a failed run is read for its cause.
+    For a run that is alive or succeeded it is only what earlier starts of its job show. Empty also where no scheduler
+    chooses nodes. The log of a failed run is read for its cause.
     """
     if record.plan.traits.this_machine:
         return []
 
     def as_bad_node(node: str, kind: str, reason: str, *, certain: bool) -> BadNode:
-        """Return ``node`` as shown bad by this run, at the time of its end."""
+        """Return ``node`` as one that the end of this run speaks against, with the time of that end."""
         return BadNode(node, record.paths.run_id, kind, reason, certain, record.state_time)
 
     found = []
@@ -94,10 +94,10 @@ def shown_bad(record: RunRecord) -> list[BadNode]:
 
 
 def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
-    """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` of ``gpu7.example.com``.
+    """Return the one of the job's ``nodes`` that logs call ``host``: ``gpu7`` for ``gpu7.example.com``.
 
-    ``host`` itself where no nodes are known; None where none of them, or more than one, fits: the scheduler refuses
-    jobs that are to avoid a node that it does not know.
+    It is ``host`` itself where no nodes are known. None for None, and where no node or more than one fits: the
+    scheduler refuses jobs that are to avoid a node that it does not know.
     """
     if host is None or not nodes or host in nodes:
         return host
@@ -107,14 +107,14 @@ def _as_scheduled(host: str | None, nodes: Sequence[str]) -> str | None:
 
 
 def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]:
-    """Return the nodes that the next runs are kept off by what earlier ones have ``shown``.
+    """Return the nodes that the next runs are kept off by what earlier runs have ``shown``, each once, sorted by name.
 
-    Each once, sorted by name. Of each node the latest cause. One that is not certain, and names another node in another
-    run, is the job's or the site's, and no node's. What was shown more than ``REMEMBERED_DAYS`` ago, or before the node
-    was put back (``llmb-run exclude remove``), is over.
+    Each has its latest cause. A cause that is not certain, and names another node in another run, is the job's or the
+    site's, and counts against no node. What was shown more than ``REMEMBERED_DAYS`` ago, or before the node was put
+    back (``llmb-run exclude remove``), does not count. Empty: no node is left out.
 
     Raises:
-        RecordError: the list of excluded nodes cannot be read.
+        RecordError: the list of excluded nodes cannot be read
     """
     if not shown:
         return []
@@ -131,10 +131,11 @@ def nodes_to_leave_out(shown: Sequence[BadNode], install: Path) -> list[BadNode]
 
 
 def keep_off(jobs: Sequence[JobToSubmit], bad: Sequence[BadNode]) -> list[JobToSubmit]:
-    """Return copies of ``jobs`` that avoid the ``bad`` nodes, too; without bad nodes the jobs as they are.
+    """Return copies of ``jobs`` that also avoid the ``bad`` nodes; the same jobs where there are none.
 
     Raises:
-        EnvironmentLacks: too few nodes are left for one of them.
+        EnvironmentLacks: code ``too-few-nodes``: too few nodes are left for one of the jobs
+        RecordError: the list of excluded nodes cannot be read
     """
     if not bad:
         return [*jobs]
@@ -154,12 +155,13 @@ OUT_OF_SERVICE = ("down", "drain", "fail", "maint", "unknown")
 
 
 def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
-    """Refuse a job for which too few nodes in service are left without the ``bad`` ones.
+    """Raise where too few nodes in service are left for a job without the ``bad`` ones.
 
-    Passes where the scheduler does not say which nodes there are, or the job names its nodes itself.
+    Nothing is raised where the scheduler does not say which nodes there are, or the job names its nodes itself.
 
     Raises:
         EnvironmentLacks: code ``too-few-nodes``; the message has the nodes and why each is bad
+        RecordError: the list of excluded nodes cannot be read
     """
     scheduler = plan.scheduler
     if scheduler is None or scheduler.nodelist:
@@ -188,5 +190,5 @@ def require_enough(plan: JobPlan, bad: Sequence[BadNode]) -> None:
 
 
 def as_notice(item: BadNode) -> str:
-    """Return the line that tells the user which node is left out, why, and how to use it again."""
+    """Return the line that tells a user which node is left out, why, and how to use it again."""
     return f"{item.node} is left out ({item.why}); to use it again: llmb-run exclude remove {item.node}"

@@ -45,17 +45,17 @@ _TABLE = (
 
 
 class DamagedIndex(Exception):
-    """The file is missing, damaged, or of another version: it must be built anew."""
+    """The index's file is missing, damaged, or of another version, so that it must be built anew."""
 
 
 def index_file(install: Path) -> Path:
-    """Return the path of the index of ``install``: ``.llmb/index.db``. Nothing is looked up."""
+    """Return the path of the index of runs of the installation, ``.llmb/index.db``, whether it exists or not."""
     return install / ".llmb" / "index.db"
 
 
 @contextlib.contextmanager
 def read_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the index of ``install`` for reading only, which keeps no writer waiting.
+    """Yield a read-only connection to the installation's index of runs, which keeps no writer waiting.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
@@ -67,16 +67,16 @@ def read_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def open_index(install: Path) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the existing index of ``install``, for changes.
+    """Yield a connection to the installation's existing index of runs, for changes.
 
-    Committed at the end, rolled back on errors. Waits for whoever else changes it; creates the folder ``.llmb``, but no
-    index.
+    They are committed when the context ends, and dropped on an error. It waits for whoever else changes the index. The
+    folder ``.llmb`` is created if missing, an index is not.
 
     Raises:
         DamagedIndex: the file is missing or cannot be used
-        RecordError: another process does not finish its change, or nobody may write there
-        sqlite3.Error: it cannot be written now
-        OSError: nobody may write there
+        RecordError: another process does not finish its change, or the lock cannot be written
+        sqlite3.Error: the index cannot be written now
+        OSError: the folder cannot be created
     """
     file = index_file(install)
     file.parent.mkdir(exist_ok=True)
@@ -88,11 +88,11 @@ def open_index(install: Path) -> Iterator[sqlite3.Connection]:
 
 @contextlib.contextmanager
 def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
-    """Yield a connection to the index of ``install`` in SQLite's ``mode`` (``ro``, ``rw``); it is closed at the end.
+    """Yield a connection to the installation's index in SQLite's ``mode`` (``ro``, ``rw``); it is closed at the end.
 
     Raises:
-        DamagedIndex: the file is missing, a link, damaged or of another version
-        sqlite3.OperationalError: it is locked, has no space, or we have no right
+        DamagedIndex: the file is missing, a link, damaged, or of another version
+        sqlite3.OperationalError: it is locked, there is no space left, or this user may not write it
         RuntimeError: the caller used the connection wrongly
     """
     file = index_file(install)
@@ -121,12 +121,12 @@ def _connection(install: Path, mode: str) -> Iterator[sqlite3.Connection]:
 
 
 def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, instead_of: int | None = None) -> None:
-    """Build the index beside the present one, and put it in its place.
+    """Build the installation's index beside the present one, then put it in that one's place.
 
     Args:
         install: the installation
-        fill: puts the rows into it
-        instead_of: the inode of a file that cannot be used: where there is another one by now, that stays
+        fill: writes the rows into the new, empty table
+        instead_of: the inode of a file that cannot be used: where another one has taken its place, that stays
 
     Raises:
         RecordError, sqlite3.Error, OSError: it cannot be written
@@ -149,7 +149,7 @@ def build_index(install: Path, fill: Callable[[sqlite3.Connection], None], *, in
 
 
 def inode_of(file: Path) -> int:
-    """Return the inode of ``file``, which tells it from the one that takes its place; 0 where there is none."""
+    """Return the inode of ``file``, which tells it from a file that takes its place; 0 where there is none."""
     try:
         return file.lstat().st_ino
     except OSError:
@@ -157,7 +157,11 @@ def inode_of(file: Path) -> int:
 
 
 def make_table(connection: sqlite3.Connection, fill: Callable[[sqlite3.Connection], None]) -> None:
-    """Create the index's table in the empty database behind ``connection``, filled by ``fill``, and commit it."""
+    """Create the index's table in the empty database behind ``connection``, let ``fill`` write rows, and commit.
+
+    Raises:
+        sqlite3.Error: the database cannot be written
+    """
     connection.execute("BEGIN")
     for statement in _TABLE:
         connection.execute(statement)
@@ -177,10 +181,11 @@ _AT_ONCE = 200
 
 
 class LogFigures(NamedTuple):
-    """What reading a run's log gave. ``stamp`` is the caller's.
+    """What reading a run's log gave, as the index keeps it.
 
-    ``configuration`` names what the run is a repeat of. ``step_seconds``: the mean of a run that says how fast its
-    configuration is; None of any other. ``figures``: what tables of many runs need, ``timing``: the rest.
+    ``folder`` is the run's. ``stamp`` is the caller's mark of the log's version. ``configuration`` is equal for
+    repeats. ``step_seconds`` is the mean step time of a run that says how fast its configuration is; None for any
+    other. ``figures`` is what tables of many runs need, ``timing`` the rest.
     """
 
     folder: str
@@ -196,7 +201,7 @@ class LogFigures(NamedTuple):
 
 
 class Reason(NamedTuple):
-    """Why the run failed, as its log says. ``stamp`` is the caller's."""
+    """Why a run failed by its log, as the index keeps it. ``stamp`` is the caller's mark of the log's version."""
 
     folder: str
     stamp: str
@@ -204,7 +209,7 @@ class Reason(NamedTuple):
 
 
 class Past(NamedTuple):
-    """The figures of a run that says how fast its configuration is."""
+    """The stored figures of a run that says how fast its configuration is."""
 
     configuration: str
     run_id: str
@@ -212,7 +217,7 @@ class Past(NamedTuple):
 
 
 class PastTime(NamedTuple):
-    """How fast a run of a configuration was."""
+    """The mean step time of a run that says how fast its ``configuration`` is."""
 
     configuration: str
     step_seconds: float
@@ -226,26 +231,27 @@ _REASON = "SELECT folder, why_stamp, why FROM runs WHERE why_stamp IS NOT NULL"
 
 
 def kept_figures(install: Path, folders: Collection[str]) -> dict[str, LogFigures]:
-    """Return what the index of ``install`` has of the logs of the runs in ``folders``, by folder.
+    """Return what the installation's index keeps of the logs of the runs in ``folders``, by folder.
 
-    Runs of which it has nothing are missing; empty where it cannot be read or trusted. For more than 200 folders it
-    returns those of all runs.
+    Runs of which it keeps nothing are left out. For more than 200 folders it returns those of all runs. Empty where the
+    index cannot be read or trusted.
     """
     return _of(install, _FIGURES, LogFigures, folders)
 
 
 def kept_reasons(install: Path, folders: Collection[str]) -> dict[str, Reason]:
-    """Return what the index of ``install`` has of why the runs in ``folders`` failed, by folder.
+    """Return why the runs in ``folders`` failed, as far as the installation's index keeps it, by folder.
 
-    Runs of which it has nothing are missing; in all else as ``kept_figures``.
+    Runs of which it keeps nothing are left out. For more than 200 folders it returns those of all runs. Empty where the
+    index cannot be read or trusted.
     """
     return _of(install, _REASON, Reason, folders)
 
 
 def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection[str]) -> dict[str, Row]:
-    """Return the rows that ``query`` gives for the runs in ``folders``, each as a ``kind``, by folder.
+    """Return the rows that ``query`` gives for the runs in ``folders``, each made into a ``kind``, by folder.
 
-    For more than 200 folders those of all runs; empty where the index cannot be read or trusted.
+    For more than 200 folders it returns those of all runs. Empty where the index cannot be read or trusted.
     """
     if len(folders) > _AT_ONCE:
         return {row.folder: row for row in _ask(install, query, (), kind)}
@@ -254,9 +260,10 @@ def _of(install: Path, query: str, kind: Callable[..., Row], folders: Collection
 
 
 def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
-    """Write figures of runs into the index of ``install``; return whether that worked. Never raises for the index.
+    """Write figures of runs into the installation's index; return whether that worked.
 
-    Runs that the index does not know are left out. A failure costs time and nothing else.
+    Runs that the index does not know are left out. A failure is not raised: it costs the time to read logs again, and
+    nothing else.
     """
     return _keep(
         install,
@@ -268,12 +275,16 @@ def keep_figures(install: Path, figures: Iterable[LogFigures]) -> bool:
 
 
 def keep_reasons(install: Path, reasons: Iterable[Reason]) -> bool:
-    """Write into the index of ``install`` why runs failed; return whether that worked, as ``keep_figures``."""
+    """Write into the installation's index why runs failed; return whether that worked.
+
+    Runs that the index does not know are left out. A failure is not raised: it costs the time to read logs again, and
+    nothing else.
+    """
     return _keep(install, "UPDATE runs SET why_stamp = :stamp, why = :content WHERE folder = :folder", reasons)
 
 
 def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[Reason]) -> bool:
-    """Execute ``statement`` in the index of ``install`` with each of ``items``; return whether that worked."""
+    """Execute the SQL ``statement`` in the installation's index with each of ``items``; return whether that worked."""
     from llmb_common.base.errors import RecordError  # dry runs keep nothing
 
     try:
@@ -285,9 +296,9 @@ def _keep(install: Path, statement: str, items: Iterable[LogFigures] | Iterable[
 
 
 def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
-    """Return (run id, name) of at most ``most`` runs, the newest first, as the index has them.
+    """Return (run ID, name) of at most ``most`` runs of the installation, the newest first, as its index has them.
 
-    The run folders are not looked at, so it may not agree with them. Empty where the index cannot be read or trusted.
+    Run folders are not looked at, so the answer may be out of date. Empty where the index cannot be read or trusted.
     """
     query = "SELECT run_id, name FROM runs ORDER BY created DESC, folder DESC LIMIT ?"
     return _ask(install, query, (most,), lambda run_id, name: (run_id, name))
@@ -296,13 +307,14 @@ def newest_runs(install: Path, most: int) -> list[tuple[str, str]]:
 def past_times(install: Path, configuration: str) -> list[PastTime]:
     """Return the step times of the newest runs whose configuration begins with ``configuration``, the newest first.
 
-    At most 200; only of runs that say how fast their configuration is. Empty where there are none, or no index to
-    trust.
+    At most 200, and only of runs that say how fast their configuration is. Empty: there are none, or the index cannot
+    be read or trusted.
     """
     query = (
         "SELECT configuration, step_seconds FROM runs WHERE configuration >= ? AND configuration < ?"
         " AND step_seconds > 0 ORDER BY created DESC LIMIT ?"
     )
+    # A range of text, which SQLite finds by the column's index; LIKE would read all rows.
     behind_all = f"{configuration}\U0010ffff"
     return _ask(install, query, (configuration, behind_all, _NEWEST_OF_KIND), PastTime)
 
@@ -310,7 +322,7 @@ def past_times(install: Path, configuration: str) -> list[PastTime]:
 def past_memory(install: Path, key: str) -> list[float]:
     """Return peak GPU memory as measured over as predicted, for the newest runs whose ``memory_key`` is ``key``.
 
-    At most 200, the newest first; empty where there are none, or no index to trust.
+    At most 200, the newest first. Empty: there are none, or the index cannot be read or trusted.
     """
     query = "SELECT memory_ratio FROM runs WHERE memory_key = ? AND memory_ratio > 0 ORDER BY created DESC LIMIT ?"
     return _ask(install, query, (key, _NEWEST_OF_KIND), float)
@@ -319,7 +331,7 @@ def past_memory(install: Path, key: str) -> list[float]:
 def past_figures(install: Path, stamp: str) -> list[Past]:
     """Return figures of the newest runs that say how fast their configuration is, the newest first; at most 2000.
 
-    Only those that were kept with a stamp that begins with ``stamp``. Empty where there are none, or no index to trust.
+    Only those whose stamp begins with ``stamp``. Empty: there are none, or the index cannot be read or trusted.
     """
     query = (
         "SELECT configuration, run_id, figures FROM runs WHERE step_seconds IS NOT NULL"
@@ -329,9 +341,10 @@ def past_figures(install: Path, stamp: str) -> list[Past]:
 
 
 def _ask(install: Path, query: str, values: Sequence[str | int], kind: Callable[..., Item]) -> list[Item]:
-    """Return the rows that ``query`` gives in the index of ``install``, each made into a ``kind``.
+    """Return the rows that ``query`` with ``values`` gives in the installation's index, each made into a ``kind``.
 
-    Empty where there is no index, it cannot be read, or it may be anybody's: figures decide verdicts.
+    Empty where there is no index, it cannot be read, or somebody who is not trusted may have written it: figures decide
+    verdicts.
     """
     try:
         # Figures decide verdicts, so nobody's are believed but ours, root's and the installation's owner's.

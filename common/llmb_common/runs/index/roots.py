@@ -13,14 +13,14 @@ _LIST = ("folders", str, "a list of folders of experiments")
 
 
 def real(path: str | Path) -> str:
-    """Return the path of a folder with all links resolved: its one name, whichever of them lead to it."""
+    """Return the path of a folder with all symbolic links resolved: its one name, whichever of them leads to it."""
     return os.path.realpath(path)
 
 
 def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
-    """Return the folders of experiments of an installation, the listed ones outside it and ``more``.
+    """Return the experiments folders of an installation: those inside, those listed outside it, and ``more``.
 
-    By their real path the name that the index has for each.
+    By real path, each as the path under which the index knows it.
 
     Raises:
         RecordError: the list of those outside cannot be read
@@ -28,17 +28,19 @@ def roots(install: Path, more: Iterable[str | Path] = ()) -> dict[str, str]:
     own = [f"{workload}/experiments" for workload in subfolders(f"{real(install)}/workloads")]
     found: dict[str, str] = {}
     for root in [*own, *read_list(list_file(install), *_LIST), *map(str, more)]:
+        # The installation's own name of a folder comes first, whatever link the list has for it.
         found.setdefault(real(root), root)
     return found
 
 
 def remember(install: Path, folders: Iterable[str | Path]) -> None:
-    """Add to the installation's list those folders of experiments that lie outside it, exist and are not listed yet.
+    """Add those of ``folders`` to the installation's list of experiments folders that exist and are not known yet.
 
-    The file is written only if there are any.
+    Folders inside the installation are known. The file is written only if there is something to add.
 
     Raises:
         RecordError: the list cannot be read or written
+        OSError: the folder ``.llmb`` is missing and cannot be created
     """
     known = roots(install)
     paths = map(real, folders)
@@ -48,9 +50,9 @@ def remember(install: Path, folders: Iterable[str | Path]) -> None:
 
 
 def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
-    """Return the paths of all folders that may be a run's, of an installation and the experiments ``more``.
+    """Return the paths of all folders that may be a run's, of an installation and of the experiments folders ``more``.
 
-    Whether there is a record in it is not looked at.
+    Whether they contain a record is not looked at.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -59,16 +61,16 @@ def run_folders(install: Path, more: Iterable[str | Path] = ()) -> set[str]:
 
 
 def run_folders_in(found: Iterable[str]) -> set[str]:
-    """Return every folder that may be a run's in the folders of experiments ``found``: those two levels below."""
+    """Return every folder that may be a run's in the experiments folders ``found``: those two levels below them.
+
+    A folder that cannot be read counts as empty.
+    """
     experiments = chain.from_iterable(map(subfolders, found))
     return set(chain.from_iterable(map(subfolders, experiments)))
 
 
 def subfolders(folder: str) -> Iterator[str]:
-    """Yield the paths of the folders in ``folder`` whose names do not begin with a dot.
-
-    None where it cannot be read.
-    """
+    """Yield the paths of the folders in ``folder`` whose names begin with no dot; nothing if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             yield from [entry.path for entry in entries if entry.name[0] != "." and entry.is_dir()]
@@ -77,5 +79,5 @@ def subfolders(folder: str) -> Iterator[str]:
 
 
 def list_file(install: Path) -> Path:
-    """Return the path of the installation's list of folders of experiments outside it."""
+    """Return the path of the installation's list of experiments folders outside it, whether the file exists or not."""
     return install / ".llmb" / "experiments.json"

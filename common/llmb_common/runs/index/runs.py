@@ -23,7 +23,12 @@ UNREADABLE = "UNREADABLE"
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
-    """One run. Times are Unix seconds. ``load_record(row.folder)`` gives everything else."""
+    """One run as the index lists it. Times are Unix seconds; ``load_record`` of its folder gives everything else.
+
+    ``state_time`` is since when the run is in ``state``, ``detail`` explains the state, ``created`` is when the run was
+    recorded first. ``executor`` is the kind of cluster. ``job_id`` None: no job is known yet. A run whose record cannot
+    be read has state ``UNREADABLE`` and few other fields.
+    """
 
     run_id: str = ""
     name: str
@@ -50,13 +55,13 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def log(self) -> Path:
-        """The path of the run's training log; whether there is one is not looked at."""
+        """The path of the run's training log, whether it exists or not."""
         stamp = self.name.removeprefix(f"{self.experiment_name}_")
         return RunPaths(self.folder.parent.parent, self.experiment_name, stamp, self.run_id).log
 
 
 def row_of(record: RunRecord) -> RunRow:
-    """The index's row of the run that ``record`` describes."""
+    """Return the index's row for the run that ``record`` describes."""
     parts = (
         (record.paths, ("run_id", "name", "folder", "experiment_name")),
         (record.plan, ("workload", "variant", "model_size", "dtype", "fp8_recipe", "gpu_type", "gpus", "nodes")),
@@ -70,7 +75,11 @@ def row_of(record: RunRecord) -> RunRow:
 
 
 class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs: every condition given must hold. Empty tuples and None: no condition."""
+    """Conditions on runs, all of which must hold. An empty tuple or None is no condition.
+
+    ``chain`` is the run ID of a chain's first run, ``key`` the caller's name for a submission. ``limit``: at most so
+    many runs, the newest.
+    """
 
     workloads: tuple[str, ...] = ()
     model_sizes: tuple[str, ...] = ()
@@ -96,17 +105,17 @@ _ROUND = re.compile(r"(sweep|submit|retry)-([0-9a-f]{8})")
 
 
 def name_of_round(beginning: str) -> str:
-    """Return the common name of all jobs that one command submitted, such as ``sweep-3f2a9c1e``.
+    """Return the name that users see for all jobs of one command, such as ``sweep-3f2a9c1e``.
 
-    ``beginning`` is what their keys begin with: ``sweep:3f2a9c1e``.
+    ``beginning`` is what the keys of these jobs begin with: ``sweep:3f2a9c1e``.
     """
     return beginning.replace(":", "-", 1)
 
 
 def round_named(word: str) -> str:
-    """Return what the keys of all jobs begin with that one command submitted, by their common name ``word``.
+    """Return what the keys of all jobs of one command begin with, by the name ``word`` that users see for them.
 
-    ``sweep:3f2a9c1e`` of ``sweep-3f2a9c1e``; empty where ``word`` has not the form of such a name.
+    ``sweep:3f2a9c1e`` for ``sweep-3f2a9c1e``; empty where ``word`` has not the form of such a name.
     """
     found = _ROUND.fullmatch(word)
     return f"{found[1]}:{found[2]}" if found else ""
@@ -125,9 +134,9 @@ _OPEN = sorted(LIVE_STATES | {"LOST", "NOT_SUBMITTED", UNREADABLE})
 
 
 def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> None:
-    """Put the present state of the run that ``record`` describes into the index, in place of what it had of it.
+    """Write the present state of the run that ``record`` describes into the index, in place of the former one.
 
-    Without a stamp: whether ``run.json`` says the same is seen when somebody asks.
+    No stamp is written with it, so unless the run has ended the next query reads its run.json again.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -139,13 +148,19 @@ def insert(connection: sqlite3.Connection, install: Path, record: RunRecord) -> 
 
 
 def _put(connection: sqlite3.Connection, row: RunRow, stamp: str) -> None:
-    """Write ``row`` with ``stamp`` into the index; what reading the run's log gave stays."""
+    """Write ``row`` with ``stamp``, the mark of the run.json that was read, into the index.
+
+    What the index keeps of the run's log stays.
+
+    Raises:
+        sqlite3.Error: the index cannot be written
+    """
     values = [str(value) if isinstance(value, Path) else value for value in msgspec.structs.astuple(row)]
     connection.execute(_PUT, (*values, stamp))
 
 
 def row_from(values: Sequence[Any]) -> RunRow:
-    """Return the run in ``values``, a row of a query for all ``FIELDS``, in their order."""
+    """Return the run that ``values``, a row of a query for all ``FIELDS`` in their order, describes."""
     named = dict(zip(FIELDS, values, strict=True))
     for name in _SHARED:  # thousands of runs share few of these words
         if named[name] is not None:
@@ -170,10 +185,13 @@ _SHARED = (
 
 
 def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[str, str]:
-    """Return the run folders, of the index and of ``present``, where the index is not in line with them.
+    """Return the run folders that the index must read again: by folder, the stamp of its run.json now.
 
-    By folder the stamp of the ``run.json`` to read there, empty where the run has gone. Runs that have ended for good
-    are not looked at again.
+    They are of the index and of ``present``, the folders that there are now. The stamp is empty where the run is gone.
+    Runs that have ended for good are not looked at again.
+
+    Raises:
+        sqlite3.Error: the index cannot be read
     """
     known = {folder for (folder,) in connection.execute("SELECT folder FROM runs")}
     changed = dict.fromkeys(known - present, "")
@@ -189,9 +207,9 @@ def changed_folders(connection: sqlite3.Connection, present: set[str]) -> dict[s
 
 
 def _stamp(folder: str) -> str:
-    """Return what tells the ``run.json`` in ``folder`` from the next: each is a new file.
+    """Return text that tells the run.json in ``folder`` from any later one, each of which is a new file.
 
-    Empty where there is none: then it is no run.
+    Empty where there is none: the folder is no run's then.
     """
     try:
         status = os.lstat(f"{folder}/run.json")
@@ -201,9 +219,10 @@ def _stamp(folder: str) -> str:
 
 
 def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
-    """Bring the index in line with ``changed``, which ``changed_folders`` gave.
+    """Read the runs in ``changed``, an answer of ``changed_folders``, into the index again; remove those gone.
 
-    Reads runs again, and removes those that have gone.
+    Raises:
+        sqlite3.Error: the index cannot be written
     """
     for name, stamp in changed.items():
         if stamp:
@@ -213,13 +232,20 @@ def update(connection: sqlite3.Connection, changed: Mapping[str, str]) -> None:
 
 
 def _read_run(connection: sqlite3.Connection, folder: Path, stamp: str) -> None:
-    """Put the run in ``folder`` into the index as its run.json says; one with a damaged one is shown, not hidden."""
+    """Write the run in ``folder`` into the index, as its run.json says, with the file's ``stamp``.
+
+    A run whose run.json is damaged, or names another folder, gets the state ``UNREADABLE``: it is shown, not hidden.
+
+    Raises:
+        sqlite3.Error: the index cannot be written
+    """
     try:
         record = load_record(folder)
         if record.paths.folder != folder:
             raise RecordError(f"{folder} was moved: its record names {record.paths.folder}")
         _put(connection, row_of(record), stamp)
     except RecordError as error:
+        # A stamp begins with the time of run.json, in nanoseconds.
         made = float(stamp.partition(".")[0]) / 1e9
         row = RunRow(
             name=folder.name,

@@ -32,11 +32,11 @@ _SELECT = f"SELECT {', '.join(FIELDS)} FROM runs"
 
 
 def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable[Path] = ()) -> list[RunRow]:
-    """Return the runs of an installation that ``wanted`` describes (None: all), newest first.
+    """Return the runs of an installation that ``wanted`` describes (None: all), the newest first; may be empty.
 
-    Empty where there are none. The index is brought in line with the run folders first, or built anew. ``roots`` are
-    folders of experiments outside the installation that may not be on its list yet, and are put there: one is with the
-    first run that is noted, and whoever submitted that may have been killed before.
+    The index is brought up to date with the run folders first, or built anew. ``roots`` are experiments folders outside
+    the installation that may not be on its list yet, and are added to it: whoever submitted the first run there may
+    have been killed before that.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -53,13 +53,14 @@ def find_runs(install: Path, wanted: RunFilter | None = None, *, roots: Iterable
 
 
 def find_run(install: Path, word: str) -> RunRow:
-    """The one run that ``word`` names: a run id or its beginning, a run's name, a job id, or a run folder.
+    """Return the run that ``word`` names: a run ID or its beginning, a run's name, a job ID, or a run folder.
 
-    Of several the newest is meant, but ours before another user's. A number is a job id or a whole run id, never the
-    beginning of one: the job may be somebody else's, and the run that begins like it has nothing to do with it.
+    Of several the newest is meant, but this user's before another's. A number is a job ID or a whole run ID, never the
+    beginning of one: the job may be somebody else's, and a run whose ID begins like it has nothing to do with it.
 
     Raises:
-        RequestError: there is none (with near names), or it is the beginning of several
+        RequestError: code ``no-run``: there is none (with near names); ``ambiguous``: several run IDs begin with it
+        RecordError: the list of folders outside the installation cannot be read
     """
     folder = Path(word).absolute()
     here = _rows_where(install, "name", folder.name) if word and folder.is_dir() else []
@@ -87,18 +88,21 @@ def find_run(install: Path, word: str) -> RunRow:
 
 
 def _rows_where(install: Path, column: str, value: str) -> list[RunRow]:
-    """Return the runs of ``install`` whose ``column`` is ``value``, newest first, at most 100.
+    """Return the runs of ``install`` whose ``column`` in the index is ``value``, the newest first, at most 100.
 
     Empty where there are none.
+
+    Raises:
+        RecordError: the list of folders outside the installation cannot be read
     """
     return _query_index(install, f"{_SELECT} WHERE {column} = ? ORDER BY created DESC LIMIT {_AT_MOST}", [value])
 
 
 def index_records(*records: RunRecord) -> bool:
-    """Put the present state of ``records``, all of one installation, into its index; return whether that worked.
+    """Write the present state of ``records``, all of one installation, into its index; return whether that worked.
 
-    A failure is put right later: a run that the index does not know is found by its folder, and one that it knows as
-    alive is read again. Folders outside the installation get on its list.
+    True for no records. A failure is made up for later: a run that the index does not know is found by its folder, and
+    one that it has as alive is read again. Experiments folders outside the installation are added to its list.
     """
     if not records:
         return True
@@ -118,9 +122,9 @@ def index_records(*records: RunRecord) -> bool:
 
 
 def _installation_of(record: RunRecord) -> Path:
-    """The installation that the run's folder is in; of one outside, the one that it was planned for.
+    """Return the installation that the run's folder is in; for a folder outside any, the one that it was planned for.
 
-    In a copy of an installation, plans still name the original.
+    The plan alone is not enough: in a copy of an installation it still names the original.
     """
     workloads, around = record.paths.experiments.parents[1:3]
     is_inside = workloads.name == "workloads" and (around / ".llmb").is_dir()
@@ -131,7 +135,7 @@ def rebuild(install: Path) -> int:
     """Build the index of ``install`` again from the run folders; return the number of runs in it.
 
     Raises:
-        RecordError: the index cannot be written
+        RecordError: the index cannot be written, or the list of folders outside the installation cannot be used
     """
     try:
         _build(install)
@@ -146,24 +150,33 @@ def rebuild(install: Path) -> int:
 
 
 def _build(install: Path, instead_of: int | None = None) -> None:
-    """Build the index of ``install`` from the run folders and put it in its place, as ``build_index``.
+    """Build the index of ``install`` from the run folders, and put it in place of the present one.
+
+    ``instead_of`` is as in ``build_index``. Folders that an index of an earlier release knows are added to the list
+    first.
 
     Raises:
-        RecordError: the list of folders outside cannot be read or written, or another process does not finish
-        sqlite3.Error: it cannot be written
-        OSError: it cannot be written
+        RecordError: the list of folders outside cannot be read or written, or another process does not finish its
+            change
+        sqlite3.Error: the index cannot be written
+        OSError: the index cannot be written
     """
     remember(install, _roots_of_earlier_release(install))
 
     def fill(connection: sqlite3.Connection) -> None:
-        """Put all runs of the installation's run folders into the empty index."""
+        """Write all runs that the installation's run folders hold into the empty index behind ``connection``.
+
+        Raises:
+            RecordError: the list of folders outside the installation cannot be read
+            sqlite3.Error: the index cannot be written
+        """
         update(connection, changed_folders(connection, run_folders(install)))
 
     build_index(install, fill, instead_of=instead_of)
 
 
 def _roots_of_earlier_release(install: Path) -> list[str]:
-    """Return the folders of experiments outside the installation that an index before version 10 keeps in it.
+    """Return the experiments folders outside the installation that an index before version 10 kept itself.
 
     Empty where there is no such index, or it cannot be read.
     """
@@ -175,9 +188,9 @@ def _roots_of_earlier_release(install: Path) -> list[str]:
 
 
 def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
-    """Return the WHERE clause for ``wanted`` with a blank before it, and its values in order.
+    """Return (WHERE clause for ``wanted`` with a blank before it, its values in order).
 
-    Empty, both, for all runs. ``fits`` and ``limit`` are not in it.
+    Both are empty for all runs. ``fits`` and ``limit`` are not part of it.
     """
     named = ((name, getattr(wanted, name)) for name in ("experiment_name", "key", "chain"))
     asked: list[tuple[str, tuple[Any, ...]]] = [
@@ -201,7 +214,10 @@ def _conditions(wanted: RunFilter) -> tuple[str, list[Any]]:
 
 
 def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[Path] = ()) -> list[RunRow]:
-    """The rows of ``query`` from an index that agrees with the folders, those in ``roots`` too.
+    """Return the runs that ``query`` finds in the index, after bringing it up to date with the run folders.
+
+    Folders in ``roots`` count too. An index that is damaged is built anew; one that cannot be used at all is done
+    without, which is slower.
 
     Raises:
         RecordError: the list of folders outside the installation cannot be read
@@ -220,12 +236,12 @@ def _query_index(install: Path, query: str, values: list[Any], roots: Iterable[P
 
 
 def _query_index_file(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
-    """Return the rows of ``query`` from the index file, in line with the run folders ``present``.
+    """Return the runs that ``query`` finds in the index's file, brought up to date with the run folders ``present``.
 
     The file is written only if something has changed.
 
     Raises:
-        DamagedIndex: it cannot be used
+        DamagedIndex: the file is missing or cannot be used
         RecordError: another process does not finish its change
         sqlite3.Error: it cannot be read or written
         OSError: nobody may write there
@@ -239,10 +255,11 @@ def _query_index_file(install: Path, query: str, values: list[Any], present: set
 
 
 def _query_in_memory(install: Path, query: str, values: list[Any], present: set[str]) -> list[RunRow]:
-    """Return the rows of ``query`` without changing the index file, in line with the run folders ``present``.
+    """Return the runs that ``query`` finds among the run folders ``present``, without changing the index's file.
 
-    From a copy of the file in memory, or where it cannot be read from the folders alone: slow and always possible.
+    It uses a copy of the file in memory, or the folders alone where that cannot be read: slow, and always possible.
     """
+    # With what the file has, if it can be read, only what has changed since is read from the folders.
     with contextlib.suppress(DamagedIndex, sqlite3.Error, OSError), _memory_database() as connection:
         with read_index(install) as file:
             file.backup(connection)
@@ -253,16 +270,19 @@ def _query_in_memory(install: Path, query: str, values: list[Any], present: set[
 
 
 def _memory_database() -> contextlib.closing[sqlite3.Connection]:
-    """Return a context that gives a connection to an empty database in memory, and closes it."""
+    """Return a context that gives a connection to an empty SQLite database in memory, and closes it at the end."""
     return contextlib.closing(sqlite3.connect(":memory:", isolation_level=None))
 
 
 def _rows(
     connection: sqlite3.Connection, query: str, values: list[Any], changed: Mapping[str, str] | None = None
 ) -> list[RunRow]:
-    """Return the rows of ``query`` as runs, after the index was brought in line with ``changed``.
+    """Return the runs that ``query`` finds, after the index was brought up to date with ``changed``.
 
-    ``changed`` None: it is in line already.
+    ``changed``, an answer of ``changed_folders``, is None where it is up to date already.
+
+    Raises:
+        sqlite3.Error: the index cannot be read or written
     """
     update(connection, changed or {})
     return [row_from(found) for found in connection.execute(query, values)]

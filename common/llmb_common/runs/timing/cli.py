@@ -33,10 +33,14 @@ Exit status: 0 no run is Failed or Incomplete; 1 some are; 2 the request is wron
 
 
 class _Parser(argparse.ArgumentParser):
-    """Complaints are RequestErrors, which the command layer prints."""
+    """A parser of command lines that reports mistakes as RequestError, which the command layer prints."""
 
     def error(self, message: str) -> NoReturn:
-        """Raise a RequestError with argparse's ``message``, instead of ending the process."""
+        """Raise argparse's ``message`` as an error of LLMB, instead of ending the process.
+
+        Raises:
+            RequestError: always
+        """
         raise RequestError(message, remedy="--help shows the options")
 
 
@@ -52,7 +56,7 @@ def _output_format(text: str) -> str:
 
 
 def _parser(style: Style, program: str) -> argparse.ArgumentParser:
-    """Return the parser for the options of ``program``, with the window and the unit of ``style`` in its help."""
+    """Return the parser for the options of ``program``; ``style`` gives the window and the unit for its help."""
     parser = _Parser(
         prog=program,
         usage="%(prog)s [FOLDER] [options]",
@@ -78,26 +82,27 @@ def _parser(style: Style, program: str) -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command with ``arguments`` (None: the process's); return its exit status.
+    """Run the command with ``arguments`` (None: those of the process); return its exit status.
 
-    They are ``mbridge|nemo [FOLDER] [options]``. Errors are printed, not raised.
+    They are ``mbridge|nemo [FOLDER] [options]``. The table goes to stdout. Errors are printed, not raised.
     """
     words = sys.argv[1:] if arguments is None else arguments
     return guarded(lambda: _run(words))
 
 
 def _run(arguments: list[str]) -> int:
-    """Print the table of the runs in a folder, and on stderr why runs are no success; return the exit status.
+    """Print the table of the runs in a folder, and on stderr why some are no success; return the exit status.
 
     0 where no run is Failed or Incomplete, 1 where one is.
 
     Raises:
-        RequestError: an option is wrong, or there is no run
+        RequestError: an argument is wrong, or there is no run
     """
     if not arguments or arguments[0] not in STYLES:
         raise RequestError("the first argument is mbridge or nemo", remedy=f"or use common/{_PROGRAMS['mbridge']}")
     style = STYLES[arguments[0]]
     parser = _parser(style, _PROGRAMS[arguments[0]])
+    # argparse would end the process.
     if {"-h", "--help"} & set(arguments):
         print(parser.format_help(), end="")
         return 0
@@ -120,9 +125,9 @@ def _run(arguments: list[str]) -> int:
     complaints: list[str] = []
 
     def judged() -> Iterator[RunTiming]:
-        """Yield each run with its verdict, one at a time, and collect its state and complaints.
+        """Yield each run with its status, one at a time, and collect its state and complaints on the way.
 
-        The steps of thousands of runs take more memory than all the rest.
+        One at a time, as the steps of thousands of runs take more memory than all the rest.
         """
         for files in runs:
             timing = analyse(files, asked.window)
@@ -140,7 +145,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _complaints(timing: RunTiming) -> list[str]:
-    """Return why a run is not a Success, and then the notices on its log, a line each.
+    """Return lines for stderr about a run: why it is not a Success, then the notices on its log.
 
     Empty where there is nothing to say.
     """
@@ -152,7 +157,7 @@ def _complaints(timing: RunTiming) -> list[str]:
 
 
 def _folder(named: list[Path]) -> Path:
-    """Return the folder to search for runs: the one ``named``, or ``experiments`` where none is.
+    """Return the folder to search for runs: the one in ``named``, or ``experiments`` where that is empty.
 
     Raises:
         RequestError: it does not exist, or several are named

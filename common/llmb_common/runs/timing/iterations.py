@@ -49,7 +49,10 @@ _LATE = 2
 
 @dataclass
 class RecordSequence:
-    """The records that stand so far, with their offsets in the file, by iteration."""
+    """The iterations of a log while it is read: those that stand so far (``kept``), and what became of the others.
+
+    ``kept`` are (offset in the file, iteration), in the order of iterations.
+    """
 
     kept: list[tuple[int, Iteration]] = field(default_factory=list)
     restarts: list[int] = field(default_factory=list)
@@ -60,10 +63,10 @@ class RecordSequence:
     """Lines that were printed twice, to the last digit."""
 
     def add(self, offset: int, record: Iteration) -> None:
-        """Take in the next record of the log, which stands at ``offset``, and tell by its number what it is.
+        """Add the log's next ``record``, found at ``offset`` in the file, and tell from its number what it is.
 
-        The next one, a line printed twice (counted), one that is some lines late (put in order), or a restart, which
-        replaces the records from its number on.
+        It is the next iteration; a line that is printed twice, which is only counted; one that is some lines late,
+        which is put in order; or a restart, which replaces all from its number on.
         """
         kept = self.kept
         if not kept or record.index > kept[-1][1].index:
@@ -89,7 +92,10 @@ _GIB = {b"GB": 1e9 / 2**30, b"MB": 2**-10}
 
 
 class MemoryPrints(NamedTuple):
-    """Peaks in GiB of the rank that had most. ``ranks``: how many printed theirs."""
+    """The peak GPU memory in GiB that Megatron printed, of the ``rank`` that had most.
+
+    ``reserved`` None: not printed. ``ranks`` is how many ranks printed theirs.
+    """
 
     allocated: float
     reserved: float | None
@@ -98,9 +104,9 @@ class MemoryPrints(NamedTuple):
 
 
 def memory_prints(text: bytes) -> MemoryPrints | None:
-    """Return the peaks of GPU memory that Megatron printed in ``text``, of the rank that had most.
+    """Return the peak GPU memory that Megatron printed in the log ``text``, of the rank that had most.
 
-    None where it printed none. Of each rank its last print counts.
+    The last print of each rank counts. None where there is none.
     """
     last: dict[int, tuple[float, float | None]] = {}
     for rank, _, unit, rest in _PRINT.findall(text):
@@ -131,8 +137,11 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Ending:
-    """What a log says of its end. ``saved`` is the iteration of the newest finished checkpoint; ``told_to_end``: after
-    its last iteration Megatron ended because it was told to."""
+    """How a log ends, as far as it matters for a run that was told to end.
+
+    ``told_to_end``: Megatron ended after its last iteration because it was told to. ``saved`` is then the iteration of
+    the newest finished checkpoint; None: there is none, or it was not told to end.
+    """
 
     saved: int | None = None
     told_to_end: bool = False
@@ -140,7 +149,11 @@ class Ending:
 
 @dataclass(frozen=True)
 class LogContent:
-    """What a log tells. ``iterations`` are those that stand: a restart replaces what it repeats."""
+    """What a training log tells: its iterations, and what is wrong with it.
+
+    ``iterations`` are those that stand, in order: a restart replaces those that it repeats. ``log_format`` is the
+    engine's.
+    """
 
     log_format: LogFormat | None
     """None: no iteration at all."""
@@ -166,8 +179,11 @@ class LogContent:
 
 
 class IterationsOnDisk(Sequence[Iteration]):
-    """The iterations of a log that was read before: their number and the last are known, the rest is read when it is
-    asked for. Raises OSError then if the log cannot be read any more."""
+    """The iterations of a log that was read before: number and last are known, the others are read when asked for.
+
+    Raises:
+        OSError: on access to the others, if the log cannot be read any more
+    """
 
     def __init__(self, log: Path, count: int, last: Iteration) -> None:
         self._log = log
@@ -176,7 +192,7 @@ class IterationsOnDisk(Sequence[Iteration]):
 
     @cached_property
     def _all(self) -> tuple[Iteration, ...]:
-        """The iterations, read from the log now and kept.
+        """All iterations of the log, read from it on first use and then kept.
 
         Raises:
             OSError: the log cannot be read any more
@@ -205,8 +221,8 @@ _READER = RecordReader()
 def read_log(file: FileIO) -> LogContent:
     """Return what a training log tells: its iterations, and what is wrong with it.
 
-    ``file`` is open in binary mode and unbuffered. Without a whole record of an iteration ``iterations`` is empty, or
-    has those of which rank 0 printed the time.
+    ``file`` is open in binary mode and unbuffered. Where it has no whole record of an iteration, ``iterations`` is
+    empty, or has those of which rank 0 printed the time.
 
     Raises:
         OSError: the file cannot be read
@@ -253,10 +269,10 @@ def read_log(file: FileIO) -> LogContent:
 
 
 def interval_of(iterations: Sequence[Iteration]) -> int:
-    """Return how many steps each record is the mean of (Megatron's ``log_interval``).
+    """Return how many steps each record of a log is the mean of (Megatron's ``log_interval``).
 
-    1 of NeMo's records, and where it cannot be told. Megatron prints where the number of an iteration is a multiple of
-    it.
+    Megatron prints where the number of the iteration is a multiple of it. 1 for records of NeMo, and where it cannot be
+    told.
     """
     if len(iterations) < 3 or iterations[1].index - iterations[0].index == 1 or iterations[0].zero_based:
         return 1
@@ -265,9 +281,13 @@ def interval_of(iterations: Sequence[Iteration]) -> int:
 
 
 def _without_records(file: FileIO, damaged: int) -> LogContent:
-    """What a log without a whole record says: that nothing was left to train, or rank 0's prints of the steps' times.
+    """Return what a log without a whole record tells: that nothing was left to train, or rank 0's step times.
 
-    With ``damaged`` records it is the last rank's, too, and these prints are not all that it was to have.
+    Where there are ``damaged`` records, these times are left out: it is the last rank's log, too, and they are not all
+    that it should have.
+
+    Raises:
+        OSError: the file cannot be read
     """
     sequence = RecordSequence()
     nothing_left, step = False, 0
@@ -298,9 +318,9 @@ def _without_records(file: FileIO, damaged: int) -> LogContent:
 
 
 def _printed(text: bytes) -> tuple[float, float] | None:
-    """Return the seconds of a step and TFLOP/s of a GPU, where ``text`` begins with a ``Step Time`` print of rank 0.
+    """Return (seconds of a step, TFLOP/s of a GPU) where ``text`` begins with a ``Step Time`` print of rank 0.
 
-    None where it does not, or the print is cut or its numbers cannot be.
+    None where it does not, or the print is cut or has impossible numbers.
     """
     match = STEP_TIME.match(text)
     if match is None or not NUMBER.fullmatch(match[1]) or not NUMBER.fullmatch(match[2]):
@@ -309,10 +329,13 @@ def _printed(text: bytes) -> tuple[float, float] | None:
 
 
 def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints | None:
-    """Return the peaks of GPU memory that are printed among the first iterations of a log; None where none are.
+    """Return the peak GPU memory that is printed among the first iterations of a log; None where there is none.
 
     ``records`` are its iterations with their offsets. At most 16 MiB are read: a log with traces of every collective
     has much between iterations.
+
+    Raises:
+        OSError: the file cannot be read
     """
     if not records:
         return None
@@ -323,15 +346,15 @@ def _memory(file: FileIO, records: list[tuple[int, Iteration]]) -> MemoryPrints 
 
 
 def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) -> Ending:
-    """What a log opened in binary mode, unbuffered, says of its end.
+    """Return how a log ends: whether the run was told to end, and the newest checkpoint that it saved.
 
-    Only the bytes ``after`` the last record are read, but where the run was told to end and saved nothing then: its
-    newest checkpoint is an earlier one.
+    The checkpoint is only looked for if the run was told to end. Only the bytes ``after`` the last record are read,
+    unless no checkpoint is saved there: the newest is an earlier one then.
 
     Args:
-        file: the log
+        file: the log, open in binary mode and unbuffered
         after: the offset of its last record
-        told: whether the run is known to have been told to end, whatever the log says
+        was_signalled: whether the run is known to have been told to end, whatever the log says
 
     Raises:
         OSError: the file cannot be read
@@ -344,9 +367,12 @@ def read_ending(file: FileIO, after: int = 0, *, was_signalled: bool = False) ->
 
 
 def _saved(file: FileIO, start: int, end: int | None) -> int | None:
-    """Return the iteration of the last checkpoint that the bytes of a log from ``start`` to ``end`` call saved.
+    """Return the iteration of the last checkpoint that a log reports as saved from offset ``start`` to ``end``.
 
-    None where they call none saved; ``end`` None: to the end of the log.
+    None where it reports none there; ``end`` None: to the end of the log.
+
+    Raises:
+        OSError: the file cannot be read
     """
     saved = None
     for offset, _ in find_markers(file, (SAVED,), start=start, end=end):
@@ -356,10 +382,13 @@ def _saved(file: FileIO, start: int, end: int | None) -> int | None:
 
 
 def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -> list[tuple[int, Iteration]]:
-    """Fill in TFLOP/s from the ``Step Time`` prints of rank 0, for releases whose iteration line has none.
+    """Return ``records`` with the TFLOP/s of rank 0's ``Step Time`` prints, for releases with no other.
 
-    Both ranks print in order, but a pair's order can change. A print belongs to a record if it stands between the
-    record's neighbours and shows the same time, rounded; each serves once.
+    Both ranks print in order, but the two lines of a step may swap. A print belongs to a record if it lies between the
+    record's neighbors and shows the same time, rounded; each serves once. A record without one stays as it is.
+
+    Raises:
+        OSError: the file cannot be read
     """
     prints: list[tuple[int, float, float]] = []
     for offset, _ in find_markers(file, (STEP_TIME_BEGINS,)):
@@ -376,6 +405,7 @@ def _with_step_time_prints(file: FileIO, records: list[tuple[int, Iteration]]) -
             where, seconds, value = prints[at]
             if where > before:
                 break
+            # The prints are rounded to 0.01 s.
             if where > after and abs(seconds - record.seconds) < 0.0051:
                 position = at + 1
                 tflops = value if tflops is None else tflops

@@ -18,7 +18,7 @@ _FULL = 28
 
 @dataclass(frozen=True)
 class Start:
-    """A start of the job: where, and when as Unix time."""
+    """One start of a job by its own events: on which nodes (a host list), and when (Unix time; None: not known)."""
 
     nodes: str
     time: float | None
@@ -30,9 +30,11 @@ class Start:
 
 @dataclass(frozen=True)
 class JobEvents:
-    """What the last start of the job recorded. ``exit_code`` None: it has not ended. ``problem``: in words, or empty.
+    """What a job recorded of its last start in events.jsonl, without any accounting database.
 
-    ``job_id`` is Slurm's id; for a local run ``pid`` is the script's process.
+    ``started`` and ``ended`` are Unix times, ``nodes`` is a host list. ``exit_code`` None: it has not ended.
+    ``restarts``: how often its scheduler had started it before. ``problem`` says what went wrong, as a clause; empty:
+    nothing did. ``job_id`` is Slurm's; for a local run it is None, and ``pid`` is the script's process.
     """
 
     job_id: str | None = None
@@ -70,18 +72,18 @@ class JobEvents:
 
     @property
     def left_out(self) -> list[str]:
-        """The nodes without which the job has queued itself again: a host list for each time.
+        """The nodes without which the job queued itself again, as a host list for each time; empty: it never did.
 
-        They failed the check before training. Empty where it never did so.
+        They had failed the check before training.
         """
         return [start.unfit for start in self.earlier if start.unfit]
 
 
 def read_events(path: Path) -> JobEvents:
-    """Return what the job recorded of its last start in ``path``, its ``events.jsonl``.
+    """Return what a job recorded of its last start in ``path``, its events.jsonl, and in events.spare beside that.
 
-    ``events.spare`` beside it is read, too. An empty JobEvents where it has not started, or the file cannot be read.
-    Damaged lines are left out; never raises.
+    All is empty where the job has not started, or the file cannot be read. Damaged lines are left out; nothing is
+    raised.
     """
     start: dict[str, Any] | None = None
     starts: list[dict[str, Any]] = []
@@ -138,21 +140,21 @@ def read_events(path: Path) -> JobEvents:
 
 
 def _belongs_to(event: dict[str, Any], start: dict[str, Any]) -> bool:
-    """Return whether ``event`` belongs to that ``start`` of the job: the same job id, restart and process."""
+    """Return whether ``event`` is of the job's start ``start``: they agree in job ID, restart and process."""
     return all(event.get(key) == start.get(key) for key in ("job_id", "restart", "pid"))
 
 
 def _is_full(later: list[dict[str, Any]], end: dict[str, Any] | None) -> bool:
-    """Return whether the file system was full at the last word of ``later``, the events after the start.
+    """Return whether the run's file system was full, by the last of the ``later`` events, those after the start.
 
-    With an ``end``, only where the job ended because its log could not grow.
+    Where the job has ended (``end`` not None), only if it did because its log could not grow.
     """
     disk = [event["event"] for event in later if event["event"] in ("disk-full", "disk-room")]
     return disk[-1:] == ["disk-full"] and (end is None or end.get("exit_code") == _FULL)
 
 
 def _events(path: Path) -> list[dict[str, Any]]:
-    """Return the whole events in the file ``path``, in order; damaged lines are left out.
+    """Return the events in the file ``path``, one per line, in order; damaged lines are left out.
 
     Empty where there is no such file, or it cannot be read.
     """
@@ -172,9 +174,9 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
-    """Return what went wrong with a job by its last telling event, as a phrase; empty where nothing did.
+    """Return what went wrong with a job by the last of its ``events`` that tells, as a clause; empty: nothing did.
 
-    ``started`` is the Unix time of its start.
+    ``started`` is the Unix time of its start; None: not known.
     """
     for event in reversed(events):
         last = event.get("exit_code")
@@ -198,10 +200,10 @@ def _problem(started: float | None, events: list[dict[str, Any]]) -> str:
 
 
 def _integer(value: object) -> int | None:
-    """Return ``value`` if it is a whole number, not a boolean; else None."""
+    """Return ``value`` if it is an integer and no boolean; else None."""
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _number(value: object) -> float | None:
-    """Return ``value`` as a float if it is a number, not a boolean; else None."""
+    """Return ``value`` as a float if it is a number and no boolean; else None."""
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

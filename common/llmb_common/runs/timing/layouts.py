@@ -38,10 +38,11 @@ _FIELD = re.compile(rb"([^|]*?:) +([^|]*?)( *)")
 
 
 class _Layout(NamedTuple):
-    """``pattern`` matches a record of this layout. Its groups are index, total, and some figures.
+    """How a log lays out its records of iterations, so that a single ``pattern`` reads the next ones quickly.
 
-    What hardly ever changes is spelt out in it, because turning text into numbers takes time: the counts of skipped and
-    of NaN steps are 0, and the loss scale is that of the record before.
+    The pattern's groups are index, total, and some figures. What hardly ever changes is literal text in it, because
+    turning text into numbers takes time: the counts of skipped and of NaN steps are 0, and the loss scale is ``scale``,
+    that of the record before (None: not printed). ``names`` are all figures' names; ``marker`` tells the engine.
     """
 
     marker: bytes
@@ -54,7 +55,7 @@ class _Layout(NamedTuple):
     """Those of TFLOP/s, loss, gradient norm, learning rate and MTP loss; None: the layout does not have it."""
 
     def records(self, rows: Sequence[tuple[bytes, ...]]) -> list[Iteration | None]:
-        """Return the records of ``rows``, which have the groups of ``pattern``; None for one whose time cannot be."""
+        """Return the iterations in ``rows``, the groups of matches of ``pattern``; None for an impossible step time."""
         if not rows:
             return []
         columns = list(zip(*rows, strict=True))
@@ -81,14 +82,14 @@ class _Layout(NamedTuple):
 
 
 class RecordReader:
-    """Reads records, and remembers how they are laid out."""
+    """Reads records of iterations from a log's text, and remembers how that log lays them out, to be faster."""
 
     def __init__(self) -> None:
         self._layout: _Layout | None = None
         """Of the last record that went the thorough way."""
 
     def read(self, text: bytes, found: Sequence[tuple[int, bytes]]) -> list[Iteration | None]:
-        """Return the record of an iteration around each of the markers ``found``, given by their positions in ``text``.
+        """Return the iteration around each of ``found``, (position in ``text``, marker), in their order.
 
         None for a record of which any part that matters is missing or cut.
         """
@@ -119,8 +120,11 @@ class RecordReader:
 
 
 class _Field(NamedTuple):
-    """A figure as a record prints it: the text before its value, but for the spaces that align it; the value, if the
-    next record will have the same; whether it has an exponent; and the spaces behind it."""
+    """One figure of a log's record, as text.
+
+    ``head`` is what stands before its value, without the blanks that align it; ``fixed`` is the value, if the next
+    record will have the same, else empty; ``exponent``: the value has one; ``tail``: the blanks behind it.
+    """
 
     head: bytes
     fixed: bytes
@@ -129,21 +133,25 @@ class _Field(NamedTuple):
 
     @property
     def name(self) -> bytes:
-        """The name of the figure, without the colon and blanks around it."""
+        """The figure's name in the log, without the colon and blanks around it."""
         return self.head[:-1].strip()
 
     @property
     def pattern(self) -> bytes:
-        """A regular expression for the values that the next record may have there.
+        """A regular expression for the figure's value in the next record: the ``fixed`` value, or any plain number.
 
-        That is the ``fixed`` one, or any plain number.
+        A loss has no minus sign there, so that a negative one takes the thorough way.
         """
+        # A negative loss is for the thorough reading, which puts it on record.
         sign = b"" if is_loss(self.name) else b"-?"
         return re.escape(self.fixed) or sign + _DIGITS + _EXPONENT * self.exponent
 
 
 def _layout_of(line: bytes) -> _Layout | None:
-    """The layout of a record's line, from its header on; None where it is not plain enough to expect another."""
+    """Return the layout of a record's ``line``, given from its header on, to read the next records with.
+
+    None where the line is not plain enough to expect others like it.
+    """
     _, *parts = line.split(b"|")
     barred = bool(parts) and not parts[-1].strip()
     fields = []
@@ -171,9 +179,9 @@ def _layout_of(line: bytes) -> _Layout | None:
 
 @functools.lru_cache(maxsize=64)
 def _layout(fields: tuple[_Field, ...], marker: bytes, *, barred: bool) -> _Layout:
-    """Return the layout of records that have these ``fields``, with its compiled pattern.
+    """Return the layout of records that have these ``fields``, with its compiled pattern; the last 64 are kept.
 
-    It is kept, as making it takes long. ``marker`` is in one of the names. ``barred``: the line ends with a bar.
+    ``marker``, the engine's, is in one of the fields' names. ``barred``: the line ends with a bar.
     """
     names = [field.name for field in fields]
     time = SECONDS[MARKERS[marker]][0]

@@ -36,14 +36,14 @@ _MOST_BYTES = 64 << 30
 
 
 def is_log_name(name: str) -> bool:
-    """Whether a file of that name is a training log: ``log-NAME.out``, ``.out.gz`` or ``.out.zst``."""
+    """Return whether a file called ``name`` is a training log: ``log-NAME.out``, ``.out.gz`` or ``.out.zst``."""
     return name.startswith("log-") and name.endswith(_SUFFIXES)
 
 
 def log_stem(log: Path) -> str:
-    """Return the experiment's name in a training log's: ``x`` of ``log-x.out``, ``log-x.out.gz`` or ``.zst``.
+    """Return the experiment's name in the name of its training log: ``x`` of ``log-x.out`` or ``log-x.out.gz``.
 
-    The whole name of a file that is called otherwise, without a ``log-`` before it.
+    For a file with another ending it is the whole name, without a ``log-`` before it.
     """
     name = log.name.removeprefix("log-")
     return next((name.removesuffix(suffix) for suffix in _SUFFIXES[::-1] if name.endswith(suffix)), name)
@@ -51,12 +51,13 @@ def log_stem(log: Path) -> str:
 
 @contextmanager
 def open_log(log: Path) -> Iterator[FileIO]:
-    """Yield the text of ``log`` as an unbuffered file, closed at the end.
+    """Yield the text of the training log ``log`` as an unbuffered binary file, closed at the end.
 
-    A packed one is unpacked into a nameless file.
+    A packed log (``.gz``, ``.zst``) is unpacked into a temporary file without a name.
 
     Raises:
-        OSError: it cannot be read, is damaged, not a regular file, or too large; or the program ``zstd`` is missing
+        OSError: it cannot be read, is damaged, not a regular file, or larger than 64 GiB unpacked; or the program
+            ``zstd`` is missing
     """
     if not stat.S_ISREG(log.stat().st_mode):
         raise OSError("not a regular file")
@@ -78,7 +79,7 @@ def _unpack_gzip(log: Path, text: IO[bytes]) -> None:
     """Write the unpacked content of the gzip file ``log`` into ``text``.
 
     Raises:
-        OSError: it cannot be read, is damaged, or too large unpacked
+        OSError: it cannot be read, is damaged, or larger than 64 GiB unpacked
     """
     import gzip
     import zlib
@@ -96,7 +97,7 @@ def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
     """Write the unpacked content of the Zstandard file ``log`` into ``text``, by the program ``zstd``.
 
     Raises:
-        OSError: there is no such program, or it cannot unpack the file; or it is too large unpacked
+        OSError: there is no such program, or it cannot unpack the file; or that is larger than 64 GiB unpacked
     """
     import shutil
     import subprocess
@@ -124,10 +125,10 @@ def _unpack_zstd(log: Path, text: IO[bytes]) -> None:
 
 
 def _check_size(size: int) -> None:
-    """Refuse an unpacked log of ``size`` bytes where that is too much.
+    """Raise where an unpacked log has grown to a ``size`` in bytes that is too much.
 
     Raises:
-        OSError: it has more than 64 GiB
+        OSError: it is more than 64 GiB
     """
     if size > _MOST_BYTES:
         raise OSError(f"more than {_MOST_BYTES >> 30} GiB when unpacked")
@@ -138,8 +139,10 @@ BLOCK = 1 << 20
 
 
 class Piece(NamedTuple):
-    """A part of a file in which markers were found: its ``text``, which begins at the offset ``start`` of the file, and
-    the markers in their order, each with its position in ``text``."""
+    """A part of a file in which markers were found.
+
+    ``text`` begins at the offset ``start`` of the file. ``found`` are (position in ``text``, marker), in order.
+    """
 
     start: int
     text: bytes
@@ -149,9 +152,10 @@ class Piece(NamedTuple):
 def find_markers(
     file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None
 ) -> Iterator[tuple[int, bytes]]:
-    """Yield the offset of each of ``markers`` in ``file``, with the marker found there, in the order of the file.
+    """Yield (offset in ``file``, marker) for each place where one of ``markers`` is, in the order of the file.
 
-    ``start`` and ``end`` are those of ``find_pieces``.
+    Only from offset ``start`` to ``end`` (None: the end of the file). Markers that belong to no whole record may be
+    left out, as in ``find_pieces``.
 
     Raises:
         OSError: the file cannot be read
@@ -162,14 +166,14 @@ def find_markers(
 
 
 def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int | None = None) -> Iterator[Piece]:
-    """Where ``markers`` are in ``file``, in the order of the file, with the text around them.
+    """Yield the parts of ``file`` in which ``markers`` are, in the order of the file, with the text around them.
 
-    Of the bytes from ``start`` to ``end``, where these are given; a marker must lie between them as a whole. The text
-    has ``REACH`` bytes before each marker and ``RECORD_BYTES`` behind its beginning, where the file has so many.
+    Only markers wholly between the offsets ``start`` and ``end`` (None: the end of the file) count. The text has
+    ``REACH`` bytes before each marker and ``RECORD_BYTES`` from its beginning on, where the file has so many.
 
-    A marker of ``RECORD_HAS`` without all of these bytes in the text around it may be left out: it belongs to no whole
-    record. A file that grows is read up to its length at the start. ``markers`` is looked at anew for every piece: who
-    has found out which one matters can take out the others.
+    A marker in ``RECORD_HAS`` may be left out if the text around it lacks some of the bytes listed there: it belongs to
+    no whole record. A file that grows is read up to its length at the start. ``markers`` is looked at anew for every
+    piece, so the caller may remove those that have turned out not to matter.
 
     Raises:
         OSError: the file cannot be read
@@ -211,9 +215,9 @@ def find_pieces(file: FileIO, markers: Sequence[bytes], start: int = 0, end: int
 
 
 def _where_all_are(needed: bytes, buffer: bytearray, filled: int) -> tuple[int, int]:
-    """Return from where to where a marker may be that has all of the bytes ``needed`` around it.
+    """Return (first, last) position in ``buffer`` where a marker with all the bytes ``needed`` around may be.
 
-    As positions in ``buffer``, of which the first ``filled`` bytes count; 0 and 0 where one of the bytes is missing.
+    Only the first ``filled`` bytes of the buffer count. (0, 0) where one of the bytes is missing.
     """
     begin, end = 0, filled
     for byte in needed:
@@ -227,7 +231,7 @@ def _where_all_are(needed: bytes, buffer: bytearray, filled: int) -> tuple[int, 
 
 @functools.cache
 def _rare_bytes(marker: bytes) -> bytes:
-    """Return the bytes of ``marker`` but for small letters and blanks.
+    """Return the bytes of ``marker`` except lower-case letters and blanks, each once.
 
     A search for a single byte takes a tenth of the time of a search for the marker.
     """
@@ -241,7 +245,11 @@ _STAMP = re.compile(r"[0-9]+(-[0-9]{4})?")
 
 @dataclass(frozen=True)
 class RunFiles:
-    """``name`` is the run folder's. ``log`` None: the folder has none. ``folder`` None: a log outside a run folder."""
+    """Where the files of one run are.
+
+    ``name`` is the run folder's, or a longer one where several runs share that. ``log`` is the training log; None: the
+    folder has none. ``folder`` None: a log outside a run folder.
+    """
 
     name: str
     folder: Path | None
@@ -249,10 +257,10 @@ class RunFiles:
 
 
 def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[RunFiles]:
-    """Return every run at or below ``folder`` (which may be a log itself), by path, each with a name of its own.
+    """Return every run at or below ``folder``, sorted by path, each with a name of its own; empty: there is none.
 
-    ``looked`` is called after every folder. A run folder without a log is a run, and a folder that cannot be listed
-    shows as a run with that as its log; empty where there is nothing of a run.
+    ``folder`` may also be a log, which is then the only run. A run folder without a log is a run, and a folder that
+    cannot be listed appears as a run with that folder as its log. ``looked`` is called after each folder.
     """
     if not folder.is_dir():
         return [RunFiles(log_stem(folder), None, folder)]
@@ -267,15 +275,15 @@ def find_runs(folder: Path, looked: Callable[[], None] = lambda: None) -> list[R
 
 
 def _named_by_path(run: RunFiles, folder: Path) -> RunFiles:
-    """The run with its path below ``folder`` as its name."""
+    """Return ``run`` with its path relative to ``folder``, which it is in, as its name."""
     path = run.log or run.folder or folder
     return RunFiles(str(path.relative_to(folder)), run.folder, run.log)
 
 
 def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
-    """Add the runs directly in the folder ``path`` to ``found``; return its folders that are to be searched.
+    """Add the runs directly in the folder ``path`` to ``found``; return the paths of its folders to search next.
 
-    As paths; empty for a run's folder, and for one that cannot be listed, which is added as an unreadable run.
+    There are none in a run's folder, nor in one that cannot be listed, which is added as an unreadable run.
     """
     try:
         files, folders = _folder_entries(path)
@@ -295,9 +303,10 @@ def _search_folder(path: str, found: list[RunFiles]) -> list[str]:
 
 
 def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[RunFiles]:
-    """Return a run for each log in the run folder ``path`` and its subfolders; without any, one run that has no log.
+    """Return a run for each training log in the run folder ``path`` and its subfolders, or one without a log.
 
-    ``names`` is everything in it, ``folders`` its subfolders.
+    ``names`` is everything in the folder, ``folders`` its subfolders. A subfolder that cannot be listed counts as
+    empty.
     """
     logs = [join(path, name) for name in names if is_log_name(name)]
     for folder in folders:
@@ -311,15 +320,15 @@ def _runs_in(path: str, names: Iterable[str], folders: Iterable[str]) -> list[Ru
 
 
 def _without_packed_copies(logs: list[str]) -> list[str]:
-    """Return ``logs`` without the packed copies of those that are there as text, too.
+    """Return ``logs`` without packed copies of logs that are there as text, too.
 
-    Such are left by ``gzip --keep``, or by one that is under way.
+    ``gzip --keep`` leaves such copies, and so does packing that is under way.
     """
     return [log for log in logs if log.endswith(".out") or log.rpartition(".")[0] not in logs]
 
 
 def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
-    """Return what is in the folder ``path``: the names of files, and those of folders with whether they are links.
+    """Return (names of the files, names of the folders with whether each is a symbolic link) in the folder ``path``.
 
     Raises:
         OSError: it cannot be listed
@@ -341,7 +350,7 @@ def _folder_entries(path: str) -> tuple[list[str], dict[str, bool]]:
 def _is_run_folder(path: str, files: Collection[str]) -> bool:
     """Return whether the folder ``path``, which holds ``files``, is a run's: by its record, or by its name.
 
-    The name says so where another launcher wrote no record: ``<experiment>/<experiment>_<timestamp>``.
+    The name ``<experiment>/<experiment>_<timestamp>`` tells it where another launcher wrote no record.
     """
     # By its record; by its name where another launcher wrote no record.
     if any(name in files and isfile(join(path, name)) for name in RECORDS):

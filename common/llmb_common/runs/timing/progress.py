@@ -18,7 +18,11 @@ _RECENT = 10
 
 @dataclass
 class Progress:
-    """The progress of one run; ``look`` brings it up to date. Times in seconds."""
+    """How far a run has come, by its training log; ``look`` brings it up to date. Times are in seconds.
+
+    ``step`` is the last step that is done, ``step_seconds`` and ``tflops`` (TFLOP/s per GPU) are the last printed;
+    None: none yet.
+    """
 
     log: Path
     steps: int
@@ -31,15 +35,14 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """The seconds that the remaining steps will take, by the median of the latest ten.
-
-        None before the first one.
-        """
+        """The seconds that the remaining steps will take, by the median of the latest ten; None before the first."""
         return (self.steps - self.step) * median(sorted(self._recent)) if self._recent else None
 
     def look(self) -> None:
-        """Read what the log has gained, or the end of that. A log that is not there yet, or cannot be read, changes
-        nothing."""
+        """Update the progress from what the log has gained since the last look, or from the end of that if it is much.
+
+        A log that is not there yet, or cannot be read, changes nothing.
+        """
         try:
             size = self.log.stat().st_size
             since = self._offset if size >= self._offset else 0  # the log was replaced
@@ -58,7 +61,7 @@ class Progress:
                 self.tflops = iteration.tflops
 
     def _last(self, begin: int, end: int) -> tuple[list[Iteration], int]:
-        """Return the latest iterations between two offsets of the log, and the offset behind the last whole line there.
+        """Return (latest iterations, offset behind the last whole line) of the log between two offsets.
 
         Raises:
             OSError: the log cannot be read

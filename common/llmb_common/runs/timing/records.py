@@ -69,9 +69,10 @@ REACH = 1024
 
 
 class Iteration(NamedTuple):
-    """One training step. ``index`` and ``total`` are as printed: NeMo's first is 0 and its total the last index.
+    """One training step as a log records it. A tuple, as logs have many, and tuples are the fastest to make.
 
-    A tuple, because logs have many, and those are the fastest to make.
+    ``index`` and ``total`` are as printed: NeMo's first index is 0, and its total the last index. ``seconds`` is the
+    step time. Other figures that are None: not printed, or not finite (see ``not_finite``).
     """
 
     index: int  # type: ignore[assignment]  # tuples have a method of that name
@@ -101,17 +102,17 @@ class Iteration(NamedTuple):
 
     @property
     def step(self) -> int:
-        """How many steps of the run were done with this one."""
+        """How many steps of the run are done with this one: the index, and one more where that counts from 0."""
         return self.index + self.zero_based
 
     @property
     def steps(self) -> int:
-        """The number of steps of the run: the total that the record prints, and one more where it counts from 0."""
+        """The number of steps of the whole run: the total in the record, plus one where it counts from 0."""
         return self.total + self.zero_based
 
 
 def iterations_in(text: bytes) -> list[Iteration]:
-    """Return every whole record of an iteration in ``text``, in its order; cut or garbled ones are left out.
+    """Return every whole record of an iteration in ``text``, in order; cut or garbled ones are left out.
 
     ``text`` is what a log has gained, up to a line break.
     """
@@ -121,7 +122,10 @@ def iterations_in(text: bytes) -> list[Iteration]:
 
 
 def last_iterations(text: bytes, most: int) -> list[Iteration]:
-    """Return the last whole records of ``text``, at most ``most``, in the order of the text; only these are read."""
+    """Return the last whole records of iterations in ``text``, at most ``most``, in the order of the text.
+
+    The others are not parsed. Empty where there is none.
+    """
     found: list[Iteration] = []
     marker = max(MARKERS, key=text.rfind)  # a log is one engine's
     end = text.rfind(marker)
@@ -134,9 +138,10 @@ def last_iterations(text: bytes, most: int) -> list[Iteration]:
 
 
 def parse_record(text: bytes, marker: int, kind: LogFormat) -> Iteration | None:
-    """Return the record of an iteration around ``marker``, the offset in ``text`` of the name of its step time.
+    """Return the iteration recorded around ``marker``, the offset in ``text`` of the name of its step time.
 
-    None if any part that matters is missing or cut. ``REACH`` bytes before and ``RECORD_BYTES`` behind it decide.
+    ``kind`` is the engine whose layout it has. None if any part that matters is missing or cut. Only ``REACH`` bytes
+    before the marker and ``RECORD_BYTES`` from it on are looked at.
     """
     before = STEP_TIME.sub(b"", ANSI.sub(b"", text[max(0, marker - REACH) : marker]))
     after = STEP_TIME.sub(b"", ANSI.sub(b"", text[marker : marker + RECORD_BYTES]))
@@ -164,10 +169,11 @@ def iteration(
     odd: tuple[str, ...] = (),
     negative: tuple[tuple[str, float], ...] = (),
 ) -> Iteration | None:
-    """The record that has these numbers as printed: index, total, time, and those of ``FIGURES``.
+    """Return the iteration that has these ``numbers`` as printed: index, total, step time, and those of ``FIGURES``.
 
-    None for a time that cannot be. ``figures`` names everything that it has, ``odd`` what of it is not finite and not
-    among the figures of speed, the loss and the gradient norm; ``negative`` as ``Iteration`` has it.
+    ``kind`` is the engine, which decides the unit of the step time. ``figures`` names everything in the record; ``odd``
+    what in it is not finite, except TFLOP/s, loss and gradient norm; ``negative`` is that of ``Iteration``. None for an
+    impossible step time, or without index or total.
     """
     index, total, seconds, tflops, loss, grad_norm, skipped, nan, rate, mtp_loss, scale = numbers
     seconds = (seconds or math.nan) / SECONDS[kind][1]
@@ -200,7 +206,11 @@ def iteration(
 
 
 def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
-    """``name: value`` between bars. The last is taken only if the line ended there: else it may be half a number."""
+    """Return the figures of a record's ``text``, which are ``name: value`` between bars, as value by name.
+
+    The last one counts only where the line ``ended`` behind it: else it may be half a number. Of a name that occurs
+    twice the first counts.
+    """
     parts = text.split(b"|")
     found: dict[bytes, bytes] = {}
     for part in parts if ended else parts[:-1]:
@@ -211,30 +221,30 @@ def _fields(text: bytes, *, ended: bool) -> dict[bytes, bytes]:
 
 
 def readable(name: bytes) -> str:
-    """Return the name of a figure, as a log prints it, as text; bytes that are not UTF-8 are replaced."""
+    """Return a figure's name in a log as text; bytes that are not UTF-8 are replaced."""
     return name.decode("utf-8", "replace")
 
 
 def _not_finite(fields: dict[bytes, bytes]) -> tuple[str, ...]:
-    """Return the names of the figures in a record that are NaN or infinite.
+    """Return the names of the figures in a record that are NaN or infinite; empty: none is.
 
-    Those in ``WANTED`` are left out: they are judged by value.
+    ``fields`` are value by name. Those in ``WANTED`` are left out: they are judged by value.
     """
     odd = [name for name, value in fields.items() if NUMBER.fullmatch(value) and not math.isfinite(float(value))]
     return tuple(readable(name) for name in odd if name not in WANTED)
 
 
 def _negative(fields: dict[bytes, bytes]) -> tuple[tuple[str, float], ...]:
-    """Return name and value of the losses in a record that are below 0, but for those in ``WANTED``."""
+    """Return (name, value) of each loss in a record that is below 0, except those in ``WANTED``; empty: none is."""
     losses = {name: value for name, value in fields.items() if is_loss(name) and NUMBER.fullmatch(value)}
     return tuple((readable(name), float(value)) for name, value in losses.items() if float(value) < 0)
 
 
 def is_loss(name: bytes) -> bool:
-    """Return whether a figure is a loss beside the training loss itself: of balancing, or of a further head."""
+    """Return whether the figure ``name`` is a loss beside the training loss itself: of balancing or another head."""
     return name.endswith(b"loss") and name not in WANTED
 
 
 def _finite(value: float | None) -> float | None:
-    """Return ``value`` if it is a finite number; else None."""
+    """Return ``value`` if it is a finite number; None for None, NaN and infinity."""
     return value if value is not None and math.isfinite(value) else None

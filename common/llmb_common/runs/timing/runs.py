@@ -70,7 +70,10 @@ _FIGURES = attrgetter("figures")
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """``reason`` is empty for a success; ``iteration`` is where it shows, if it is about one."""
+    """How a run ended by its log: its state (Success, Failed, ...), with a ``reason`` for programs and a ``message``.
+
+    ``reason`` and ``message`` are empty for a Success. ``iteration`` is where it shows; None: it is about none.
+    """
 
     state: State
     reason: str = ""
@@ -84,13 +87,16 @@ class Status:
 
     @property
     def not_finite(self) -> bool:
-        """The run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
+        """Whether the run met NaN or an infinite value, printed or not: whatever it did, it was not training."""
         return self.reason.startswith(("nan_", "inf_"))
 
 
 @dataclass(frozen=True)
 class Planned:
-    """What a run folder's own files say about the run; None where they say nothing."""
+    """What the files in a run's folder say of its plan and its end. The defaults stand for: they do not say.
+
+    ``steps`` is the number of steps that the run was to train, counted from the start of training.
+    """
 
     steps: int | None = None
     exit_after: int | None = None
@@ -110,10 +116,13 @@ class Planned:
 def judge(
     content: LogContent, window: Window, planned: Planned, ending: Callable[[], Ending] = lambda: Ending()
 ) -> Status:
-    """Return the verdict over a log that could be read: the first thing that speaks against a success, else Success.
+    """Return the status of a run with a readable log: the first thing that speaks against a success, else Success.
 
-    ``ending`` reads what the log says of its end, and is called only where that matters. Why an empty log, or none, is
-    Failed, its caller says.
+    ``window`` are the measured iterations. ``ending`` reads how the log ends, and is called only where that matters.
+    Why there is no log, or an empty one, is for the caller to say.
+
+    Raises:
+        OSError: ``ending`` cannot read the log
     """
     iterations = content.iterations
     if content.nothing_left and not (planned.alive or planned.failure):
@@ -127,6 +136,7 @@ def judge(
     # What an attempt met that a later one replaced: the same steps, repeated, are sound only by accident.
     if content.replaced:
         earlier = replace(content, iterations=content.replaced)
+        # An empty window: replaced steps are not measured, so the optimizer may have skipped them.
         unhealthy = _first_unhealthy(earlier, Window(1, 0))
         if unhealthy:
             return replace(unhealthy, message=f"{unhealthy.message}, before a restart")
@@ -158,15 +168,12 @@ def judge(
 
 
 def _end_clause(planned: Planned) -> str:
-    """Return how a run ended that had trained all its steps, as a clause that begins with ``; ``.
-
-    Empty where it ended well.
-    """
+    """Return how a run that trained all its steps ended, as a clause that begins with ``; ``; empty: well."""
     return f"; after the last one, the run ended as {planned.failure}" if planned.failure else ""
 
 
 def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
-    """The verdict over rank 0's own log, of at least one step."""
+    """Return the status of a run of whose logs only rank 0's is there, with a step or more: never a Success."""
     last = iterations[-1].index
     message = (
         f"this is rank 0's log, with {counted(len(iterations), 'step')} by their 'Step Time' lines, to 0.01 s:"
@@ -178,9 +185,9 @@ def _judge_rank_0(iterations: Sequence[Iteration], planned: Planned) -> Status:
 
 
 def _averaged_sentence(content: LogContent, window: Window) -> str:
-    """Return a sentence on a window without a record for each iteration, as each is the mean of several steps.
+    """Return a clause on a window whose iterations have no record of their own, as each record is the mean of several.
 
-    With the mean step time of the records that cover the window, where there are any.
+    It has the mean step time of the records that cover the window, where there are any.
     """
     every = content.interval
     over = [item for item in content.iterations if window.first <= item.index < window.last + every]
@@ -192,9 +199,9 @@ def _averaged_sentence(content: LogContent, window: Window) -> str:
 
 
 def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) -> Status | None:
-    """Return the verdict ``told_to_end`` over a run that was told to end and has a checkpoint to continue from.
+    """Return the status of a run that was told to end and has saved a checkpoint to continue from; None for any other.
 
-    None of any other run. ``last`` is its last iteration, ``final`` the one that it was to reach.
+    ``last`` is its last iteration, ``final`` the one that it was to reach.
     """
     if ending.saved is None or not (planned.told_to_end or ending.told_to_end):
         return None
@@ -207,9 +214,9 @@ def _ended_by_signal(ending: Ending, planned: Planned, last: int, final: int) ->
 
 
 def _unless_alive(planned: Planned, reason: str, iteration: int | None, message: str) -> Status:
-    """Return the verdict Failed with ``reason`` and ``message``, and how the run ended.
+    """Return the status Failed with ``reason`` and ``message``, to which is added how the run ended.
 
-    Of a run that still lives it is Running, with words of its own.
+    For a run that is still alive it is Running, with a message of its own.
     """
     if planned.alive:
         if planned.waits:
@@ -220,11 +227,10 @@ def _unless_alive(planned: Planned, reason: str, iteration: int | None, message:
 
 
 def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
-    """The status Failed of the first iteration that shows NaN, infinity, a missing loss or figure, or a skipped
-    step; None: all are sound.
+    """Return the status Failed for the first iteration with NaN, infinity, a missing figure or a skipped step.
 
-    All iterations count, but a skipped step only in ``window``. A missing loss counts only where the log should print
-    one.
+    None: all are sound. All iterations of ``content`` count, but a skipped step only inside ``window``, and a missing
+    loss only where the log should print one.
     """
     # Megatron prints no loss where it is NaN (its test is `loss > 0`), so there a missing one is a NaN. NeMo always
     # prints it, but a version that prints none at all is no reason to fail.
@@ -262,20 +268,24 @@ def _first_unhealthy(content: LogContent, window: Window) -> Status | None:
 
 
 def _may_vanish(content: LogContent) -> frozenset[str]:
-    """Return the names of averages and norms that some records of a log have and others lack; of NeMo's none.
+    """Return the names of averages and norms that some records of a log have and others lack.
 
-    Megatron prints no figure that is NaN, NeMo prints it as such. What a single record has may be another rank's print,
-    unless it is the first.
+    Megatron does not print a figure that is NaN, so a lack may be one. Empty for NeMo, which prints NaN as such. What
+    only a single record has may be another rank's print, unless that is the first record.
     """
     if content.log_format != "mbridge" or len({*map(_FIGURES, content.iterations)}) == 1:
         return frozenset()
     counts = Counter(chain.from_iterable(item.figures for item in content.iterations))
+    # Counted twice, so that what the first record has counts even if no other has it.
     counts.update(content.iterations[0].figures)
     return frozenset(name for name, count in counts.items() if count > 1 and _AVERAGE.search(name)) - {_SCALE}
 
 
 def _final_index(content: LogContent, planned: Planned) -> int:
-    """The number that the last iteration must have. Log and plan can disagree: the longer one is the promise."""
+    """Return the number that the last iteration must have, where log and plan may disagree: the larger one counts.
+
+    A planned earlier exit lowers it.
+    """
     last = content.iterations[-1]
     final = max(last.total, planned.steps - last.zero_based) if planned.steps is not None else last.total
     if planned.exit_after is not None:
@@ -286,7 +296,12 @@ def _final_index(content: LogContent, planned: Planned) -> int:
 
 @dataclass(frozen=True)
 class RunTiming:
-    """One run, judged. Times in seconds, TFLOP/s per GPU; a summary is None unless the whole window has the figure."""
+    """What one run's log gives: its status, its iterations, and summaries over the measured window.
+
+    ``seconds`` sums up step times, ``tflops`` TFLOP/s per GPU; None unless every iteration of the window has the
+    figure. ``log_format`` None: there is no iteration. ``notices`` are clauses for people. ``iterations`` may be read
+    from the log only when they are asked for, and then raise OSError if that fails.
+    """
 
     files: RunFiles
     status: Status
@@ -303,13 +318,13 @@ class RunTiming:
 
     @property
     def last(self) -> Iteration | None:
-        """The last step that the log has, which the older documents measure; None where it has none."""
+        """The last step in the run's log, whose time the older documents state; None where the log has none."""
         return self.iterations[-1] if self.iterations else None
 
 
 @dataclass(frozen=True)
 class RecordedState:
-    """A run's state in LLMB's and Slurm's words, and what more is known of it."""
+    """The state of a run in LLMB's or Slurm's word (``TIMEOUT``), and what more is known of it; empty: nothing."""
 
     state: str
     detail: str = ""
@@ -319,8 +334,8 @@ class RecordedState:
 def no_garbage() -> Iterator[None]:
     """Switch off Python's search for cyclic garbage until the context ends, for reading many runs.
 
-    Nothing there goes in circles, and looking for some takes as long as all the rest. What was made meanwhile is not
-    looked at later, either.
+    Nothing there is cyclic, and the search takes as long as all the rest. What was made meanwhile is exempt from it
+    later, too.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -335,10 +350,10 @@ def no_garbage() -> Iterator[None]:
 def analyse(
     files: RunFiles, window: Window, ended_as: RecordedState | None = None, *, own_steps: bool = False
 ) -> RunTiming:
-    """Read one run's log and judge it. Never raises for what a run left behind: that is its verdict.
+    """Return what one run's log gives: its status, iterations and times. No file of the run makes it raise.
 
-    ``own_steps``: the window of a run that goes on from a checkpoint counts from there, not from the first step.
-    ``ended_as`` is what is known of the run's state; None: what its run.json says.
+    ``ended_as`` is what is known of the run's state; None: what its run.json says. ``own_steps``: the window of a run
+    that goes on from a checkpoint counts from there, not from the first step of training.
     """
     events = read_events(files.folder / "events.jsonl") if files.folder else JobEvents()
     planned, notices = _planned(files.folder, ended_as, events)
@@ -388,7 +403,7 @@ def _summary_of_all(values: Sequence[float | None]) -> Summary | None:
 
 
 def _planned(folder: Path | None, ended_as: RecordedState | None, events: JobEvents) -> tuple[Planned, tuple[str, ...]]:
-    """Return what job.json, run.json and events.jsonl say of a run, and notices about those that cannot be read.
+    """Return (what job.json, run.json and events.jsonl say of a run, notices about those that cannot be read).
 
     ``ended_as`` is the run's state where the caller knows it; None: that in run.json. A missing file, or ``folder``
     None, says nothing.
@@ -435,10 +450,10 @@ _TOLD_STATES = ("TIMEOUT", "PREEMPTED", "DEADLINE")
 
 
 def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str, bool]:
-    """Return (whether the run goes on, how it ended in words, whether it was told to end).
+    """Return (whether the run is alive, how it ended as a clause, whether it was told to end).
 
-    The words are empty where it goes on or ended well. Nobody may have looked since the job ended: then it alone has
-    written so.
+    The clause is empty where it is alive or ended well. Where the record has no end, the job's own ``events`` count:
+    nobody may have looked since.
     """
     if recorded.state in ENDED_STATES - {"COMPLETED"}:
         words = f"{recorded.state}, {recorded.detail}" if recorded.detail else recorded.state
@@ -450,18 +465,16 @@ def _how_it_ended(recorded: RecordedState, events: JobEvents) -> tuple[bool, str
 
 
 def _integers(section: object, *names: str) -> tuple[int | None, ...]:
-    """The values of ``names`` in ``section``, in that order; None for each that is missing or no positive integer,
-    for all where ``section`` is no mapping.
+    """Return the values of the keys ``names`` in the mapping ``section``, in that order.
+
+    None for each that is missing or no positive integer, and for all where ``section`` is no mapping.
     """
     values = [section.get(name) if isinstance(section, dict) else None for name in names]
     return tuple(value if isinstance(value, int) and value > 0 else None for value in values)
 
 
 def _remarks(content: LogContent, window: Window, events: JobEvents) -> tuple[str, ...]:
-    """Return sentences on what a reader must know of a log, such as restarts and records left out.
-
-    Empty where there is nothing.
-    """
+    """Return clauses on what a reader must know of a log, such as restarts and records left out; empty: nothing."""
     remarks = []
     if content.replaced:
         again = (

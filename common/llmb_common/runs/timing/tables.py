@@ -24,7 +24,10 @@ _NO_FIGURE = "N/A"
 
 @dataclass(frozen=True)
 class Style:
-    """One of the two documented analyses: heading, unit of time (and how many of it make a second), window."""
+    """One of the two documented analyses of logs: its heading, unit of time, and usual window of iterations.
+
+    ``per_second`` is how many units make a second.
+    """
 
     heading: str
     unit: Literal["ms", "s"]
@@ -39,10 +42,10 @@ STYLES = {
 
 
 def render(timings: Iterable[RunTiming], style: Style, window: Window, output: TableFormat, *, full_names: bool) -> str:
-    """Return all runs in the format ``output``, with a final newline.
+    """Return the table of all runs as text in the format ``output``, with a final newline.
 
-    ``timings`` is taken one by one: no run is needed any more when the next one comes. ``full_names`` is for the table
-    alone, which shortens names otherwise.
+    ``timings`` is taken one by one, and no run is kept when the next one comes. ``full_names`` matters to the format
+    ``table`` alone, which else shortens names.
     """
     if output == "json":
         return _json(timings, style, window)
@@ -52,9 +55,9 @@ def render(timings: Iterable[RunTiming], style: Style, window: Window, output: T
 
 
 def shorten(name: str, width: int = _NAME_WIDTH) -> str:
-    """Return ``name`` with at most ``width`` characters, cut in the middle with ``...``.
+    """Return ``name`` with at most ``width`` characters: a longer one has ``...`` in its middle.
 
-    Both model and timestamp stay readable.
+    So the model at its beginning and the timestamp at its end stay readable.
     """
     if len(name) <= width:
         return name
@@ -63,7 +66,7 @@ def shorten(name: str, width: int = _NAME_WIDTH) -> str:
 
 
 def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_names: bool) -> str:
-    """Return the documented table of runs as text, with a final newline."""
+    """Return the documented table of runs as aligned text, with a final newline."""
     rows = [
         (printable(timing.files.name), [timing.status.state, *_figures(timing, style, _NO_FIGURE)])
         for timing in timings
@@ -83,14 +86,14 @@ def _table(timings: Iterable[RunTiming], style: Style, window: Window, *, full_n
 
 
 def _table_line(name: str, cells: Sequence[str], width: int) -> str:
-    """Return a line of the table: ``name`` padded to ``width``, then ``cells`` aligned on the right."""
+    """Return a line of the table: ``name`` padded to ``width`` characters, then ``cells`` aligned on the right."""
     return " ".join([f"{name:<{width}}", *(f"{cell:>{size}}" for cell, size in zip(cells, _WIDTHS, strict=True))])
 
 
 def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
-    """Return step time (mean, deviation) in the style's unit and TFLOP/s (mean, deviation) as text.
+    """Return step time (mean, deviation) in the style's unit and TFLOP/s per GPU (mean, deviation), as texts.
 
-    ``absent`` stands for one that is missing.
+    ``absent`` is the text for a figure that is missing.
     """
     seconds, tflops = timing.seconds, timing.tflops
     return [
@@ -102,7 +105,7 @@ def _figures(timing: RunTiming, style: Style, absent: str) -> list[str]:
 
 
 def _csv(timings: Iterable[RunTiming], style: Style) -> str:
-    """Return the runs as CSV with a line of headings; a figure that does not exist is empty."""
+    """Return the runs as CSV with a line of headings; a figure that is missing is empty."""
     import csv
 
     text = io.StringIO()
@@ -120,7 +123,7 @@ def _csv(timings: Iterable[RunTiming], style: Style) -> str:
 def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
     """Return the runs as the text of one JSON object with the analysis, the window and ``runs``.
 
-    A figure that does not exist is null.
+    A figure that is missing is null.
     """
     import json
 
@@ -134,9 +137,9 @@ def _json(timings: Iterable[RunTiming], style: Style, window: Window) -> str:
 
 
 def _json_run(timing: RunTiming, style: Style) -> dict[str, object]:
-    """Return one run as it stands under ``runs`` in the JSON.
+    """Return one run as its entry under ``runs`` in the JSON: status, counts of iterations, figures and notices.
 
-    Times in the style's unit, None where there is no figure.
+    Times are in the style's unit; a figure that is missing is None.
     """
     status, last = timing.status, timing.last
     run: dict[str, object] = {

@@ -12,7 +12,10 @@ from llmb_common.runs.timing.records import Iteration
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The measured iterations, both ends included, numbered as the log numbers them."""
+    """The iterations over which a run is measured, from ``first`` to ``last``, both included.
+
+    They are numbered as the log numbers them.
+    """
 
     first: int
     last: int
@@ -27,15 +30,15 @@ class Window:
         return f"{self.first}-{self.last}"
 
     def after(self, steps: int) -> Window:
-        """This window for a run that continues after so many steps."""
+        """Return this window moved by ``steps``, for a run that goes on from a checkpoint of that step."""
         return Window(self.first + steps, self.last + steps)
 
     def select(self, iterations: Iterable[Iteration]) -> tuple[Iteration, ...]:
-        """Return those of ``iterations`` that lie in the window, in their order; empty where none does."""
+        """Return those of ``iterations`` that are in the window, in their order; empty where none is."""
         return tuple([item for item in iterations if self.first <= item.index <= self.last])
 
     def missing(self, iterations: Iterable[Iteration]) -> tuple[int, ...]:
-        """Return the numbers of the window that none of ``iterations`` has, in order; empty where all are there."""
+        """Return the numbers of the window that none of ``iterations`` has, in order; empty: all are there."""
         present = {item.index for item in iterations}
         return tuple(index for index in range(self.first, self.last + 1) if index not in present)
 
@@ -44,7 +47,7 @@ def read_window(text: str) -> Window:
     """Return the window that ``text`` names, as ``--window`` takes it: ``35-44``, both included.
 
     Raises:
-        RequestError: it is not a range of two numbers, the first not above the last
+        RequestError: it is not a range of two numbers, or the first is above the last
     """
     match = re.fullmatch(r"([0-9]{1,9})-([0-9]{1,9})", text)
     if not match or int(match[1]) > int(match[2]):
