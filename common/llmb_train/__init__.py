@@ -8,12 +8,13 @@ import sys
 
 
 def _leave_the_shared_folder() -> None:
-    """Import from a copy of the packed code in memory, and nothing from the working folder.
+    """Make this process import ``llmb_train`` from a copy in memory, and drop the working folder from ``sys.path``.
 
-    Both are on a file system that all nodes share, and whatever is on ``sys.path`` is looked at for most modules that
-    are imported, and by whatever asks for the version of a package: a thousand times by each rank. A copy in memory is
-    the rank's own: it needs no room on the node, nobody else can put one there, and it goes with the rank. Processes
-    that the rank starts find it by its path, too.
+    Archive and working folder are on a file system that all nodes share, and whatever is on ``sys.path`` is looked at
+    for most modules that are imported, and by whatever asks for the version of a package: a thousand times by each
+    rank. A copy in memory is the rank's own: it needs no room on the node, nobody else can put one there, and it goes
+    with the rank. Processes that the rank starts find it by its path, too. Nothing changes where the package is not
+    packed, or the system allows no such copy.
     """
     archive = getattr(__spec__.loader, "archive", None)
     if archive is None:  # not packed: tests, and the looks of llmb-run health

@@ -29,10 +29,11 @@ from llmb_train.ranks import find_rank, first_rank, notice
 
 
 def main(arguments: list[str]) -> int:
-    """Train the job that the only word of ``arguments`` names, on this rank; returns the exit status.
+    """Train, as this rank, the job whose job.json is the only word of ``arguments``, and return the exit status.
 
-    0: trained, or nothing was left to train; 2: the job or the call is wrong; 3: the engine lacks something, or would
-    train something else. Errors are printed. Where training itself fails, its error is raised.
+    0: trained, nothing was left to train, or only ``--help`` was asked for; 2: the job or the call is wrong; 3: the
+    engine lacks something, or would train something else than was planned. Errors of these kinds are printed; an error
+    of the training itself is raised as it comes.
     """
     if len(arguments) != 1 or arguments[0].startswith("-"):
         print("usage: python -m llmb_train job.json", file=sys.stderr)
@@ -51,10 +52,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _print_error(error: TrainError) -> None:
-    """Print an error of this rank to standard error, unless another rank prints the same one.
+    """Print ``error`` on stderr, unless the job's first rank prints the same one.
 
-    Another rank than the first waits up to a minute before that, to be ended by the launcher; it says nothing of a run
-    with nothing left to train.
+    An error that all ranks have is left to the first rank: another rank waits up to a minute for the launcher to end
+    it, and prints the error only then. If nothing was left to train, it prints nothing. What one node lacks is printed
+    at once by its ranks.
     """
     # A wrong job is wrong on all ranks, and a thousand copies hide the message; a node that lacks something must say
     # so itself.
@@ -68,13 +70,21 @@ def _print_error(error: TrainError) -> None:
 
 
 def _wait_to_be_ended(status: int) -> None:
-    """Wait up to 60 seconds for the launcher to end this rank with SIGTERM, which then exits with ``status``.
+    """Wait up to 60 seconds for the launcher's SIGTERM, on which this process exits with ``status``.
 
-    Launchers end all ranks as soon as one fails: had this one been faster than the first, nothing would be said.
+    Launchers end all ranks as soon as one fails: had this rank been faster than the first one, the first could not
+    print the error.
+
+    Raises:
+        SystemExit: with ``status``, when SIGTERM comes
     """
 
     def end(number: int, frame: object) -> None:
-        """End this rank with the error's status."""
+        """Handle SIGTERM: end this rank's process with the exit status of its error.
+
+        Raises:
+            SystemExit: always
+        """
         raise SystemExit(status)
 
     signal.signal(signal.SIGTERM, end)
@@ -82,12 +92,15 @@ def _wait_to_be_ended(status: int) -> None:
 
 
 def run(job: Job | FunctionJob, folder: Path) -> None:
-    """Train ``job`` as the rank that the environment says; ``folder`` is the run's, where it leaves its evidence.
+    """Train ``job`` as the rank that the environment names, until its last step.
 
-    A run that saves checkpoints ends with ``SystemExit(0)``: that is how Megatron-Bridge leaves its loop.
+    ``folder`` is the run's output folder, into which the rank writes its evidence and ``config.yaml``. Changes
+    environment variables of the process.
 
     Raises:
-        TrainError: the job is wrong or this machine lacks something; nothing was trained.
+        TrainError: the job is wrong, nothing is left to train, or this machine lacks something; nothing was trained
+        SystemExit: with 0, at the end of a run that saves checkpoints: that is how Megatron-Bridge leaves its loop
+        Exception: whatever the training itself raises
     """
     rank = find_rank(os.environ)
     if rank.world_size != job.world_size:
@@ -132,10 +145,10 @@ def run(job: Job | FunctionJob, folder: Path) -> None:
 
 
 def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> Callable[..., None]:
-    """Megatron-Bridge's ``pretrain``, imported after the patches that this engine needs were installed.
+    """Return Megatron-Bridge's ``pretrain``, imported after installing the patches that ``engine`` needs.
 
-    ``says``: this rank also prints the header. The working folder is another one meanwhile: all nodes share it, and
-    modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by each rank.
+    ``says``: this rank also prints the header of the log. The working folder is ``/`` meanwhile: all nodes share the
+    run's, and modelopt, which Megatron-Bridge imports, looks for its own files there first, 700 times by each rank.
     """
     with _outside_working_folder():
         engines.install_patches(engine)
@@ -148,7 +161,10 @@ def _import_pretrain(job: Job | FunctionJob, engine: Engine, *, says: bool) -> C
 
 @contextlib.contextmanager
 def _outside_working_folder() -> Iterator[None]:
-    """Work in ``/`` and then in the working folder again; in the latter throughout where it cannot be opened."""
+    """Change the process's working folder to ``/`` until the context ends, then back.
+
+    Does nothing where the present working folder cannot be opened, since there would be no way back.
+    """
     try:
         working = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
@@ -163,7 +179,10 @@ def _outside_working_folder() -> Iterator[None]:
 
 
 def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> None:
-    """Record that the run has trained to its end, and ignore SIGTERM from then on where a checkpoint was saved."""
+    """Record in the run's folder that this rank has trained to its end.
+
+    Where a checkpoint was saved, SIGTERM is ignored from then on.
+    """
     if job.checkpoint.save is not None:
         # All is saved. Python gives signals their defaults back when it exits, and this one is sent until it has.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -172,10 +191,10 @@ def _record_end(job: Job | FunctionJob, node: Node, reporter: HangReporter) -> N
 
 
 def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callable[..., Any]]:
-    """The framework's configuration for the job, and the function that does one forward step. Imports Megatron.
+    """Return Megatron-Bridge's configuration for ``job``, and its function for one forward step. Imports Megatron.
 
     Raises:
-        TrainError: the job asks for what this engine or its Megatron-Bridge does not have
+        TrainError: the job asks for what this engine or its Megatron-Bridge does not have, or nothing is left to train
     """
     if isinstance(job, FunctionJob):
         from llmb_train import functions, perf_recipes
@@ -190,14 +209,20 @@ def _configuration(job: Job | FunctionJob, engine: Engine) -> tuple[Any, Callabl
 
 
 def print_header(job: Job | FunctionJob, engine: Engine) -> None:
-    """Print one ``LLMB manifest: {json}`` line, for the run's record, and one line for each notice about the run."""
+    """Print the head of the job's log: one ``LLMB manifest: {json}`` line, and one line for each notice.
+
+    The run's record takes the manifest from there.
+    """
     print("LLMB manifest: " + json.dumps(_manifest(job, engine), sort_keys=True), flush=True)
     for text in refusals.notices(job, engine):
         notice(text)
 
 
 def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
-    """What the job sees of its machine and its packages, by name; None where there is nothing to report."""
+    """Return what this rank sees: host, GPU, world size, versions of Python, torch, Megatron, CUDA, NCCL, driver.
+
+    None as a value: there is none (no GPU, no Transformer Engine), or it cannot be determined.
+    """
     import torch
 
     gpu = engine.device == "cuda"
@@ -220,9 +245,9 @@ def _manifest(job: AnyJob, engine: Engine) -> dict[str, str | int | None]:
 
 
 def _keep_warnings_warnings() -> None:
-    """Undo ``PYTHONWARNINGS=error`` for this process and those that it starts: importing torch warns.
+    """Undo ``PYTHONWARNINGS=error`` for this process and those that it starts; without it, do nothing.
 
-    Somebody exported it for a program of theirs.
+    Importing torch warns, which would end the rank; the variable was exported for some other program.
     """
     if any(option.startswith("error") for option in sys.warnoptions):
         os.environ.pop("PYTHONWARNINGS", None)  # of the processes that it starts

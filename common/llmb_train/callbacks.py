@@ -38,7 +38,10 @@ _PATIENCE = timedelta(seconds=20)
 
 
 def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
-    """The callbacks that the job needs, in the form that Megatron-Bridge's ``train`` takes; never empty."""
+    """Return the callbacks that ``job`` needs, for Megatron-Bridge's ``train``; at least the one for evidence.
+
+    One that times waits is added where the job records them, and one for SIGTERM where it saves checkpoints.
+    """
     found: list[Any] = [EvidenceCallback(job, node)]
     if job.steps.waits_from is not None:
         found.append(WaitsCallback(job.steps.waits_from, folder))
@@ -48,7 +51,7 @@ def callbacks(job: Job | FunctionJob, node: Node, folder: Path) -> list[Any]:
 
 
 class EvidenceCallback(Callback):  # type: ignore[misc]
-    """Compares plan and configuration before the first iteration, and has the node looked at under load."""
+    """The training callback that checks the configuration before the first step and has GPUs looked at under load."""
 
     def __init__(self, job: Job | FunctionJob, node: Node) -> None:
         self._job = job
@@ -56,37 +59,40 @@ class EvidenceCallback(Callback):  # type: ignore[misc]
         self._steps = 0
 
     def on_train_start(self, context: Any) -> None:
-        """Compare the plan with the configuration that the framework has resolved.
+        """Raise if the framework has resolved a setting that decides speed or loss otherwise than the job plans it.
 
         Raises:
-            Contradiction: they differ in what decides speed or loss
+            Contradiction: settings differ; the message shows both values side by side
         """
         require_agreement(self._job, context.state.cfg)
 
     def on_train_step_start(self, context: Any) -> None:
-        """Tell the node's record how many steps have ended, so that it looks at the GPUs under load. Never raises."""
+        """Tell the node's record how many training steps have ended: it looks at the GPUs between certain steps."""
         self._node.after_step(self._steps)
         self._steps += 1
 
 
 class SigtermCallback(Callback):  # type: ignore[misc]
-    """Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it: SIGTERM, which announces a
-    time limit or a preemption, would end the job with nothing saved."""
+    """The training callback that makes SIGTERM, which announces a time limit or preemption, save a checkpoint.
+
+    Needed because Bridge 0.3.x makes its handler for ``exit_signal_handler`` and never installs it.
+    """
 
     def on_train_start(self, context: Any) -> None:
-        """Install Megatron-Bridge's handler of SIGTERM unless it is installed."""
+        """Install Megatron-Bridge's own SIGTERM handler in this process unless it is installed already."""
         handler = context.state.signal_handler
         if handler.original_handler is None:
             handler.__enter__()
 
 
 class WaitsCallback(Callback):  # type: ignore[misc]
-    """Times how long this rank waits for collectives in the steps after the measured ones, and collects what all did.
+    """The training callback that times this rank's waits for collectives in the steps after the measured ones.
 
-    Where all ranks do the same work at once, every step takes them the same time: a slow one shows in that the others
-    wait, and it does not. So each wait for a collective is timed: on a CPU the call that blocks, on a GPU how long the
-    compute stream stands still for it, by events before and after. Nothing is added to what ranks say to each other,
-    and nothing waits that did not wait before.
+    At the end the first rank writes the waits of all ranks to ``waits.json`` in the run's folder. Where all ranks do
+    the same work at once, every step takes them the same time: a slow one shows in that the others wait, and it does
+    not. So each wait for a collective is timed: on a CPU the call that blocks, on a GPU how long the compute stream
+    stands still for it, by events before and after. Nothing is added to what ranks say to each other, and nothing waits
+    that did not wait before.
     """
 
     def __init__(self, first: int, folder: Path) -> None:
@@ -98,9 +104,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._originals: list[tuple[Any, str, Any]] = []
 
     def on_train_step_start(self, context: Any) -> None:
-        """From the first step to be timed on, note that a step begins, and time PyTorch's collectives in it.
+        """Begin a new step of the timing, from the first step that is to be timed on; before it, do nothing.
 
-        Does nothing in earlier steps. A PyTorch whose collectives cannot be timed trains on without.
+        In the first of these steps PyTorch's collectives are replaced by timed ones. A PyTorch whose collectives cannot
+        be timed trains on without.
         """
         step = context.state.train_state.step + 1
         if step < self._first:
@@ -112,9 +119,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
         self._begun.append(time.perf_counter())
 
     def on_train_end(self, context: Any) -> None:
-        """Stop timing, and let the first rank write ``waits.json`` with what all ranks have recorded.
+        """Stop timing, restore PyTorch's collectives, and have the first rank write all waits to ``waits.json``.
 
-        Never raises, waits 20 s at most. Nothing is written where no step was timed, or a rank does not answer.
+        Never raises; the first rank waits 20 s at most for the others. Nothing is written where no step was timed, or a
+        rank does not answer.
         """
         if not self._begun:
             return
@@ -123,14 +131,19 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             setattr(kind, name, original)
         with contextlib.suppress(Exception):
             if torch.cuda.is_available():
+                # An event has no time before the GPU has reached it.
                 torch.cuda.synchronize()
             self._publish()
 
     def _publish(self) -> None:
-        """Put this rank's waits into the job's store; the first rank collects those of all and writes
-        ``waits.json``.
+        """Put this rank's waits into the job's store; on the first rank, also write those of all to ``waits.json``.
 
-        Only the first rank waits for the others, at most 20 s; what goes wrong is raised.
+        The file has, for each timed step, its number, its seconds on the first rank, and each rank's seconds of
+        waiting. Only the first rank waits for the others, at most 20 s.
+
+        Raises:
+            Exception: whatever torch raises where the store fails or a rank does not answer
+            OSError: the file cannot be written
         """
         waited = [round(sum(itertools.starmap(_seconds_between, waits)), 6) for waits in self._steps.values()]
         store = dist.distributed_c10d._get_default_store()
@@ -147,12 +160,15 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             "seconds": [round(end - begun, 6) for begun, end in itertools.pairwise(self._begun)],
             "waited": [json.loads(store.get(name)) for name in names],
         }
+        # Replaced as a whole: whoever reads the file never sees half of it.
         temporary = self._folder / f".{FILE}.{os.getpid()}"
         temporary.write_text(json.dumps(content) + "\n", encoding="utf-8")
         temporary.replace(self._folder / FILE)
 
     def _time_collectives(self) -> None:
-        """Replace PyTorch's collectives, in the whole process, by ones that record when they begin and end.
+        """Replace PyTorch's collectives, in the whole process, by ones that record when each call begins and ends.
+
+        The originals are kept in this object, for ``on_train_end`` to restore.
 
         Raises:
             AttributeError: this PyTorch has no such collectives
@@ -164,10 +180,13 @@ class WaitsCallback(Callback):  # type: ignore[misc]
             setattr(kind, name, self._timed_function(getattr(kind, name)))
 
     def _timed_function(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """``original`` as a function that also records when it begins and ends."""
+        """Return a function that calls ``original``, a collective or ``wait``, and records its begin and end."""
 
         def timed(*words: Any, **more: Any) -> Any:
-            """Call the original and record its times, but for captured graphs and after too many calls."""
+            """Call the original collective and record the call's begin and end among the current step's waits.
+
+            Not timed are calls while a CUDA graph is captured, and those beyond 8000 in one step.
+            """
             on_gpu = torch.cuda.is_available()
             if len(self._now) >= _MOST or (on_gpu and torch.cuda.is_current_stream_capturing()):
                 return original(*words, **more)
@@ -181,7 +200,10 @@ class WaitsCallback(Callback):  # type: ignore[misc]
 
 
 def _timestamp(on_gpu: bool) -> Any:
-    """Now, to be given to ``_seconds_between``: seconds on a CPU, an event on the GPU's compute stream."""
+    """Return the present moment for ``_seconds_between``: the clock in seconds, or with ``on_gpu`` a CUDA event.
+
+    The event is recorded on the current CUDA stream, and has a time only when the GPU has reached it.
+    """
     if not on_gpu:
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -190,5 +212,5 @@ def _timestamp(on_gpu: bool) -> Any:
 
 
 def _seconds_between(begin: Any, end: Any) -> float:
-    """Seconds between two moments of ``_timestamp``, both of the same kind."""
+    """Return the seconds between two moments of ``_timestamp``, both of one kind; CUDA events must have completed."""
     return float(end - begin if isinstance(begin, float) else begin.elapsed_time(end) / 1e3)

@@ -50,16 +50,18 @@ _MIXERS = {
 
 
 def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Every performance recipe of this engine: the row of each that can be called, by name, and why others cannot
-    be.
+    """Return the catalogue's rows of the installed Megatron-Bridge's performance recipes, and why others have none.
 
-    Calls all functions, which takes a minute. An error of a function is the reason, not raised.
+    The first dict has the row of each recipe that could be called, by name. The second has, by name, the reason why
+    another one was left out: its name cannot be read, or calling it raised an error, which is the text. Calls all
+    functions, which takes a minute.
 
     Raises:
-        EngineError: Megatron-Bridge is not installed, or has none.
+        EngineError: Megatron-Bridge is not installed, or has no performance recipes
     """
     found, missing = {}, perf_recipes.unread()
     for name in perf_recipes.names():
+        # Calling the function adds the model that it asks for.
         perf_recipes.asked.clear()
         try:
             made = row(name, perf_recipes.find(name)())
@@ -71,10 +73,9 @@ def rows() -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
 
 
 def index(names: Iterable[str]) -> list[list[Any]]:
-    """What the recipes' names say, for each: name, model, task, GPUs (a number), GPU type, precision, variant or
-    None.
+    """Return what each recipe's name says: [name, model, task, GPUs, GPU type, precision, variant], in order.
 
-    Names of another form are left out.
+    The number of GPUs is an int; the variant is None where the name has none. Names of another form are left out.
     """
     rows = []
     for name in names:
@@ -89,10 +90,14 @@ def index(names: Iterable[str]) -> list[list[Any]]:
 def catalogue_text(
     found: dict[str, dict[str, Any]], missing: dict[str, str], date: str, base: Path | None = None
 ) -> str:
-    """The catalogue of ``date`` (2026-11-22) as JSON: the same text for the same engine, one line per function.
+    """Return the JSON text of a catalogue of performance recipes, one line per function; equal for one engine.
 
-    ``sha256`` is that of the lines of all functions: it tells what jobs were planned with. ``missing``: what could not
-    be called, and why. ``base``: a catalogue beside it; lines that it has are left out.
+    ``found`` and ``missing`` are what ``rows`` returns; ``date`` (2026-11-22) goes into the text. Its ``sha256`` is
+    that of the lines of all functions: by it a job names the catalogue that it was planned with. ``base``: the file of
+    another release's catalogue; functions whose row is equal there are left out of ``functions``.
+
+    Raises:
+        OSError: ``base`` cannot be read
     """
     found, by_length = _split_by_length(found)
     lines = {name: f"{json.dumps(name)}:{_json_line(row)}" for name, row in found.items()}
@@ -110,15 +115,17 @@ def catalogue_text(
     if base is not None:
         head["base"] = base.name
         known = json.loads(base.read_text(encoding="utf-8"))["functions"]
+        # Only after the hash, which is of all functions, whatever the base has.
         lines = {name: line for name, line in lines.items() if found[name] != known.get(name)}
     body = ",\n".join(lines.values())
     return f'{_json_head(date, **head)},\n"index": [\n{selected_by}\n],\n"functions": {{\n{body}\n}}}}\n'
 
 
 def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """The rows without ``by_length``, and how FLOPs follow the length, by model.
+    """Return the rows of ``found`` without ``by_length``, and by model how FLOPs per token grow with the length.
 
-    Of a model only where that is the same for all of its functions.
+    The length is the sequence's. A model whose functions contradict each other, or are not counted, is missing in the
+    second dict.
     """
     of_models: dict[str, list[Any]] = {}
     rows: dict[str, dict[str, Any]] = {}
@@ -132,7 +139,10 @@ def _split_by_length(found: dict[str, dict[str, Any]]) -> tuple[dict[str, dict[s
 
 
 def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """What ``lengths.growth`` says of all functions of a model, as one; None where they contradict each other."""
+    """Merge what ``lengths.growth`` says of each function of one model; None where they contradict each other.
+
+    Of ``least``, the shortest length for which the formula holds, the largest is taken; all else must be equal.
+    """
     merged: dict[str, Any] = {}
     for one in each:
         for name, value in one.items():
@@ -144,7 +154,11 @@ def _growth_of_model(each: list[dict[str, Any]]) -> dict[str, Any] | None:
 
 
 def _json_head(date: str, **more: Any) -> str:
-    """The beginning of a catalogue's JSON, without the bracket that ends it: schema, releases, date, and ``more``."""
+    """Return the beginning of a catalogue's JSON text, without the bracket that closes it.
+
+    It has the schema, the installed releases of Megatron-Bridge and megatron-core (null: unknown), ``date``, and
+    ``more``.
+    """
     head = {
         "schema": SCHEMA,
         "release": package_version("megatron-bridge"),
@@ -156,14 +170,15 @@ def _json_head(date: str, **more: Any) -> str:
 
 
 def _json_line(value: Any) -> str:
-    """A value as JSON on one line, the same for equal values."""
+    """Return ``value`` as compact JSON on one line with sorted keys, so that equal values give equal texts."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
 def row(name: str, config: Any) -> dict[str, Any]:
-    """The row of the recipe ``name``, of the configuration ``config`` that calling it gave; JSON values only.
+    """Return the catalogue's row, of JSON values, for the recipe ``name``, whose function returned ``config``.
 
-    Fills in numbers of ``config`` that the framework would set later.
+    The row has columns, architecture, counts of parameters and FLOPs, layers, settings and environment variables.
+    Changes ``config``: fills in numbers that the framework would set later.
     """
     _fill_in_defaults(config)
     ends = ("num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage")
@@ -186,9 +201,9 @@ def row(name: str, config: Any) -> dict[str, Any]:
 
 
 def architecture(config: Any) -> dict[str, Any]:
-    """The model's dimensions that divisibility depends on, and those that a reader looks for.
+    """Return the model dimensions of a recipe's ``config`` that divisibility depends on or that a reader looks for.
 
-    ``moe`` is None for a model without experts, ``vocabulary`` None where nobody knows it.
+    ``moe`` is None for a model without experts, ``vocabulary`` None where it is not known.
     """
     model = config.model
     moe = None
@@ -213,9 +228,9 @@ def architecture(config: Any) -> dict[str, Any]:
 
 
 def layers(config: Any) -> dict[str, Any] | None:
-    """What the memory of a job depends on beside ``architecture``: the layers in order, and sizes inside them.
+    """Return what a job's memory depends on beside ``architecture``: the model's layers, and sizes inside them.
 
-    None where ``counts`` does not count the model.
+    None where ``counts`` does not count the model's layers.
     """
     model, found = config.model, counts.layers(config.model)
     if found is None:
@@ -233,7 +248,10 @@ def layers(config: Any) -> dict[str, Any] | None:
 
 
 def settings(config: Any) -> dict[str, Any]:
-    """Settings of a recipe's configuration beside its columns that tell two recipes apart; empty ones are left out."""
+    """Return the settings, other than columns, in which recipes differ, of a recipe's ``config``, by name.
+
+    They are JSON values; those that are off, zero or empty are left out.
+    """
     model, mixed = config.model, config.mixed_precision
     found = {name: as_json_value(getattr(model, name, None)) for name in SETTINGS}
     found |= {
@@ -255,9 +273,9 @@ def settings(config: Any) -> dict[str, Any]:
 
 
 def bridge_flops_per_token(config: Any) -> float | None:
-    """Megatron-Bridge's own count of floating-point operations for one token of one step.
+    """Return Megatron-Bridge's own count of FLOPs per token of a training step, at the config's sequence length.
 
-    None where it has no formula for the model.
+    None where Bridge has no formula for the model.
     """
     from megatron.bridge.training.utils.flop_utils import num_floating_point_operations
 
@@ -268,16 +286,20 @@ def bridge_flops_per_token(config: Any) -> float | None:
 
 
 def _by_length(config: Any) -> dict[str, Any] | None:
-    """How both counts of operations for a token follow the sequence length; None where nobody counts the model.
+    """Return how Bridge's and LLMB's counts of FLOPs per token grow with sequence length; as ``lengths.growth``.
 
-    None also where a count does not follow the formula of ``lengths``.
+    None where neither counts the model, or a count does not follow the formula.
     """
     ways = {"bridge": lambda: bridge_flops_per_token(config), "own": lambda: counts.flops_per_token(config)}
     return lengths.growth(config.model, ways)
 
 
 def _fill_in_defaults(config: Any) -> None:
-    """Fill in, in ``config``, what the framework would set before it builds the model: the counts need it."""
+    """Fill in, in the model of ``config``, sizes that the framework would set before it builds the model.
+
+    These are the vocabulary (None where it is not known), the width of the MLP, and the layers of a hybrid's heads for
+    further tokens: counts of parameters and FLOPs need them.
+    """
     model = config.model
     model.vocab_size = perf_recipes.vocabulary(config)
     if getattr(model, "ffn_hidden_size", 1) is None:
@@ -290,7 +312,7 @@ def _fill_in_defaults(config: Any) -> None:
 
 
 def _precision(mixed: Any) -> dict[str, Any]:
-    """Those settings of a mixed precision that are on, by name; empty for plain bf16."""
+    """Return the FP8 and FP4 settings of a mixed-precision configuration that are on, by name; empty for plain bf16."""
     names = ("fp8", "fp8_recipe", "fp4", "fp4_recipe", "fp8_param_gather")
     found = {name: as_json_value(getattr(mixed, name, None)) for name in names}
     return {
@@ -301,13 +323,15 @@ def _precision(mixed: Any) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the catalogue, the results of the validation or the fields of this engine to a file; the exit status.
+    """Write the catalogue of this engine's performance recipes to a file, and return the exit status.
 
-    0: written; 3: this Python has no engine with performance recipes. Functions that were left out are told on standard
-    error.
+    With ``--validation`` or ``--fields`` the file gets the results of validating the functions, or the fields of the
+    configuration, instead. 0: written; 3: this Python has no engine with performance recipes, and nothing is written.
+    Functions that were left out, and why, are printed on stderr.
 
     Raises:
-        SystemExit: with status 2, where the arguments are wrong
+        SystemExit: with status 2, the arguments are wrong; with 0 after ``--help``
+        OSError: the file cannot be written, or the base catalogue not read
     """
     parser = argparse.ArgumentParser(prog="python -m llmb_train.catalogue", description=_DESCRIPTION)
     parser.add_argument("file", type=Path)

@@ -28,29 +28,35 @@ _NORMS = {"rmsnorm": "RMSNorm", "layernorm": "LayerNorm"}
 
 @dataclass
 class Provider(GPTModelProvider):  # type: ignore[misc]
-    """``GPTModelProvider`` with one more setting, for which megatron-core has no field."""
+    """Megatron-Bridge's model provider for GPTs with chunked attention added, for which megatron-core has no field."""
 
     attention_chunk_size: int | None = None
     """Tokens that attend to each other in layers with rotary embedding (Llama 4); None: the whole sequence."""
 
 
 def transformer_engine_block(config: Any, vp_stage: int | None = None) -> Any:
-    """The specification of the layers of this pipeline stage, made of Transformer Engine's modules."""
+    """Return the specification of this pipeline stage's layers, made of Transformer Engine's modules.
+
+    ``config`` is the model's configuration; ``vp_stage`` the virtual pipeline stage, None without interleaving. As the
+    provider's ``transformer_layer_spec``, it is called on each rank when the model is built.
+    """
     return _layer_specification(config, vp_stage, use_transformer_engine=True)
 
 
 def local_block(config: Any, vp_stage: int | None = None) -> Any:
-    """The specification of the layers of this pipeline stage, made of megatron-core's own modules.
+    """Return the specification of this pipeline stage's layers, made of megatron-core's own modules.
 
-    They have no FP8 and no fused attention.
+    They have no FP8 and no fused attention. ``config`` is the model's configuration; ``vp_stage`` the virtual pipeline
+    stage, None without interleaving.
     """
     return _layer_specification(config, vp_stage, use_transformer_engine=False)
 
 
 def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_engine: bool) -> Any:
-    """The specification of the layers of a pipeline stage; those with rotary embedding attend within chunks.
+    """Return the specification of a pipeline stage's layers, with chunked attention where the model has that.
 
-    Within chunks only where the model has ``attention_chunk_size``, shorter than the sequence.
+    It has if ``attention_chunk_size`` is set and shorter than the sequence; then layers with rotary embedding attend
+    within chunks, and others to the whole sequence.
     """
     block = get_gpt_decoder_block_spec(
         config, use_transformer_engine, normalization=config.normalization, vp_stage=vp_stage
@@ -72,18 +78,25 @@ def _layer_specification(config: Any, vp_stage: int | None, *, use_transformer_e
 
 @cache
 def chunked(attention: type) -> type:
-    """A subclass of ``attention`` in which tokens attend within their chunk of the sequence only; always the same
-    one.
+    """Return a subclass of ``attention`` in which tokens attend within their own chunk of the sequence only.
 
-    A chunk has ``attention_chunk_size`` tokens, by the model's own ``config``. The length of the sequence has to be a
-    multiple of it: torch raises a RuntimeError otherwise, when the attention is computed.
+    The same class for the same ``attention``. A chunk has ``attention_chunk_size`` tokens, by the model's own
+    ``config``. The sequence length has to be a multiple of that: otherwise torch raises a RuntimeError when the
+    attention is computed.
     """
 
     class ChunkedAttention(attention):  # type: ignore[misc]
-        """Attention in which tokens attend to those of their own chunk only."""
+        """An attention module in which tokens attend only to their own chunk of ``attention_chunk_size`` tokens."""
 
         def forward(self, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-            """``query``, ``key``, ``value``: [sequence, batch, heads, head dim] -> [sequence, batch, hidden]."""
+            """Return the output [sequence, batch, hidden] of attention in which each token attends to its own chunk.
+
+            ``query``, ``key`` and ``value`` are [sequence, batch, heads, head dim]; other arguments are passed on
+            unchanged.
+
+            Raises:
+                RuntimeError: the sequence length is no multiple of the chunk size
+            """
             sequence, batch = query.shape[:2]
             size = self.config.attention_chunk_size
             # A chunk becomes an entry of the batch: [size, chunks * batch, heads, head dim].
@@ -97,7 +110,10 @@ def chunked(attention: type) -> type:
 
 
 def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the model provider that the job's architecture decides. No bias in linear layers, no dropout."""
+    """Return the fields of the model provider that the job's architecture decides, by Megatron's names.
+
+    Among them are those of its experts. Linear layers get no bias, and there is no dropout.
+    """
     a, every = job.architecture, job.architecture.no_rope_interval
     return {
         "transformer_layer_spec": transformer_engine_block if engine.transformer_engine else local_block,
@@ -138,10 +154,11 @@ def architecture_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the model provider on experts and routing; empty for a model without experts.
+    """Return the fields of the model provider on experts and routing, by name; empty for a model without experts.
 
-    ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it. ``balanced`` is
-    dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not compare.
+    The job's routing ``drop`` is what the published runs did: each expert takes its capacity and no more, padded to it.
+    ``balanced`` is dropless with the router forced to spread tokens evenly, as newer benchmarks do; the two do not
+    compare.
     """
     moe = job.architecture.moe
     if moe is None:
@@ -171,11 +188,14 @@ def _expert_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def build_config(job: Job, engine: Engine) -> Any:
-    """The complete configuration of the run of a job that describes its architecture, for Megatron-Bridge.
+    """Return the complete Megatron-Bridge configuration for ``job``, which describes the architecture of its model.
+
+    Nothing is trained or written.
 
     Raises:
-        JobError: the job asks for something this engine would ignore, or for columns that cannot be combined.
-        NothingLeft: the job goes on from a checkpoint of its last step.
+        JobError: the job asks for something this engine would ignore, or for settings that cannot be combined, or the
+            checkpoint to load is missing
+        NothingLeft: the job goes on from a checkpoint of its last step
     """
     refusals.check(job, engine)
     start = steps.loaded(job)
@@ -207,7 +227,10 @@ def build_config(job: Job, engine: Engine) -> Any:
 
 
 def _training_config(job: Job, last: int) -> Any:
-    """The section of Megatron-Bridge's configuration on training; ``last`` is the run's last step."""
+    """Return the section on training of Megatron-Bridge's configuration; ``last`` is the step at which the run ends.
+
+    There is no evaluation, and garbage is collected on all ranks in the same steps.
+    """
     return bridge.TrainingConfig(
         micro_batch_size=job.batch.mbs,
         global_batch_size=job.batch.gbs,
@@ -222,7 +245,7 @@ def _training_config(job: Job, last: int) -> Any:
 
 
 def _scheduler_config() -> Any:
-    """The section of Megatron-Bridge's configuration on the learning rate."""
+    """Return the learning rate's section of Megatron-Bridge's configuration: cosine decay, 2 warm-up steps."""
     return bridge.SchedulerConfig(
         lr_decay_style="cosine",
         lr_warmup_iters=2,

@@ -25,18 +25,19 @@ _SCAN = 3.5
 """Products for each element of Mamba's state: 7 operations, Megatron's own estimate."""
 
 Layer = tuple[str, str]
-"""Its mixer, and whether it has an MLP (``dense``), ``experts`` or neither; a mixer's name may be empty, too."""
+"""A layer's mixer (empty: none) and MLP: ``dense``, ``experts``, or empty where it has none."""
 Kind = tuple[str, str, int, int, int]
-"""Of a layer: the same, and its weights: of matrices that TP divides, of routed experts, and the rest."""
+"""A layer's mixer and MLP, and its numbers of weights: those that TP divides, of routed experts, and the rest."""
 
 _OF_LETTER = {"M": ("mamba", ""), "*": ("attention", ""), "-": ("", "dense"), "E": ("", "experts")}
 """In the pattern of a hybrid's layers."""
 
 
 def parameters(model: Any) -> int | None:
-    """The number of parameters of the whole model; None where its architecture is not counted here.
+    """Return the number of parameters of the whole model, without padding of the vocabulary.
 
-    None also where the vocabulary is not known.
+    ``model`` is a model provider; no model is built. None where its architecture is not counted here (DeepSeek-V4,
+    diffusion models), or the size of its vocabulary is not known.
     """
     if (
         getattr(model, "experimental_attention_variant", None) not in (None, *_VARIANTS)
@@ -54,9 +55,11 @@ def parameters(model: Any) -> int | None:
 
 
 def layers(model: Any) -> dict[str, Any] | None:
-    """The layers of the main model: ``order``, and each ``Kind`` by its letter in it (``kinds``).
+    """Return the model's layers: their ``order``, and in ``kinds`` each kind of layer by its letter in ``order``.
 
-    ``3a58b`` is three of the kind ``a``, then 58 of ``b``; a letter alone is one. None where they are not counted.
+    In ``order``, ``3a58b`` is three layers of the kind ``a``, then 58 of ``b``; a letter alone is one. A kind is a list
+    [mixer, MLP, weights that TP divides, weights of routed experts, other weights]. Heads for further tokens are left
+    out. None where ``parameters`` is None.
     """
     if parameters(model) is None:
         return None
@@ -70,10 +73,9 @@ def layers(model: Any) -> dict[str, Any] | None:
 
 
 def encoder(model: Any) -> int:
-    """The number of weights of the encoder of images of Qwen3-VL and Qwen3.5, all in the first pipeline stage; else
-    0.
+    """Return the number of weights of the image encoder of a Qwen3-VL or Qwen3.5 model; 0 for a model without one.
 
-    With the merger, and those of intermediate layers.
+    Includes the merger and those of intermediate layers. All of them are in the first pipeline stage.
     """
     config = getattr(model, "vision_config", None)
     if config is None or getattr(model, "hybrid_layer_pattern", None):
@@ -91,7 +93,10 @@ def encoder(model: Any) -> int:
 
 
 def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
-    """The kinds of the layers in order, and those of each head for further tokens that has weights of its own."""
+    """Return the ``Kind`` of each main layer in order, and a list of kinds for each head for further tokens.
+
+    Heads (multi-token prediction) that share their weights count once.
+    """
     main, heads = _layers(model)
     if getattr(model, "hybrid_layer_pattern", None) and model.mtp_use_repeated_layer:
         heads = heads[:1]  # repeated ones share their weights
@@ -101,9 +106,10 @@ def _kinds(model: Any) -> tuple[list[Kind], list[list[Kind]]]:
 
 
 def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
-    """Mixer and MLP of each layer in order, and those of the layers of each head for further tokens.
+    """Return (mixer, MLP) of each main layer in order, and a list of such pairs for each head for further tokens.
 
-    A hybrid's layers are of one part each: the other one is an empty text.
+    Mixers are ``attention``, ``latent``, ``delta`` and ``mamba``; the MLP is ``dense`` or ``experts``. A hybrid's layer
+    has only one of the two: the other one is empty.
     """
     pattern = getattr(model, "hybrid_layer_pattern", None)
     if pattern:
@@ -126,7 +132,11 @@ def _layers(model: Any) -> tuple[list[Layer], list[list[Layer]]]:
 
 
 def _kind(model: Any, layer: Layer, index: int) -> Kind:
-    """The ``Kind`` of the layer ``index``: mixer, MLP, and weights that TP divides, of routed experts, and the rest."""
+    """Return the ``Kind`` of the layer ``index`` (from 0): mixer, MLP and its numbers of weights.
+
+    These are, in order, the weights that tensor parallelism divides, those of routed experts, and all others (norms,
+    the router).
+    """
     mixer, mlp = layer
     own, routed = _MIXERS[mixer][0](model, index) if mixer else 0, 0
     undivided = ((mixer != "") + (mlp != "")) * _norm_weights(model)
@@ -143,14 +153,14 @@ def _kind(model: Any, layer: Layer, index: int) -> Kind:
 
 
 def _norm_weights(model: Any) -> int:
-    """The number of weights of one norm."""
+    """Return the number of weights of one of the model's norms: the hidden size, or twice that for LayerNorm."""
     return int(model.hidden_size) * (2 if model.normalization == "LayerNorm" else 1)
 
 
 def shares_index(model: Any, layer: int) -> bool:
-    """Whether a layer attends to the tokens that a layer before it chose, in place of an index of its own.
+    """Return whether a sparse-attention layer has no index, but reuses the tokens that an earlier layer chose.
 
-    As in core 0.19, dsa.py: 37-47. Layers count from 0. False for every layer of a model that has no
+    ``layer`` counts from 0. As in core 0.19, dsa.py: 37-47. False for every layer of a model without
     ``dsa_indexer_topk_freq``.
     """
     first = max(getattr(model, "dsa_indexer_skip_topk_offset", 0), 1)
@@ -161,20 +171,22 @@ def shares_index(model: Any, layer: int) -> bool:
 
 
 def _matrices(model: Any) -> int:
-    """The number of matrices of an MLP: 3 with a gate, else 2."""
+    """Return the number of weight matrices of one of the model's MLPs: 3 with a gate, else 2."""
     return 3 if model.gated_linear_unit else 2
 
 
 def _mlp_weights(model: Any, columns: int, width: int | None = None) -> int:
-    """The number of weights of an MLP with ``columns`` inner elements and ``width`` outer ones, else the hidden
-    size.
+    """Return the number of weights of the matrices of one MLP, from ``width`` elements to ``columns`` and back.
+
+    ``width`` None: the model's hidden size.
     """
     return int(_matrices(model) * (width or model.hidden_size) * columns)
 
 
 def _grouped_attention_weights(model: Any) -> int:
-    """How many weights a layer's attention has: queries, keys, values, output projection, and the gate where there
-    is one.
+    """Return the number of weights of the matrices of grouped-query attention in one layer.
+
+    Counted are queries, keys, values, the output projection, and the output gate where the model has one.
     """
     heads = model.num_attention_heads
     gate = getattr(model, "attention_output_gate", False)
@@ -182,17 +194,17 @@ def _grouped_attention_weights(model: Any) -> int:
 
 
 def _head_dim(model: Any) -> int:
-    """The number of elements of an attention head."""
+    """Return the number of elements of one attention head: ``kv_channels``, else hidden size / heads."""
     return int(model.kv_channels or model.hidden_size // model.num_attention_heads)
 
 
 def _query_groups(model: Any) -> int:
-    """The number of query groups of attention; without groups that of its heads."""
+    """Return the number of the model's query groups (KV heads); without groups, the number of attention heads."""
     return int(model.num_query_groups or model.num_attention_heads)
 
 
 def _latent_attention_weights(model: Any) -> int:
-    """The number of weights of the matrices of multi-head latent attention in one layer."""
+    """Return the number of weights of one layer's matrices of multi-head latent attention (MLA), without index."""
     hidden = model.hidden_size
     heads = model.num_attention_heads
     rank = model.q_lora_rank
@@ -204,23 +216,23 @@ def _latent_attention_weights(model: Any) -> int:
 
 
 def _index_weights(model: Any) -> int:
-    """The number of weights of the index that chooses which tokens a layer attends to.
+    """Return the number of weights of the matrices of one layer's index, which chooses attended tokens (DSA).
 
-    Queries, one key, and a weight for each head.
+    Counted are those of queries, of the one key, and of each head's weight.
     """
     heads, width = model.dsa_indexer_n_heads, model.dsa_indexer_head_dim
     return int(model.q_lora_rank * heads * width + model.hidden_size * (width + heads))
 
 
 def _delta_net(model: Any) -> int:
-    """The number of weights of the matrices of one gated delta net."""
+    """Return the number of weights of the projection matrices of one gated delta net layer, without the convolution."""
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     values = model.linear_num_value_heads * model.linear_value_head_dim
     return int(model.hidden_size * (2 * keys + 3 * values + 2 * model.linear_num_value_heads))
 
 
 def _mamba_layer_weights(model: Any) -> int:
-    """The number of weights of the matrices of one Mamba-2 layer."""
+    """Return the number of weights of the projection matrices of one Mamba-2 layer, without the convolution."""
     inner = model.mamba_num_heads * model.mamba_head_dim
     groups = model.mamba_num_groups * model.mamba_state_dim
     return int(model.hidden_size * (3 * inner + 2 * groups + model.mamba_num_heads))
@@ -230,9 +242,10 @@ def _mamba_layer_weights(model: Any) -> int:
 
 
 def _attention_weights(model: Any, layer: int) -> int:
-    """The number of all weights of an attention layer, grouped or latent, with norms and biases.
+    """Return the number of all weights of one layer's attention: matrices, inner norms, biases, index.
 
-    ``layer``: its index, from 0.
+    The attention may be grouped or latent. ``layer``: its index, from 0. The norm in front of the layer is not
+    included.
     """
     if getattr(model, "multi_latent_attention", False):
         norms = (model.q_lora_rank or 0) + model.kv_lora_rank
@@ -251,26 +264,35 @@ def _attention_weights(model: Any, layer: int) -> int:
 
 
 def _delta_net_weights(model: Any, index: int) -> int:
-    """The number of all weights of a gated delta net, as core/ssm/gated_delta_net.py has them.
+    """Return the number of all weights of one gated delta net layer, as core/ssm/gated_delta_net.py has them.
 
-    One projection, a convolution of 4 without bias, decay, a norm, the output. ``index`` plays no part.
+    Projections, a convolution without bias, decay, and the inner norm. ``index`` is not used: all mixers' functions
+    take it.
     """
     keys = model.linear_num_key_heads * model.linear_key_head_dim
     heads, width = model.linear_num_value_heads, model.linear_value_head_dim
     convolution = (2 * keys + heads * width) * model.linear_conv_kernel_dim
+    # Decay has two numbers for each head (A_log, dt_bias); the norm is of one head's width.
     return int(_delta_net(model) + convolution + 2 * heads + width)
 
 
 def _mamba_weights(model: Any, index: int) -> int:
-    """The number of all weights of a Mamba-2 layer, with its convolution; ``index`` plays no part."""
+    """Return the number of all weights of one Mamba-2 layer, with convolution and inner norm.
+
+    ``index`` is not used: all mixers' functions take it.
+    """
     heads = model.mamba_num_heads
     inner = heads * model.mamba_head_dim
     convolution = 5 * (inner + 2 * model.mamba_num_groups * model.mamba_state_dim)  # of 4, with bias
+    # Of each head A_log, D and dt_bias; then the inner norm.
     return int(_mamba_layer_weights(model) + convolution + 3 * heads + inner)
 
 
 def _shared_expert_weights(model: Any) -> int:
-    """The number of weights that a layer of experts has beside the routed experts' matrices and their router."""
+    """Return the weights that an MoE layer has beside its routed experts' matrices and router, as a number.
+
+    That is the shared expert with its gate, the projections to and from a latent size, and biases of the experts.
+    """
     hidden, experts = model.hidden_size, model.num_moe_experts
     weights = 2 * hidden * (getattr(model, "moe_latent_size", None) or 0)
     if model.add_bias_linear:
@@ -286,9 +308,10 @@ def _shared_expert_weights(model: Any) -> int:
 
 
 def flops_per_token(config: Any) -> float | None:
-    """LLMB's own count of floating-point operations for one token of one step, forward and backward.
+    """Return LLMB's own count of FLOPs per token of a training step, forward and backward.
 
-    None for adapters, which train few of the weights, for diffusion models, and where the vocabulary is not known.
+    ``config`` is a recipe's configuration, whose sequence length counts. None for adapters (LoRA), which train few of
+    the weights, for diffusion models, and where the size of the vocabulary is not known.
     """
     model = config.model
     if config.peft is not None or "Wan" in type(model).__name__ or not getattr(model, "vocab_size", None):
@@ -296,13 +319,14 @@ def flops_per_token(config: Any) -> float | None:
     main, heads = _layers(model)
     products = sum(_multiplications(model, *layer, index) for index, layer in enumerate(itertools.chain(main, *heads)))
     logits = model.hidden_size * model.vocab_size
+    # 2 operations forward and 4 backward; a head adds a projection of both inputs, and its own logits.
     return float(6 * (products + logits + len(heads) * (2 * model.hidden_size**2 + logits)))
 
 
 def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
-    """The number of multiplications that one token needs in the matrix products of one layer, in the forward pass.
+    """Return the number of multiplications per token in the matrix products of one layer, in the forward pass.
 
-    ``index``: the layer's, from 0.
+    ``mixer`` and ``mlp`` as in ``Layer``; either may be empty. ``index``: the layer's, from 0.
     """
     products = _MIXERS[mixer][1](model, index) if mixer else 0
     if mlp == "dense":
@@ -316,15 +340,19 @@ def _multiplications(model: Any, mixer: str, mlp: str, index: int) -> float:
 
 
 def _attended_tokens(model: Any, most: int | None = None) -> float:
-    """How many tokens one token attends to, on average: those before it, but ``most`` at most."""
+    """Return how many tokens one token of the sequence attends to on average, with causal attention.
+
+    ``most``: the window to which attention is limited; None: all earlier tokens.
+    """
     length: int = model.seq_length
     if most is None or most >= length:
         return length / 2
+    # The first tokens of the sequence have fewer than ``most`` before them.
     return most - most * (most - 1) / (2 * length)
 
 
 def _attention_window(model: Any, index: int) -> int | None:
-    """The number of tokens that the layer ``index`` attends to at most; None: all before it."""
+    """Return the sliding window of the layer ``index`` (from 0), in tokens; None: it attends to all earlier tokens."""
     window = getattr(model, "window_size", None)
     every = getattr(model, "window_attn_skip_freq", None)
     if window is None:
@@ -340,7 +368,10 @@ def _attention_window(model: Any, index: int) -> int | None:
 
 
 def _attention_products(model: Any, index: int) -> float:
-    """The number of multiplications that one token needs in the attention layer ``index``, of whatever kind."""
+    """Return the number of multiplications per token in the attention of layer ``index``, in the forward pass.
+
+    Grouped, latent, sparse (DSA) and DeepSeek-V4's attention are counted, with projections and products with the keys.
+    """
     variant = getattr(model, "experimental_attention_variant", None)
     heads = model.num_attention_heads
     if variant == "dsv4_hybrid":
@@ -362,9 +393,9 @@ def _attention_products(model: Any, index: int) -> float:
 
 
 def _compressed_products(model: Any, index: int) -> float:
-    """The number of multiplications that one token needs in an attention layer of DeepSeek-V4.
+    """Return the number of multiplications per token in a DeepSeek-V4 attention layer, in the forward pass.
 
-    It attends to a window, and to tokens in groups of 4, of which an index chooses, or of 128.
+    Such a layer attends to a window, and to the tokens before in groups: of 4, from which an index chooses, or of 128.
     """
     hidden = model.hidden_size
     heads = model.num_attention_heads
@@ -389,12 +420,18 @@ def _compressed_products(model: Any, index: int) -> float:
 
 
 def _delta_net_products(model: Any, index: int) -> float:
-    """The number of multiplications that one token needs in a gated delta net; ``index`` plays no part."""
+    """Return the number of multiplications per token in a gated delta net layer, in the forward pass.
+
+    ``index`` is not used: all mixers' functions take it.
+    """
     return float(_delta_net(model) + 4 * model.linear_num_value_heads * model.linear_value_head_dim**2)
 
 
 def _mamba_products(model: Any, index: int) -> float:
-    """The number of multiplications that one token needs in a Mamba-2 layer; ``index`` plays no part."""
+    """Return the number of multiplications per token in a Mamba-2 layer, in the forward pass, with its scan.
+
+    ``index`` is not used: all mixers' functions take it.
+    """
     return float(
         _mamba_layer_weights(model) + _SCAN * model.mamba_num_heads * model.mamba_head_dim * model.mamba_state_dim
     )

@@ -44,9 +44,9 @@ _DOWN, _UP = 11, 12
 
 @functools.cache
 def install() -> None:
-    """Make ``torch.cuda`` answer for the CPU in this process, then import megatron-core and patch it.
+    """Make this process train on the CPU: let ``torch.cuda`` answer for it, and import and patch megatron-core.
 
-    For good; a second call does nothing.
+    For the rest of the process; a second call does nothing. Call before anything imports Megatron.
     """
     # core compiles small functions with torch.compile, which needs a C++ compiler and more time than a tiny run.
     torch._dynamo.config.disable = True
@@ -60,10 +60,10 @@ def install() -> None:
 
 
 class DeviceName(str):
-    """The answer of ``current_device()``: a device to torch, the index 0 in a message.
+    """The name of the CPU as a device that stands in for the current GPU: ``cpu`` to torch, index 0 in a message.
 
-    A plain integer would do while ``CudaRedirect`` is active, but torch leaves that mode inside ``backward()``, and
-    there the answer has to be a device that exists.
+    It is what ``torch.cuda.current_device`` returns then. A plain integer would do while ``CudaRedirect`` is active,
+    but torch leaves that mode inside ``backward()``, and there the answer has to be a device that exists.
     """
 
     __slots__ = ()
@@ -74,7 +74,7 @@ class DeviceName(str):
 
 
 class Stream:
-    """A CPU runs everything in order: there is nothing to wait for."""
+    """Stands in for ``torch.cuda.Stream`` on a CPU, which runs everything in order: waiting does nothing."""
 
     cuda_stream = 0
 
@@ -92,11 +92,11 @@ class Stream:
     def synchronize(self) -> None: ...
 
     def query(self) -> bool:
-        """True: all work is done."""
+        """Return whether the stream's work is done: always True on a CPU, where this stands in for CUDA streams."""
         return True
 
     def record_event(self, event: Event | None = None) -> Event:
-        """Record the present time in ``event``, or in a new one where it is None, and return that event."""
+        """Record the present time in ``event``, or in a new event where it is None, and return that event."""
         event = event or Event()
         event.record()
         return event
@@ -113,7 +113,7 @@ class Event:
         self.time = 0.0
 
     def record(self, stream: Any = None) -> None:
-        """Keep the present time of the host's clock."""
+        """Keep the present time of the host's clock as this event's ``time``; ``stream`` is not used."""
         self.time = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None: ...
@@ -121,16 +121,20 @@ class Event:
     def synchronize(self) -> None: ...
 
     def query(self) -> bool:
-        """True: all work before the event is done."""
+        """Return whether the work before this event is done: always True on a CPU, for which this class stands in."""
         return True
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to ``end``, as they were recorded."""
+        """Return the milliseconds from the recording of this event to that of ``end``."""
         return (end.time - self.time) * 1e3
 
 
 def _emulate() -> None:
-    """Make ``torch.cuda`` answer for the CPU in the whole process; call it before Megatron is imported."""
+    """Replace functions of ``torch.cuda`` in the whole process by ones that answer for the CPU.
+
+    The machine then seems to have one GPU for each local rank, without graphs, with the host's memory. Call before
+    Megatron is imported.
+    """
     # torch.compile builds its table of the original functions when it first needs it, and fails on replaced ones.
     torch._dynamo.trace_rules.get_torch_obj_rule_map()
 
@@ -185,17 +189,17 @@ def _emulate() -> None:
 
 
 def _host_memory() -> int:
-    """Bytes of this machine's memory."""
+    """Return the size of this machine's physical memory, in bytes."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _peak_resident_bytes() -> int:
-    """The most memory that this process has had resident since it began, in bytes."""
+    """Return the most memory that this process has had resident since it began, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _is_cuda(device: Any) -> bool:
-    """Whether ``device`` names a CUDA device, by object, text or index; any number counts as an index."""
+    """Return whether ``device`` names a CUDA device: a torch device, a text such as ``cuda:0``, or any int as index."""
     if isinstance(device, torch.device):
         return bool(device.type == "cuda")
     if isinstance(device, str):
@@ -204,7 +208,10 @@ def _is_cuda(device: Any) -> bool:
 
 
 class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
-    """Rewrites the device of every call of torch while it is active, so that CUDA becomes ``device``."""
+    """A torch function mode that rewrites the device of torch calls while it is active: CUDA becomes ``device``.
+
+    Moves to a GPU and pinned memory do nothing then.
+    """
 
     def __init__(self, device: str) -> None:
         super().__init__()
@@ -231,7 +238,7 @@ class CudaRedirect(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
 
 
 def _patch_collectives() -> None:
-    """Patch the collectives of torch and megatron-core for gloo.
+    """Patch ``barrier``, ``all_to_all_single`` and Megatron-FSDP's scaling in this process so that gloo can do them.
 
     gloo knows no device ids, wants split sizes as numbers, and has no reduction that scales.
     """
@@ -240,24 +247,23 @@ def _patch_collectives() -> None:
     barrier, all_to_all_single = dist.barrier, dist.all_to_all_single
 
     def numbers(sizes: torch.Tensor | Sequence[int] | None) -> list[int] | None:
-        """Sizes as a list of numbers; None for None."""
+        """Return the split sizes of a collective as a list of ints; None for None."""
         return None if sizes is None else [int(size) for size in sizes]
 
     def with_numbers(
         output: Any, input: Any, output_split_sizes: Any = None, input_split_sizes: Any = None, **kwargs: Any
     ) -> Any:
-        """``all_to_all_single`` with its split sizes as numbers.
+        """Call torch's ``all_to_all_single`` with its split sizes as ints, and return what it returns.
 
-        The MoE dispatcher makes numbers of them only if they are CUDA tensors.
+        gloo needs them so, and the MoE dispatcher makes ints of them only if they are CUDA tensors.
         """
         return all_to_all_single(output, input, numbers(output_split_sizes), numbers(input_split_sizes), **kwargs)
 
     def scale_then_sum(grad_data: torch.Tensor, scaling_factor: float | None, ddp_config: Any) -> Any:
-        """Scale the gradients in place, unless the factor is None, and return the reduction that sums, which gloo
-        has.
+        """Multiply the gradients by ``scaling_factor`` in place (None: not at all), and return the reduction SUM.
 
-        Megatron-FSDP scales inside the reduction (``PREMUL_SUM``), which only NCCL has. ``ddp_config`` is not looked
-        at.
+        Megatron-FSDP scales inside the reduction (``PREMUL_SUM``), which only NCCL has, not gloo. ``ddp_config`` is not
+        used.
         """
         if scaling_factor is not None and scaling_factor != 1.0:
             grad_data.mul_(scaling_factor)
@@ -288,10 +294,10 @@ def _patch_pipeline() -> None:
         prev_pipeline_rank: int,
         next_pipeline_rank: int,
     ) -> dict[str, Any]:
-        """Begin to send to and receive from the neighbouring stages, with a tag for each direction; the requests by
-        name.
+        """Begin to exchange tensors with the neighboring pipeline stages, with a tag for each direction.
 
-        A tensor that is None is neither sent nor received.
+        Returns the requests to wait for, by name: ``recv_prev``, ``recv_next``, ``send_next``, ``send_prev``. A tensor
+        that is None is neither sent nor received, and has no request. What is sent is copied first.
         """
         requests = {}
         if tensor_recv_prev is not None:
@@ -311,7 +317,10 @@ def _patch_pipeline() -> None:
 
 
 def _patch_random_state() -> None:
-    """Make megatron-core save and restore the CPU's random state in place of CUDA's."""
+    """Make megatron-core save and restore the CPU's random state in place of CUDA's, in this process.
+
+    Core's logger of random states then prints errors only.
+    """
     from megatron.core.tensor_parallel import random as core_random
 
     # Both reach into torch._C for the CUDA generator.
@@ -322,7 +331,7 @@ def _patch_random_state() -> None:
 
 
 def _patch_results_queue() -> None:
-    """Have megatron-core fork the process that serves the queue of a save's results, in place of spawning it.
+    """Have megatron-core fork the manager process that collects the results of saving a checkpoint, not spawn it.
 
     A spawned one takes 3 s to import torch, on every rank that saves. Core spawns it for the sake of CUDA, which does
     not survive a fork.
@@ -334,7 +343,7 @@ def _patch_results_queue() -> None:
 
     @functools.cache
     def results_queue() -> Any:
-        """A queue between processes whose manager is forked."""
+        """Return the queue for results of a save, whose manager process is forked; the same one at every call."""
         manager = SyncManager(ctx=multiprocessing.get_context("fork"))
         manager.start()
         return manager.Queue()

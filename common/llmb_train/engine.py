@@ -27,7 +27,10 @@ SWITCH = "LLMB_ENGINE_CHECK"
 
 @dataclass(frozen=True)
 class Release:
-    """A minor release, with the megatron-core that belongs to it. Of one that is newer only ``bridge`` is known."""
+    """One minor release of Megatron-Bridge, with the megatron-core, image and CPU engine that LLMB uses with it.
+
+    Of a release that is newer than LLMB knows, only ``bridge`` is set.
+    """
 
     bridge: str
     core: str | None = None
@@ -42,13 +45,16 @@ class Release:
 
     @property
     def configured(self) -> dict[str, str]:
-        """For each distribution of Megatron, the minor release that the job's settings are written for."""
+        """The minor releases that a job's settings are written for, of megatron-bridge and megatron-core by name.
+
+        megatron-core is missing where it is not known, for a release newer than LLMB knows.
+        """
         core = {"megatron-core": self.core} if self.core is not None else {}
         return {"megatron-bridge": self.bridge, **core}
 
     @property
     def is_newer(self) -> bool:
-        """Whether the release came after all that LLMB knows, which then has no settings for it."""
+        """Whether this Megatron-Bridge release came after all that LLMB knows, so that it has no settings for it."""
         return self not in RELEASES
 
 
@@ -80,15 +86,15 @@ RELEASES = (DOCUMENTED, FUNCTIONS)
 
 
 def minor(version: str) -> str:
-    """The first two numbers of a version: ``0.6`` of ``0.6.2``."""
+    """Return the first two parts of a version number: ``0.6`` of ``0.6.2``. A text with fewer is returned as it is."""
     return ".".join(version.split(".")[:2])
 
 
 def release_of(version: str | None) -> Release | None:
-    """The release that a version of Megatron-Bridge belongs to, by its first two numbers.
+    """Return the release that the Megatron-Bridge ``version`` belongs to, by its first two numbers.
 
-    None for older or unreadable ones. A version newer than all that LLMB has settings for gives a release with that
-    number and no settings of its own (``is_newer``), not None.
+    None for a version that is older than LLMB knows, between known ones, unreadable or None. A version newer than all
+    known ones gives a ``Release`` with that number alone (``is_newer``).
     """
     wanted = minor(version or "")
     known = next((release for release in RELEASES if release.bridge == wanted), None)
@@ -97,13 +103,17 @@ def release_of(version: str | None) -> Release | None:
 
 
 def _release_numbers(release: str) -> tuple[int, ...]:
-    """The numbers of a release such as ``0.6``, to compare releases by."""
+    """Return the numbers of a release such as ``0.6``, as a tuple to compare releases by.
+
+    Raises:
+        ValueError: a part of ``release`` is no number
+    """
     return tuple(map(int, release.split(".")))
 
 
 @dataclass(frozen=True)
 class Engine:
-    """What the ranks train on: the device, and whether Transformer Engine is there."""
+    """The software and device that a job's ranks train on: CPU or GPU, with or without Transformer Engine."""
 
     device: Device
     transformer_engine: bool
@@ -111,16 +121,21 @@ class Engine:
 
     @property
     def lacking(self) -> str:
-        """Where a job runs that has no Transformer Engine, in words for messages: ``a CPU``."""
+        """What the ranks run on in place of a GPU with Transformer Engine, for messages: ``a CPU``, or such a GPU.
+
+        Meaningful only where there is no Transformer Engine.
+        """
         return "a CPU" if self.device == "cpu" else "a GPU without Transformer Engine"
 
 
 def find_engine(device: Device, release: Release) -> Engine:
-    """What there is to train with on ``device``, found out without importing it; ``release``: what the job needs.
+    """Return the engine that this Python has for training on ``device``, if it fits the release that the job needs.
+
+    Found out without importing Megatron or Transformer Engine.
 
     Raises:
-        EngineError: Megatron-Bridge is missing, or the patches do not fit its version.
-        WrongEngine: it is another release than the job's settings are written for.
+        EngineError: Megatron-Bridge is missing, or LLMB's patches do not fit its version or that of megatron-core
+        WrongEngine: Megatron-Bridge is another release than the job's settings are written for
     """
     if not importable("megatron.bridge"):
         raise EngineError(
@@ -137,9 +152,9 @@ def find_engine(device: Device, release: Release) -> Engine:
 
 
 def install_patches(engine: Engine) -> None:
-    """Patch torch and Megatron for what this engine lacks: a GPU, or Transformer Engine. Nothing where it has both.
+    """Patch torch and Megatron, in the whole process, for what ``engine`` lacks: a GPU, or Transformer Engine.
 
-    Call once, before anything imports Megatron.
+    Does nothing where it has both. Call once, before anything imports Megatron.
     """
     if engine.device == "cpu":
         # torch says so when it is imported, and there is no GPU to ask about.
@@ -154,10 +169,12 @@ def install_patches(engine: Engine) -> None:
 
 
 def _require_configured_versions(release: Release) -> None:
-    """Refuse a Megatron that the job's settings are not written for, unless ``LLMB_ENGINE_CHECK=off`` is set.
+    """Raise if this Python's Megatron packages are not those that the job's settings are written for.
+
+    ``LLMB_ENGINE_CHECK=off`` in the environment switches this check off.
 
     Raises:
-        WrongEngine: it is another release; names both
+        WrongEngine: a package has another release, or an unknown version; the message names both
     """
     if os.environ.get(SWITCH, "").strip().lower() == "off":
         return
@@ -177,13 +194,14 @@ def _require_configured_versions(release: Release) -> None:
 
 
 def _require_patched_versions(engine: Engine, release: Release) -> None:
-    """Refuse another Megatron than the job was planned for, or one whose two packages do not belong together.
+    """Raise if LLMB's patches for what ``engine`` lacks do not fit this Python's Megatron packages.
 
     Raises:
-        WrongEngine: Megatron-Bridge is another known or newer release
-        EngineError: one of the packages is missing or of a version that the patches are not written for
+        WrongEngine: Megatron-Bridge is another known or newer release than the job was planned for
+        EngineError: a package is missing, or of a version that the patches are not written for
     """
     bridge = package_version("megatron-bridge")
+    # An older or unreadable version is left to the check of exact versions below.
     if release_of(bridge) not in (release, None):
         own = (
             f"use the engine venvs/{release.environment} of the installation (./installer.py makes it when a recipe "
@@ -204,20 +222,20 @@ def _require_patched_versions(engine: Engine, release: Release) -> None:
 
 
 def _plan_for(installed: str) -> str:
-    """The end of a message on how to plan for a newer release than LLMB knows: ``; LLMB_ENGINE=0.7 plans ...``.
+    """Return how to plan a job for ``installed``, a newer Megatron-Bridge than LLMB knows, to append to a remedy.
 
-    ``installed`` is the version of the Megatron-Bridge that is there. Empty: LLMB has that release, or it is none that
-    it could plan for, so nothing is to be added.
+    ``; LLMB_ENGINE=0.7 plans the job for this one``; empty where ``installed`` (its first two numbers) is a release
+    that LLMB knows, older or unreadable.
     """
     found = release_of(installed)
     return f"; LLMB_ENGINE={installed} plans the job for this one" if found is not None and found.is_newer else ""
 
 
 def is_configured(name: str, version: str | None, release: Release) -> bool:
-    """Whether a job for ``release`` may meet this version of the distribution ``name``.
+    """Return whether a job that was planned for ``release`` may run with this version of the distribution ``name``.
 
-    A pre-release is another one, but of a newer release. Any version, also an unknown one, where the release does not
-    name the distribution; elsewhere an unknown one never.
+    The first two numbers must agree. A pre-release fits only a release that is newer than LLMB knows. Where the release
+    does not name the distribution, any version fits, and None (unknown or not installed); elsewhere None never does.
     """
     known = release.configured.get(name)
     if known is None or version is None:
@@ -228,7 +246,7 @@ def is_configured(name: str, version: str | None, release: Release) -> bool:
 
 
 def importable(module: str) -> bool:
-    """Whether ``module`` can be imported, found out without doing so (packages above it are imported)."""
+    """Return whether ``module`` can be found for import. It is not imported itself, but the packages above it are."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # nor its parent
@@ -236,15 +254,15 @@ def importable(module: str) -> bool:
 
 
 def own_release() -> str:
-    """The version of Megatron-Bridge here, for messages; ``of an unknown release`` where it cannot be determined."""
+    """Return the version of this Python's Megatron-Bridge for messages; ``of an unknown release`` if there is none."""
     return package_version("megatron-bridge") or "of an unknown release"
 
 
 def package_version(name: str) -> str | None:
-    """The version that ``import`` would find of the distribution ``name``, or None where it cannot be determined.
+    """Return the version that ``import`` would find of the distribution ``name``; None if it cannot be determined.
 
-    A container may hold Megatron as a source tree, without a distribution's metadata or with another one's: what the
-    tree's ``package_info.py`` says comes first.
+    None also where it is not installed. A container may hold Megatron as a source tree, without a distribution's
+    metadata or with another one's: what the tree's ``package_info.py`` says comes first.
     """
     if name.startswith("megatron-") and (version := _source_version(name.replace("-", "."))):
         return version
@@ -256,9 +274,12 @@ def package_version(name: str) -> str | None:
 
 @functools.cache
 def source_has_word(module: str, name: str) -> bool:
-    """Whether the source of ``module``, below one of Megatron's packages, has the word ``name``.
+    """Return whether the source text of ``module``, such as ``megatron.core.optimizer``, has the word ``name``.
 
-    Imports neither. False also where there is no such module. Each answer is kept.
+    The module is not imported. False also where there is no such module. Each answer is kept.
+
+    Raises:
+        OSError: the source cannot be read
     """
     package = ".".join(module.split(".")[:2])
     for folder in _folders(package):
@@ -269,9 +290,9 @@ def source_has_word(module: str, name: str) -> bool:
 
 
 def _source_version(package: str) -> str | None:
-    """The version that an installed package's ``package_info.py`` names, read as text without importing the package.
+    """Return the version in the ``package_info.py`` of an installed package, which is read as text, not imported.
 
-    None: it has no such file, or one without major, minor and patch numbers.
+    None where there is no such file, it cannot be read, or it has no major, minor and patch numbers.
     """
     for folder in _folders(package):
         try:
@@ -288,9 +309,9 @@ def _source_version(package: str) -> str | None:
 
 
 def _folders(package: str) -> list[str]:
-    """The folders in which ``package``, such as ``megatron.core``, lies; empty where it is not installed.
+    """Return the folders that ``package``, such as ``megatron.core``, consists of; empty where it is not installed.
 
-    Packages above it are imported: that of Megatron is a namespace.
+    It is not imported, but the packages above it are: that of Megatron is a namespace.
     """
     try:
         spec = importlib.util.find_spec(package)

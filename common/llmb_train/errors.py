@@ -19,7 +19,10 @@ from typing import ClassVar
 
 
 class TrainError(Exception):
-    """The root. ``str()`` gives the message and the remedy, ready for a job log."""
+    """The base class of the errors of ``llmb_train``; the rank ends with ``exit_status``. Never raised itself.
+
+    ``str()`` gives the message and the remedy, ready for a job's log.
+    """
 
     exit_status: ClassVar[int]
 
@@ -33,28 +36,28 @@ class TrainError(Exception):
 
 
 class JobError(TrainError):
-    """The job itself is wrong."""
+    """The job.json, or what it asks for, is wrong or missing: the rank ends with exit status 2."""
 
     exit_status = 2
 
 
 class EngineError(TrainError):
-    """This machine or its software lacks what the job needs."""
+    """This machine or its software (Python packages, GPUs, ranks) lacks what the job needs: exit status 3."""
 
     exit_status = 3
 
 
 class WrongEngine(EngineError):
-    """Not the fault of one node: all of them run the same image."""
+    """The engine's software does not fit the job, on all nodes alike, since they share one image: exit status 3."""
 
 
 class Contradiction(TrainError):
-    """The framework has resolved a setting otherwise than it was planned."""
+    """The framework has resolved a setting otherwise than planned, so that nothing is trained: exit status 3."""
 
     exit_status = 3
 
 
 class NothingLeft(TrainError):
-    """The loaded checkpoint has reached the last step already; this is no failure."""
+    """The checkpoint to resume from is of the job's last step, so that nothing is left to train: exit status 0."""
 
     exit_status = 0

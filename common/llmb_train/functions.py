@@ -44,12 +44,16 @@ _NOT_TEXT = tuple(beginning for beginning, _, _ in _STEPS if beginning)
 
 
 def build_config(job: FunctionJob, engine: Engine) -> Any:
-    """Call the job's function, compare its columns with the catalogue's, and change its configuration to the plan's.
+    """Return the configuration of the job's function (performance recipe), changed to what the plan has.
+
+    It is compared with the catalogue's row for the function before it is changed.
 
     Raises:
-        WrongEngine: this Megatron-Bridge has no such function.
-        Contradiction: its columns are not those that the plan was made from, or a variable that it wants is not set.
-        JobError: its layers cannot be placed as planned, or its vocabulary is not known.
+        WrongEngine: this Megatron-Bridge has no such function
+        Contradiction: the function's columns are not those that the plan was made from, or an environment variable that
+            it wants is not set
+        JobError: its layers cannot be placed as planned, its vocabulary is not known, or there is no checkpoint to load
+        NothingLeft: the job goes on from a checkpoint of its last step
     """
     config = _call_function(job)
     require_own(job, config)
@@ -68,16 +72,20 @@ def build_config(job: FunctionJob, engine: Engine) -> Any:
 
 
 def _call_function(job: FunctionJob) -> Any:
-    """The configuration that the job's function gives.
+    """Call the job's function (performance recipe of Megatron-Bridge) and return the configuration that it gives.
 
-    Where its model comes from a ``config.json`` of this machine, a notice in the log says what of it the plan had
+    Where the model comes from a ``config.json`` on this machine, a notice is printed for each value that the plan had
     otherwise: the file is what NVIDIA's runner would train.
+
+    Raises:
+        WrongEngine: this Megatron-Bridge has no such function
     """
     function = perf_recipes.find(job.function.name)
     perf_recipes.from_files.clear()
     config = function()
     if perf_recipes.from_files:
         perf_recipes.prefer_files(False)
+        # Once more with the shipped numbers, by which the plan was made.
         planned = vars(function().model)
         perf_recipes.prefer_files()
         model = perf_recipes.from_files[0]
@@ -90,20 +98,21 @@ def _call_function(job: FunctionJob) -> Any:
 
 
 def forward_step(name: str) -> Callable[..., Any]:
-    """The forward step that NVIDIA's runner trains the function ``name`` with; imports its module."""
+    """Return the forward step with which NVIDIA's runner trains the function ``name``; imports the step's module."""
     module, attribute = next(step[1:] for step in _STEPS if name.startswith(step[0]))
     found = getattr(importlib.import_module(module), attribute)
     if not isinstance(found, type):
         return found  # type: ignore[no-any-return]
+    # Some steps are classes, made for one task.
     match = NAME.match(name)
     return found(mode=match["task"] if match else "pretrain")  # type: ignore[no-any-return]
 
 
 def require_own(job: FunctionJob, config: Any) -> None:
-    """Refuse a function whose columns are not those of the catalogue's row that was planned from.
+    """Raise if the columns of the called function's ``config`` are not those from which the job was planned.
 
     Raises:
-        Contradiction: shows both, side by side.
+        Contradiction: columns differ; the message is a table of planned and own values
     """
     planned = asdict(job.function.columns)
     own = perf_recipes.columns(config) | {"sequence_length": config.model.seq_length}
@@ -119,13 +128,14 @@ _OF_STAGES = "NCCL_P2P_NET_CHUNKSIZE"
 
 
 def require_environment(job: FunctionJob, config: Any) -> None:
-    """Refuse to train where a variable that the function wants is not set in this process.
+    """Raise if an environment variable that the function's ``config`` wants is not set in this process.
 
     The job's script exports them. A variable with another value is the user's choice; one that is missing was
-    forgotten, and torch has read it by now. The plan leaves out only what goes with another PP.
+    forgotten, and torch has read it by now. The one that depends on pipeline stages may be missing where the plan has
+    another PP.
 
     Raises:
-        Contradiction: a variable is not set.
+        Contradiction: variables are not set; the message lists them with the values wanted
     """
     wanted = dict(config.env_vars)
     if job.parallelism.pp != job.function.columns.pp:
@@ -135,10 +145,10 @@ def require_environment(job: FunctionJob, config: Any) -> None:
 
 
 def set_planned(job: FunctionJob, config: Any) -> None:
-    """Set in ``config``, the function's, every column in which the plan differs from the function.
+    """Set in the function's ``config`` every column (parallelism, batch ...) that the plan has otherwise.
 
     Raises:
-        JobError: its layers cannot be placed anew.
+        JobError: Megatron-Bridge has no layout of the layers for the plan's PP and VP
     """
     own = job.function.columns
     plan = job.parallelism
@@ -177,10 +187,12 @@ def set_planned(job: FunctionJob, config: Any) -> None:
 
 
 def _set_stages(job: FunctionJob, model: Any) -> None:
-    """Place the layers of a model anew for its PP and VP where the function places them by hand; else do nothing.
+    """Set anew which layers each pipeline stage of ``model`` has, if the function sets them by hand.
+
+    By PP and VP of ``model``. Does nothing where Megatron divides the layers itself.
 
     Raises:
-        JobError: Megatron-Bridge has no layout of it for these
+        JobError: Megatron-Bridge has no layout of this model for PP and VP
     """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return
@@ -194,7 +206,7 @@ def _set_stages(job: FunctionJob, model: Any) -> None:
 
 
 def _enable_fsdp(config: Any) -> None:
-    """Turn on Megatron-FSDP in ``config``, of a function without it.
+    """Turn on Megatron-FSDP, and what goes with it, in ``config``, the configuration of a function without it.
 
     As v0.6.0, scripts/performance/utils/overrides.py:94-114.
     """
@@ -207,9 +219,9 @@ def _enable_fsdp(config: Any) -> None:
 
 
 def no_gather_in_optimizer_step(config: Any) -> None:
-    """Have ``config`` gather parameters after the optimizer's step, not during it.
+    """Change ``config`` so that parameters are gathered after the optimizer's step, not during it.
 
-    Doing so during the step needs data parallelism and interleaved stages (v0.6.0,
+    Gathering during it needs data parallelism and interleaved stages (v0.6.0,
     scripts/performance/utils/overrides.py:683-689): core 0.19 takes the first of several chunks for it
     (optimizer/__init__.py:1049).
     """
@@ -219,7 +231,7 @@ def no_gather_in_optimizer_step(config: Any) -> None:
 
 
 def no_graphs(config: Any) -> None:
-    """Turn CUDA graphs off in a function's configuration."""
+    """Turn CUDA graphs off in the configuration ``config``, with the random state tracker that they need."""
     model = config.model
     model.cuda_graph_impl = "none"
     for name in ("cuda_graph_scope", "cuda_graph_modules"):
@@ -229,11 +241,10 @@ def no_graphs(config: Any) -> None:
 
 
 def set_launched(job: FunctionJob, config: Any) -> None:
-    """Set in ``config``, a function's, what NVIDIA's launcher sets in every run: steps, checkpoints, seed, data,
-    logs.
+    """Set in a function's ``config`` what NVIDIA's launcher sets in every run: steps, checkpoints, seed, data, logs.
 
     Raises:
-        JobError: there is no checkpoint to load, or its vocabulary is not known
+        JobError: there is no checkpoint to load, or the size of the tokenizer's vocabulary is not known
         NothingLeft: the job goes on from a checkpoint of its last step
     """
     if job.precision.dtype == "bf16" and config.optimizer.optimizer == "adam":
@@ -253,7 +264,10 @@ def set_launched(job: FunctionJob, config: Any) -> None:
 
 
 def _set_scale(job: FunctionJob, config: Any) -> None:
-    """Set in ``config`` what NVIDIA's launcher makes depend on the job's columns and its number of GPUs."""
+    """Set in ``config`` what NVIDIA's launcher makes depend on the job's parallelism, precision and number of GPUs.
+
+    Mainly whether parameters are gathered during the optimizer's step.
+    """
     from megatron.bridge.utils.cuda_graph import is_full_iteration_cuda_graph
 
     model, plan = config.model, job.parallelism
@@ -279,7 +293,8 @@ def _set_scale(job: FunctionJob, config: Any) -> None:
 def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | None) -> None:
     """Set in ``config`` which checkpoint is loaded and where checkpoints are saved, and turn off what that excludes.
 
-    ``start``: the one that the run goes on from; None: none.
+    ``start``: the checkpoint that the run goes on from; None: it starts anew. The model that adapters train on is set
+    as the pretrained one.
     """
     _set_fields(config.checkpoint, steps.checkpoint_fields(job, start))
     if job.adapters and job.checkpoint.load is not None:
@@ -297,7 +312,7 @@ def _set_checkpoint(job: FunctionJob, config: Any, start: steps.StartingPoint | 
 
 
 def plain_optimizer(optimizer: Any) -> None:
-    """Change ``optimizer`` to one with fp32 states and gradients, not the precision-aware one.
+    """Change ``optimizer``, a section of the configuration, to states and gradients in fp32, not precision-aware.
 
     Core accepts other types for the precision-aware optimizer only (core/optimizer/optimizer_config.py:470-481), and 51
     functions have them.
@@ -342,6 +357,6 @@ def _set_data(job: FunctionJob, config: Any) -> None:
 
 
 def _set_fields(section: Any, fields: dict[str, Any]) -> None:
-    """Set ``fields``, by name, in a section of the configuration."""
+    """Set each of ``fields``, values by attribute name, in ``section``, an object of the configuration."""
     for name, value in fields.items():
         setattr(section, name, value)

@@ -15,16 +15,21 @@ from typing import Any
 
 @functools.cache
 def shield_managers() -> None:
-    """Have multiprocessing start managers that SIGTERM does not end, but the end of this process within a second.
+    """Make this process start multiprocessing's manager processes so that SIGTERM does not end them.
 
-    For the rest of this process; call before a save. Slurm sends the signal that asks for a last checkpoint to every
-    process of a job. megatron-core (0.16, 0.19) collects what was written in a queue, served by a process that keeps
-    the signal's default: it would be gone when the checkpoint is written, or while it is. A second call does nothing.
+    They end within a second of this process instead. Lasts as long as the process; a second call does nothing. Call
+    before a checkpoint is saved: Slurm sends the signal that asks for a last checkpoint to every process of a job, and
+    megatron-core (0.16, 0.19) collects what was written in a queue served by such a process, which would be gone when,
+    or while, the checkpoint is written.
     """
     start = BaseManager.start
 
     def shielded(self: BaseManager, initializer: Callable[..., object] | None = None, initargs: Any = ()) -> None:
-        """Start a manager whose process SIGTERM does not reach, and that ends with this one."""
+        """Start the manager's process so that SIGTERM does not reach it, and that it ends with this process.
+
+        It does not end with this process where the caller has given an ``initializer`` of its own. Replaces
+        ``BaseManager.start``.
+        """
         if initializer is None:
             initializer, initargs = end_with, (os.getpid(),)
         # Where a process is spawned, this helper is started first, and would unblock the signal.
@@ -40,10 +45,13 @@ def shield_managers() -> None:
 
 
 def end_with(parent: int) -> None:
-    """Let this process end within a second of the process ``parent``, which has started it."""
+    """Make this process end itself, with status 1, within a second of its parent process, whose id is ``parent``.
+
+    Starts a thread and returns at once.
+    """
 
     def watch() -> None:
-        """End this process as soon as its parent has ended."""
+        """End this process with status 1 once its parent has ended, looking every second. Runs in a thread."""
         while os.getppid() == parent:
             time.sleep(1)
         os._exit(1)

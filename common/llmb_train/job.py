@@ -27,61 +27,78 @@ Family = Literal["llama3", "llama4", "grok1", "nemotron4"]
 
 @dataclass(frozen=True)
 class Moe:
-    """Mixture-of-experts part of an architecture. Sizes are hidden sizes of one expert."""
+    """The mixture-of-experts part of a model's architecture, as job.json describes it."""
 
     experts: int
     top_k: int
+    """Experts that each token is routed to."""
     ffn: int
+    """Inner size of the MLP of one routed expert."""
     shared_ffn: int | None
+    """Inner size of the shared expert's MLP; null: there is none."""
     every: Literal[1, 2]
-    """2: every second layer is MoE, starting with the second."""
+    """2: every second layer is MoE, starting with the second; 1: every layer."""
     router: Literal["softmax", "sigmoid"]
     pre_softmax: bool
+    """The router's softmax comes before the choice of experts, not after it."""
     aux_loss: float
+    """Coefficient of the load-balancing loss."""
     capacity_factor: float
+    """An expert's tokens relative to an even spread; used with the routing ``drop`` only."""
     probabilities_on_input: bool
+    """An expert's input, not its output, is multiplied by the router's probability."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """The model of a job that describes it, in Megatron's numbers."""
+    """The architecture of the model that a job trains, as job.json describes it, in Megatron's terms."""
 
     layers: int
     hidden: int
     ffn: int
+    """Inner size of the MLP of a layer without experts."""
     heads: int
     query_groups: int
     head_dim: int
     vocabulary: int
+    """Tokens in the vocabulary, without padding."""
     activation: Literal["silu", "squared_relu"]
     gated: bool
+    """The MLP has a gate: with ``silu`` it is SwiGLU."""
     norm: Literal["rmsnorm", "layernorm"]
     norm_epsilon: float
     zero_centered_gamma: bool
+    """Weights of norms are stored minus one."""
     rope_base: int
     rope_scaling: float | None
+    """Factor by which rotary positions are stretched; null: not at all."""
     rotary_percent: float
+    """Part of a head that is rotated, from 0 to 1."""
     rope_interleaved: bool
     no_rope_interval: int | None
-    """4: every fourth layer has no rotary position embedding."""
+    """4: every fourth layer has no rotary position embedding; null: every layer has one."""
     attention_chunk: int | None
     """Tokens that attend to each other in layers with rotary embedding; null: the whole sequence."""
     tied_embeddings: bool
+    """Embedding and output layer share their weights."""
     init_std: float
+    """Standard deviation of the initial weights."""
     moe: Moe | None
+    """null: a model without experts."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The dtype and, for FP8, its scaling."""
+    """The data type that a job trains in and, for FP8, how its values are scaled."""
 
     dtype: Literal["bf16", "fp8", "nvfp4"]
     fp8_recipe: Literal["cs", "ds", "mx", "sc"] | None
+    """Tensor-wise current, delayed, MXFP8 or block-wise scaling, in this order; null: the dtype is not ``fp8``."""
 
 
 @dataclass(frozen=True)
 class Parallelism:
-    """How ranks divide the model; null: not divided so."""
+    """How a job's ranks divide model and batch, as sizes of Megatron's parallelisms; null: not divided in that way."""
 
     tp: int
     pp: int
@@ -90,11 +107,12 @@ class Parallelism:
     ep: int | None
     etp: int | None
     fsdp: bool
+    """Megatron-FSDP shards parameters, gradients and optimizer states."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The micro batch and the global batch, in sequences."""
+    """The sizes of a job's micro-batch (of one model replica) and global batch (of a step), in sequences."""
 
     mbs: int
     gbs: int
@@ -102,30 +120,35 @@ class Batch:
 
 @dataclass(frozen=True)
 class Performance:
-    """What makes steps faster or smaller, and how experts get their tokens."""
+    """A job's settings that make steps faster or use less memory, and how its experts get their tokens."""
 
     cuda_graph: bool
     recompute_layers: int
+    """Layers whose activations are recomputed in the backward pass."""
     offload_layers: int
+    """Layers whose activations are kept in the host's memory."""
     wgrad_deferral: int | None
     """Micro-batches whose weight gradients of the output layer wait for the pipeline's drain; null: not deferred."""
     moe_routing: Literal["drop", "balanced"] | None
+    """``drop``: an expert takes its capacity of tokens and no more; ``balanced``: tokens are forced to spread evenly;
+    null: a function routes them itself, or no experts."""
 
 
 @dataclass(frozen=True)
 class Steps:
-    """How many steps are trained, and when a run ends before them."""
+    """How many steps a job trains, when a run of it ends before them, and when ranks record their waits."""
 
     train: int
+    """Number of the last step, counted from the beginning of the training, not of a resumed run."""
     exit_after: int | None
-    """End after this many further steps (further than the loaded checkpoint, where there is one)."""
+    """End after this many further steps (further than the loaded checkpoint, where there is one); null: do not."""
     waits_from: int | None = None
-    """From this step on, the first after the measured ones, ranks record how long they wait for each other."""
+    """From this step on, after the measured ones, ranks record how long they wait for each other; null: never."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Which steps and ranks are profiled, and by what."""
+    """Which training steps and ranks of a job are profiled, and by which tool."""
 
     tool: Literal["nsys", "torch"]
     start: int
@@ -136,12 +159,14 @@ class Profile:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where checkpoints are saved and loaded; null: nowhere."""
+    """Where a job saves its checkpoints and how often, and which one it loads."""
 
     save: str | None
+    """The folder that checkpoints are saved in; null: none is saved."""
     interval: int | None
     """Steps between saves; null: at the end only."""
     load: str | None
+    """The folder of the checkpoint to load; null: none is loaded."""
 
     @property
     def used(self) -> bool:
@@ -151,7 +176,7 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class Columns(Batch, Parallelism):
-    """The columns of a function as it is shipped, at its own number of GPUs."""
+    """The columns (parallelism, batch and so on) of a performance recipe as shipped, at its own number of GPUs."""
 
     cuda_graph: bool
     recompute_layers: int
@@ -161,7 +186,7 @@ class Columns(Batch, Parallelism):
 
 @dataclass(frozen=True)
 class Reduced:
-    """A copy of the function's model that is small enough for a CPU; every other size follows from these."""
+    """The sizes of a small copy of the function's model, to train on a CPU; all others follow from them."""
 
     layers: int
     hidden: int
@@ -171,20 +196,25 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Function:
-    """A performance recipe of Megatron-Bridge, by the name of its function in ``megatron.bridge.perf_recipes``."""
+    """The performance recipe of Megatron-Bridge that a job trains, and what the plan assumed of it."""
 
     name: str
     release: str
-    """The Megatron-Bridge whose functions the catalogue lists."""
+    """The Megatron-Bridge release whose functions the catalogue lists."""
     catalogue: str
     """SHA-256 of the catalogue that the job was planned with."""
     columns: Columns
+    """As the catalogue has them, before the plan changes any."""
     reduced: Reduced | None
+    """null: the whole model is trained."""
 
 
 @dataclass(frozen=True)
 class AnyJob:
-    """The fields that every job has, whether it describes an architecture or names a function."""
+    """One job.json: what a run trains, on how many ranks and how. These are the fields that every job has.
+
+    A ``Job`` also describes an architecture, a ``FunctionJob`` names a performance recipe instead.
+    """
 
     schema: int
     run_id: str
@@ -200,6 +230,7 @@ class AnyJob:
     sequence_length: int
     precision: Precision
     world_size: int
+    """Ranks of the job, one for each GPU."""
     parallelism: Parallelism
     batch: Batch
     performance: Performance
@@ -215,18 +246,18 @@ class AnyJob:
 
     @property
     def resumed(self) -> str | None:
-        """The path of the checkpoint that the run goes on from; None: it starts from random weights."""
+        """The path of the checkpoint that the run resumes, weights and step; None: it starts from random weights."""
         return self.checkpoint.load
 
     @property
     def data_parallel(self) -> int:
-        """The data-parallel size, world size / (TP * PP * CP); experts do not count."""
+        """The job's data-parallel size of the dense layers: world size / (TP * PP * CP), whatever EP is."""
         p = self.parallelism
         return self.world_size // (p.tp * p.pp * p.cp)
 
     @property
     def release(self) -> Release:
-        """The release of Megatron-Bridge that the job was planned for; perhaps one that is newer than LLMB knows."""
+        """The Megatron-Bridge release that the job was planned for; it may be newer than LLMB knows."""
         release = release_of(self.engine)
         assert release is not None  # checked when the job was read
         return release
@@ -234,7 +265,7 @@ class AnyJob:
 
 @dataclass(frozen=True)
 class Job(AnyJob):
-    """A job that describes the architecture of its model."""
+    """A job whose job.json describes the architecture of its model, from which the configuration is built."""
 
     family: Family
     architecture: Architecture
@@ -242,7 +273,7 @@ class Job(AnyJob):
 
 @dataclass(frozen=True)
 class FunctionJob(AnyJob):
-    """A job that names a function, which makes its configuration."""
+    """A job that names a performance recipe of Megatron-Bridge, whose function makes the configuration."""
 
     family: str
     """The function's model, ``deepseek_v3``."""
@@ -250,26 +281,26 @@ class FunctionJob(AnyJob):
 
     @property
     def adapters(self) -> bool:
-        """Whether the job trains adapters (LoRA) beside the model that it loads."""
+        """Whether the job trains adapters (LoRA) on a loaded model, not the model itself; by the recipe's name."""
         return "_peft_" in self.function.name
 
     @property
     def resumed(self) -> str | None:
-        """The path of the checkpoint that the run goes on from.
+        """The path of the checkpoint whose weights and step the run goes on from.
 
-        None: random weights, or adapters, whose model is loaded apart.
+        None: it starts from random weights, or trains adapters, whose model is loaded separately.
         """
         return None if self.adapters else self.checkpoint.load
 
 
 def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
-    """The job that ``content`` (parsed JSON) describes, checked against the schema.
+    """Return the job that ``content``, the parsed JSON of a job.json, describes, checked against the schema.
 
-    ``where`` names it in messages. What can be combined is checked when a job is planned, not here.
+    ``where`` names the file in messages. Whether settings can be combined is checked when a job is planned, not here.
 
     Raises:
-        JobError: an unknown or missing key, a wrong type, another schema number, an engine that there is not, or
-            numbers that do not divide.
+        JobError: an unknown or missing key, a wrong type, another schema number, an unknown engine, or numbers of
+            ranks, batch or experts that do not divide
     """
     if not isinstance(content, dict):
         raise JobError(f"{where}: expected a JSON object, found {type(content).__name__}")
@@ -280,6 +311,7 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
         )
     # Every job has one of the two; whoever writes it may say null for the other.
     content = {key: value for key, value in content.items() if key not in ("architecture", "function") or value}
+    # Only a job with such settings has the key.
     content = {"megatron": {}, **content}
     try:
         job = _from_mapping(FunctionJob, content) if "function" in content else _from_mapping(Job, content)
@@ -291,10 +323,10 @@ def parse_job(content: Any, where: str = "job.json") -> Job | FunctionJob:
 
 
 def load_job(path: Path) -> Job | FunctionJob:
-    """The job in the file ``path``, checked.
+    """Return the job that the job.json file ``path`` describes, checked against the schema.
 
     Raises:
-        JobError: the file is missing or not JSON, or as in ``parse_job``.
+        JobError: the file is missing, unreadable or not JSON, or its content is refused by ``parse_job``
     """
     try:
         content = json.loads(path.read_bytes())
@@ -306,10 +338,10 @@ def load_job(path: Path) -> Job | FunctionJob:
 
 
 def _check_engine(job: AnyJob, where: str) -> None:
-    """Refuse a release of Megatron-Bridge that such a job cannot have.
+    """Raise if the job names a Megatron-Bridge release that it cannot run with; ``where`` names the file.
 
     Raises:
-        JobError: it is older than LLMB knows, no release, or has no functions for a job that names one
+        JobError: the release is older than LLMB knows or unreadable, or has no functions for a job that names one
     """
     named = isinstance(job, FunctionJob)
     release = release_of(job.engine)
@@ -323,11 +355,12 @@ def _check_engine(job: AnyJob, where: str) -> None:
 
 
 def _check_numbers(job: Job | FunctionJob, where: str) -> None:
-    """Refuse a job whose ranks, batch or experts do not divide; planning does not know all of them for reduced
-    copies.
+    """Raise if the job's ranks, batch or experts do not divide evenly; ``where`` names the file.
+
+    Planning does not know all of these numbers for reduced copies.
 
     Raises:
-        JobError: names the numbers
+        JobError: a number is below 1 or no multiple of another; the message names them
     """
     p, ep = job.parallelism, job.parallelism.ep or 1
     batch = {"mbs": job.batch.mbs, "gbs": job.batch.gbs}
@@ -350,7 +383,9 @@ def _check_numbers(job: Job | FunctionJob, where: str) -> None:
 
 
 def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> T:
-    """The dataclass ``cls`` made of ``content``, whose keys are in ``where`` of the file.
+    """Return an instance of the dataclass ``cls`` made of the JSON object ``content``, nested ones too.
+
+    Every field is required. ``where`` is the dotted path of ``content`` in the file; empty: the whole file.
 
     Raises:
         ValueError: a key is unknown or missing, or has a wrong type; the message has the dotted key
@@ -367,15 +402,17 @@ def _from_mapping(cls: type[T], content: Mapping[str, Any], where: str = "") -> 
 
 
 def _field_path(where: str, name: str) -> str:
-    """The path of a field in messages: ``parallelism.tp``."""
+    """Return the dotted path of a field for messages, ``parallelism.tp``; the ``name`` alone if ``where`` is empty."""
     return f"{where}.{name}" if where else name
 
 
 def _convert_value(kind: Any, value: Any, where: str) -> Any:
-    """A JSON value as one of type ``kind``.
+    """Return the JSON ``value`` as one of type ``kind``: dataclass, union with None, literal, list, dict or scalar.
+
+    An int is accepted for a float, a bool never for a number. ``where`` is the dotted path of the value.
 
     Raises:
-        ValueError: it is of another type; the message begins with ``where``
+        ValueError: the value is of another type; the message begins with ``where``
     """
     origin = get_origin(kind)
     if origin in (Union, types.UnionType):  # of one type and None

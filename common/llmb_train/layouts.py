@@ -21,9 +21,10 @@ _MOST_CHUNKS = 128
 
 
 def place_layers(name: str, model: Any) -> None:
-    """Set in ``model``, the provider of the function ``name``, which layers each stage has, for its PP and VP.
+    """Set in ``model``, for its PP and VP, which layers each pipeline stage has, as Megatron-Bridge does.
 
-    Only of DeepSeek-V3 and Kimi K2; any other model keeps the layout that it has.
+    ``model`` is the provider of the performance recipe ``name``. Only DeepSeek-V3 and Kimi K2 are changed; any other
+    model keeps its layout. The layout becomes None where Bridge has none for PP and VP.
     """
     match = NAME.match(name)
     size = match["model"] if match else ""
@@ -42,7 +43,7 @@ def place_layers(name: str, model: Any) -> None:
 
 
 def layers_of_chunks(model: Any) -> list[int] | None:
-    """The number of layers of each chunk in the order of the model, PP x VP of them.
+    """Return the number of decoder layers of each of the PP x VP chunks of ``model``, in the order of the model.
 
     None where the model has no layout for its PP and VP, or one that Megatron refuses.
     """
@@ -67,9 +68,10 @@ def layers_of_chunks(model: Any) -> list[int] | None:
 
 
 def layouts(name: str, model: Any) -> list[list[Any]]:
-    """``[PP, VP, layers of each chunk]`` wherever NVIDIA's runner has a layout of the function ``name``.
+    """Return ``[PP, VP, layers of each chunk]`` for each PP and VP for which the recipe ``name`` has a layout.
 
-    Empty where the function leaves it to Megatron which layers a stage has. ``model`` is not changed.
+    Empty where the recipe leaves it to Megatron which layers a pipeline stage has. ``model``, the recipe's provider, is
+    not changed.
     """
     if not getattr(model, "pipeline_model_parallel_layout", None):
         return []

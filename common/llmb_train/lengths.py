@@ -16,11 +16,12 @@ _EXACT = 1e-9
 
 
 def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[str, Any] | None:
-    """How each of ``counts`` of ``model`` follows the sequence length: ``[b, c]`` by its name, as this module says.
+    """Return how FLOPs per token of ``model`` grow with sequence length: ``[b, c]`` for each of ``counts``.
 
-    ``least`` is the shortest length in tokens for which they were found to hold. A count that does not exist (None) is
-    left out. None where one does not follow the formula, or there is none. The model's own length is the same in the
-    end.
+    They are of the formula a + b x length + c / length, by name. ``counts`` are functions that count at the model's
+    present length; one that returns None is left out. ``least`` is the shortest length, in tokens, for which the
+    formulas were found to hold. None where a count does not follow the formula, or all return None. The model's length
+    is changed meanwhile and set back.
     """
     own: int = model.seq_length
     found: dict[str, Any] = {"least": own}
@@ -34,6 +35,7 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
         ):
             found["least"] = shorter
             shorter //= 2
+        # The formula was fitted to at most four times the length, and has to hold beyond that, too.
         longer = 8 * own
         if not all(_formula_holds(model, own, longer, counts[name], *found[name]) for name in counts if name in found):
             return None
@@ -43,7 +45,10 @@ def growth(model: Any, counts: dict[str, Callable[[], float | None]]) -> dict[st
 
 
 def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> float:
-    """The count of ``model`` at a sequence of ``length`` tokens, which the model then keeps."""
+    """Set the sequence length of ``model`` to ``length`` tokens; return the FLOPs per token that ``count`` gives.
+
+    The model keeps that length.
+    """
     model.seq_length = length
     found = count()
     assert found is not None  # it is counted at the model's own length
@@ -51,11 +56,11 @@ def _count_at(model: Any, length: int, count: Callable[[], float | None]) -> flo
 
 
 def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> list[float]:
-    """``[b, c]`` of a + b x length + c / length, by the counts at one, two and four times the model's ``own``
-    length.
+    """Return ``[b, c]`` of FLOPs per token = a + b x length + c / length, from counts at 1, 2 and 4 times ``own``.
 
-    Rounded to 3 digits after the point; a ``c`` that is only rounding error is 0. ``count`` counts at the model's
-    present length and must not return None. The model keeps four times its ``own`` length: the caller sets it back.
+    ``own`` is the model's own sequence length. Rounded to 3 digits after the point; a ``c`` that is only rounding error
+    is 0. ``count`` counts at the model's present length and must not return None. The model keeps four times its own
+    length: the caller sets it back.
     """
     one = _count_at(model, own, count)
     two = _count_at(model, 2 * own, count)
@@ -68,6 +73,9 @@ def _fit_formula(model: Any, own: int, count: Callable[[], float | None]) -> lis
 
 
 def _formula_holds(model: Any, own: int, length: int, count: Callable[[], float | None], b: float, c: float) -> bool:
-    """Whether the count at ``length`` tokens is what the formula gives from that at the model's ``own`` length."""
+    """Return whether the formula with ``b`` and ``c`` predicts the count at ``length`` from that at ``own``.
+
+    Both are sequence lengths in tokens, ``own`` the model's. Changes the model's length; the caller sets it back.
+    """
     expected = _count_at(model, own, count) + b * (length - own) + c * (1 / length - 1 / own)
     return abs(_count_at(model, length, count) - expected) <= _EXACT * expected

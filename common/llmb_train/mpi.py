@@ -20,12 +20,13 @@ _RANK_VARIABLES = ("PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 
 
 def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, str]) -> None:
-    """Refuse to train where Transformer Engine is going to start MPI, and nothing tells MPI of the other ranks.
+    """Raise if Transformer Engine is going to start MPI for a job whose ranks were not started for MPI.
 
-    ``config``: the framework's.
+    MPI might wait for ever for the other ranks. It is started for the overlap of tensor parallelism's communication;
+    ``environ`` shows whether a starter such as PMIx has told the rank its place. ``config`` is the framework's.
 
     Raises:
-        WrongEngine: it would, and might wait for ever
+        WrongEngine: MPI would be started, and no variable of a starter is set
     """
     if job.parallelism.tp < 2 or any(environ.get(name) for name in _RANK_VARIABLES):
         return
@@ -44,7 +45,10 @@ def require_starter(job: Job | FunctionJob, config: Any, environ: Mapping[str, s
 
 
 def _mpi_reason(backend: str | None) -> str:
-    """Why Transformer Engine would start MPI; empty if it would not. Imports Transformer Engine."""
+    """Return why Transformer Engine would start MPI, as a clause; empty if it would not. Imports Transformer Engine.
+
+    ``backend``: the configured ``tp_comm_bootstrap_backend``; None: not set.
+    """
     import torch
     import transformer_engine_torch
 

@@ -25,12 +25,12 @@ _PLAIN = {bool: "bool", int: "int", float: "float", str: "str", list: "list", tu
 
 
 def apply(job: Job | FunctionJob, config: Any) -> None:
-    """Set in ``config`` the settings that the user named in the job.
+    """Set in ``config`` the framework's settings that the user named in the job (``--megatron``).
 
-    A notice in the log names those that change nothing.
+    Prints a notice to the log for each that changes nothing.
 
     Raises:
-        JobError: there is no such section or field here, or it takes no such value
+        JobError: ``config`` has no such section or field, or the field takes no such value
     """
     for name, value in job.megatron.items():
         section, field = _section_and_field(config, name)
@@ -41,25 +41,29 @@ def apply(job: Job | FunctionJob, config: Any) -> None:
 
 
 def value_in(config: Any, name: str) -> Any:
-    """What the setting ``name``, such as ``model.num_layers``, is in ``config``, as JSON has it.
+    """Return the value of the setting ``name``, such as ``model.num_layers``, in ``config``, as a JSON value.
 
-    None where there is no such section or field, too.
+    None where it is None, and where there is no such section or field.
     """
     section, _, field = name.partition(".")
     return as_json_value(getattr(getattr(config, section, None), field, None))
 
 
 def title(config: Any, name: str) -> str:
-    """The setting ``name``, and in parentheses each section that sets the same field after it."""
+    """Return the setting ``name``, for messages, with each section in parentheses that sets the same field later.
+
+    Such as ``model.fp8 (set mixed_precision.fp8)``.
+    """
     section, _, field = name.partition(".")
     later = [other for other in ("mixed_precision", "comm_overlap") if hasattr(getattr(config, other, None), field)]
     return name + "".join(f" (set {other}.{field})" for other in later if other != section)
 
 
 def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
-    """The section of ``config`` and the field that the setting ``name`` is of.
+    """Return the section object of ``config`` and the field name that the setting ``name`` means.
 
-    A mixed precision that is given by its name becomes a section in ``config``.
+    ``name`` is ``section.field``. If ``config`` has the section only as the name of a mixed precision, it is replaced
+    in ``config`` by the section.
 
     Raises:
         JobError: there is no such section or field
@@ -83,10 +87,12 @@ def _section_and_field(config: Any, name: str) -> tuple[Any, str]:
 
 
 def _converted(section: Any, field: str, value: Any, name: str) -> Any:
-    """``value`` as the type of the section's field wants it: a dtype, an enumeration's member, a float.
+    """Return the JSON ``value`` as the section's field wants it: a torch dtype, an enumeration's member, a float.
+
+    Other values are returned as they are. ``name`` is the setting's, for messages.
 
     Raises:
-        JobError: the field takes no such value; names the setting
+        JobError: the field takes no such value
     """
     hint = _field_types(type(section)).get(field, Any)
     kinds = kind_of(hint).split("|")
@@ -107,7 +113,7 @@ def _converted(section: Any, field: str, value: Any, name: str) -> Any:
 
 
 def _field_types(kind: type) -> dict[str, Any]:
-    """The types of a class's fields; empty where they cannot be resolved."""
+    """Return the types of the fields of the class ``kind``, by name; empty where its annotations cannot be resolved."""
     try:
         return typing.get_type_hints(kind)
     except (NameError, TypeError):  # a name that is imported for type checkers only
@@ -115,7 +121,7 @@ def _field_types(kind: type) -> dict[str, Any]:
 
 
 def _enum_member(hint: Any, value: Any) -> Any:
-    """The member of an enumeration in ``hint`` that ``value`` names; else ``value``."""
+    """Return the member named ``value`` of an enumeration in the type ``hint``; ``value`` itself if there is none."""
     if not isinstance(value, str):
         return value
     members: dict[str, enum.Enum] = {}
@@ -125,7 +131,7 @@ def _enum_member(hint: Any, value: Any) -> Any:
 
 
 def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
-    """Yields the enumerations in the type ``hint``, also those inside unions and lists."""
+    """Yield the enumeration classes in the type ``hint``, also those inside unions and lists; perhaps none."""
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         yield hint
     for part in typing.get_args(hint):
@@ -133,7 +139,10 @@ def _enumerations(hint: Any) -> Iterator[type[enum.Enum]]:
 
 
 def as_json_value(value: Any) -> Any:
-    """A value as JSON has it: an enumeration's member, a dtype and any other object by their names."""
+    """Return ``value`` as a JSON value: an enumeration's member by name, a dtype or other object by ``str``.
+
+    Lists and dicts are converted item by item.
+    """
     if isinstance(value, enum.Enum):
         return value.name
     if isinstance(value, (list, tuple)):
@@ -144,7 +153,10 @@ def as_json_value(value: Any) -> Any:
 
 
 def fields_text() -> str:
-    """The fields of this engine's Megatron-Bridge as the text of a JSON file: section, field and kind. Imports it."""
+    """Return the JSON text of all fields of Megatron-Bridge's configuration: what each takes, by section and field.
+
+    Imports Megatron-Bridge. What a field takes is as in ``kind_of``.
+    """
     import megatron.bridge.models  # noqa: F401  the classes of all models
     from megatron.bridge.training.config import ConfigContainer
 
@@ -158,14 +170,18 @@ def fields_text() -> str:
 
 
 def kind_of(hint: Any) -> str:
-    """What a field of the type ``hint`` takes, sorted words with bars between them: ``int|none``; ``any`` if
-    unknown.
+    """Return what a field of the type ``hint`` takes, as sorted words with bars between them: ``int|none``.
+
+    Values of literals and enumerations are in double quotes. ``any`` where the type is not known.
     """
     return "|".join(sorted(set(_alternatives(hint)))) or "any"
 
 
 def _alternatives(hint: Any) -> Iterator[str]:
-    """Yields a word of ``kind_of`` for each alternative in the type ``hint``, perhaps twice."""
+    """Yield a word for each alternative of the type ``hint``: ``int``, ``none``, ``"value"``, ``dtype`` or ``any``.
+
+    A word may come twice. They are the words of ``kind_of``.
+    """
     origin = typing.get_origin(hint)
     if hint is None or hint is type(None):
         yield "none"
@@ -183,7 +199,7 @@ def _alternatives(hint: Any) -> Iterator[str]:
 
 
 def _section(hint: Any) -> dict[str, str]:
-    """What each field of a section takes, by its name, over every class that the section can be of.
+    """Return what each field of a section of the type ``hint`` takes, by name, over all classes that it can be of.
 
     Fields that no text can set are left out.
     """
@@ -203,9 +219,10 @@ def _section(hint: Any) -> dict[str, str]:
 
 
 def _classes(hint: Any) -> Iterator[type]:
-    """Yields the dataclasses that a section of type ``hint`` can be of: itself, a union's parts, and models below.
+    """Yield the dataclasses that a section of the type ``hint`` can be of; one may come twice.
 
-    Not whatever else has been imported.
+    These are the type itself, a union's parts, and Megatron-Bridge's model providers derived from them, no other
+    subclasses.
     """
     for part in typing.get_args(hint) or [hint]:
         if isinstance(part, type) and dataclasses.is_dataclass(part):
@@ -216,14 +233,17 @@ def _classes(hint: Any) -> Iterator[type]:
 
 
 def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
-    """Yields the fields of a class, each with its type."""
+    """Yield the dataclass fields of the class ``kind``, each with its resolved type."""
     hints = _field_types(kind)
     for field in dataclasses.fields(kind):
         yield field, hints.get(field.name, field.type)
 
 
 def takes(kinds: list[str], value: Any) -> bool:
-    """Whether a field that takes ``kinds`` takes ``value``, as JSON has it; ``any`` takes everything."""
+    """Return whether a field that takes ``kinds``, words of ``kind_of``, takes the JSON value ``value``.
+
+    ``any`` takes everything. A text passes for ``dtype``, and an int for ``float``.
+    """
     if "any" in kinds or f'"{value}"' in kinds:
         return True
     names = {type(None): ["none"], bool: ["bool"], int: ["int", "float"], float: ["float"], str: ["str", "dtype"]}

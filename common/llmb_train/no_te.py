@@ -21,9 +21,9 @@ _HELPERS = "megatron.core.datasets.helpers_cpp"
 
 
 def install() -> None:
-    """Install the stand-ins for Transformer Engine, import megatron-core, and patch it, in the whole process.
+    """Install stand-ins for Transformer Engine, then import and patch megatron-core, in the whole process.
 
-    Call once, before Megatron-Bridge is imported.
+    Call once, before Megatron-Bridge is imported. Some warnings are silenced.
     """
     # Two dozen lines on every rank that repeat one line of the log's header.
     warnings.filterwarnings("ignore", message=".*(Apex is|Transformer Engine and Apex are) not installed")
@@ -37,27 +37,27 @@ def install() -> None:
 
 
 class ZeroCenteredLayerNorm(torch.nn.LayerNorm):  # type: ignore[misc]
-    """LayerNorm whose weight is stored minus one, as Nemotron-4 has it. Shapes as ``torch.nn.LayerNorm``."""
+    """A LayerNorm module whose weight is stored minus one, as Nemotron-4 has it; shapes as ``torch.nn.LayerNorm``."""
 
     def reset_parameters(self) -> None:
-        """Set weight and bias to zero: a weight of one, stored minus one."""
+        """Set the norm's weight and bias to zero in place: the weight is stored minus one, so that it is one."""
         torch.nn.init.zeros_(self.weight)
         torch.nn.init.zeros_(self.bias)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``hidden``, normalized over its last dimensions, in the same shape."""
+        """Return ``hidden``, normalized over its last dimensions with weight + 1 and bias, in the same shape."""
         return torch.nn.functional.layer_norm(hidden, self.normalized_shape, self.weight + 1, self.bias, self.eps)
 
 
 class ZeroCenteredRMSNorm(torch.nn.RMSNorm):  # type: ignore[misc]
-    """RMSNorm whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``."""
+    """An RMSNorm module whose weight is stored minus one, with the shapes of ``torch.nn.RMSNorm``."""
 
     def reset_parameters(self) -> None:
-        """Set the weight to zero: a weight of one, stored minus one."""
+        """Set the norm's weight to zero in place: it is stored minus one, so that it is one."""
         torch.nn.init.zeros_(self.weight)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        """``hidden``, normalized over its last dimensions, in the same shape."""
+        """Return ``hidden`` normalized over its last dimensions by RMSNorm with weight + 1, in the same shape."""
         return torch.nn.functional.rms_norm(hidden, self.normalized_shape, self.weight + 1, self.eps)
 
 
@@ -79,7 +79,11 @@ def patch_norm() -> None:
     from megatron.core.transformer import torch_norm
 
     def build(cls: type, config: Any, hidden_size: int, eps: float = 1e-5, **unused: Any) -> torch.nn.Module:
-        """A norm of torch in place of Transformer Engine's."""
+        """Return one of torch's norms in place of Transformer Engine's, for ``hidden_size`` elements.
+
+        ``config`` says which, and whether its weight is zero-centered. Its parameters are marked for sequence
+        parallelism.
+        """
         norm = _NORMS[config.normalization, bool(config.layernorm_zero_centered_gamma)]
         module = norm(normalized_shape=hidden_size, eps=eps)
         for parameter in module.parameters():
@@ -90,9 +94,9 @@ def patch_norm() -> None:
 
 
 def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
-    """Positions in the full sequence of the ``length`` tokens that ``rank`` of ``ranks`` holds: int64 [length].
+    """Return where in the full sequence the ``length`` tokens of a context-parallel rank are: int64 [length].
 
-    Each rank has a piece from the front and its mirror image from the back.
+    ``rank`` of ``ranks`` holds a piece from the front and its mirror image from the back.
     """
     half = length // 2
     first = torch.arange(rank * half, (rank + 1) * half)
@@ -101,7 +105,7 @@ def positions(rank: int, ranks: int, length: int) -> torch.Tensor:
 
 
 def _patch_attention() -> None:
-    """Let core's local attention accept a context-parallel group, and values of another width than the keys.
+    """Let core's local attention run with context parallelism, and with values of another width than the keys.
 
     With CP, rank r of n holds the sequence chunks r and 2n-1-r of 2n, so that every rank has the same causal work. Keys
     and values are gathered from all ranks (gradients are reduce-scattered back) and the mask is built from the true
@@ -119,7 +123,10 @@ def _patch_attention() -> None:
     def init(
         self: Any, config: Any, *args: Any, k_channels: int | None = None, v_channels: int | None = None, **kwargs: Any
     ) -> None:
-        """Core's own initialization, told that there is no CP."""
+        """Initialize core's attention as if there were no context parallelism, which core refuses.
+
+        ``v_channels`` sets the width of the output; None: as core has it. ``config`` is unchanged in the end.
+        """
         # Core asserts that there is no CP, and uses the number for nothing else here.
         size, config.context_parallel_size = config.context_parallel_size, 1
         try:
@@ -130,7 +137,11 @@ def _patch_attention() -> None:
             self.hidden_size_per_partition = v_channels * self.num_attention_heads_per_partition
 
     def forward(self: Any, query: Any, key: Any, value: Any, attention_mask: Any, *args: Any, **kwargs: Any) -> Any:
-        """``query``, ``key``, ``value``: [tokens of this rank, batch, heads, head dim]; True in a mask hides."""
+        """Return core's attention over the whole sequence, for the tokens of this context-parallel rank.
+
+        ``query``, ``key`` and ``value`` are [tokens of this rank, batch, heads, head dim]; keys and values of other
+        ranks are gathered. True in ``attention_mask`` hides; with several ranks it is replaced by the causal one.
+        """
         ranks = parallel_state.get_context_parallel_world_size()
         softmax = self.scale_mask_softmax
         window = softmax.window_size
@@ -179,7 +190,7 @@ def _patch_experts() -> None:
     core_init = RowParallelLinear.__init__
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Core's own initialization; the bias of an expert is not reduced over sequence-parallel ranks."""
+        """Initialize core's linear layer; mark an expert's bias as not reduced over sequence-parallel ranks."""
         core_init(self, *args, **kwargs)
         if self.bias is not None and not getattr(self.bias, "allreduce", True):  # an expert's
             self.bias.sequence_parallel = False
@@ -188,10 +199,10 @@ def _patch_experts() -> None:
 
 
 def _copy_for_one_rank(core: Callable[..., Any]) -> Callable[..., Any]:
-    """``core`` as a function that returns a copy where a group has one rank."""
+    """Return core's reduction ``core`` as a function that returns a copy of its input for a group of one rank."""
 
     def reduce(input_: Any, group: Any, *args: Any, **kwargs: Any) -> Any:
-        """A copy of the input where the group has one rank, else what core returns."""
+        """Return a copy of the input if the group has one rank, else what core's reduction returns."""
         return input_.clone() if group.size() == 1 else core(input_, group, *args, **kwargs)
 
     return reduce
@@ -212,7 +223,7 @@ def _patch_optimizer() -> None:
     core_load_state_dict = DistributedOptimizer.load_state_dict
 
     def state_dict(self: Any) -> Any:
-        """Core's state of the optimizer, where AdamW has been given one before its first step."""
+        """Return the state of core's distributed optimizer; AdamW is first given zeros where it has no state yet."""
         # Core asks a fresh optimizer for its state when it plans a load, and asserts that every step is the same;
         # AdamW has no state before its first step.
         for group in self.optimizer.param_groups:
@@ -225,7 +236,10 @@ def _patch_optimizer() -> None:
         return core_state_dict(self)
 
     def set_states(self: Any, model_param: Any, tensors: dict[str, Any]) -> Any:
-        """Set a parameter's state from a checkpoint, which has no step of its own."""
+        """Set a parameter and its optimizer state from a checkpoint's ``tensors``; AdamW's own step is kept.
+
+        The tensors have none. Returns what core's method does.
+        """
         # The checkpoint's tensors have no step (core keeps it by group), AdamW's state does, and core copies by key.
         own = self._get_main_param_and_optimizer_states(model_param)
         if "step" in own and "step" not in tensors:
@@ -233,7 +247,10 @@ def _patch_optimizer() -> None:
         return core_set_states(self, model_param, tensors)
 
     def load_state_dict(self: Any, state: Any) -> Any:
-        """Load the optimizer's state, and give each parameter a step tensor of its own."""
+        """Load the optimizer's ``state`` by core's method, and give each parameter a step tensor of its own.
+
+        Returns what core's method does.
+        """
         result = core_load_state_dict(self, state)
         # Core gives all parameters one step tensor, and AdamW would advance it once for each of them.
         for parameter_state in self.optimizer.state.values():
@@ -247,8 +264,7 @@ def _patch_optimizer() -> None:
 
 
 def _patch_datasets() -> None:
-    """Have megatron-core use the helpers of datasets that are compiled already, else numpy's, and never compile
-    them.
+    """Make megatron-core use its compiled dataset helpers if they are there, else numpy's, and never compile any.
 
     Core runs ``make`` for them, and ends the process when that fails: a wheel has no Makefile, and of a source tree's a
     machine may lack the compiler or pybind11. Wheels have them compiled, that of core 0.19 for Python 3.12 only. Where
@@ -266,10 +282,11 @@ def _patch_datasets() -> None:
 def sample_index(
     sizes: Any, documents: Any, length: int, epochs: int, tokens: int, drop_last: bool = True, extra: int = 1
 ) -> Any:
-    """Where each sample of ``length`` tokens begins: [samples + 1, 2] of position in ``documents`` and offset in it.
+    """Return where each sample of ``length`` tokens begins: [samples + 1, 2] of index in ``documents`` and offset.
 
-    ``sizes``: tokens of each document; ``documents``: the order in which ``epochs`` times ``tokens`` tokens are read;
-    ``extra``: tokens that a sample shares with the next one. As core's ``build_sample_idx``.
+    The offset is in tokens, within that document. ``sizes``: tokens of each document; ``documents``: their numbers in
+    the order in which ``epochs`` times ``tokens`` tokens are read; ``extra``: tokens that a sample shares with the next
+    one; ``drop_last``: an incomplete last sample is left out. As core's ``build_sample_idx``.
     """
     import numpy  # type: ignore[import-not-found, unused-ignore]
 
@@ -283,7 +300,7 @@ def sample_index(
 
 
 def patch_mtp() -> None:
-    """Have Megatron-Bridge build the block of multi-token prediction of the model's own layers. Imports it.
+    """Make Megatron-Bridge, which is imported, build multi-token prediction from the model's own kind of layers.
 
     Replaces functions of Bridge, and of core where it has them, in this process, whatever their release. Bridge 0.6 and
     later builds the block of Transformer Engine's layers, whatever the model's own layers are made of. Core 0.20 asks
@@ -298,7 +315,10 @@ def patch_mtp() -> None:
     from megatron.core.transformer import multi_token_prediction
 
     def block(config: Any, vp_stage: int | None = None) -> Any:
-        """The heads for further tokens, of core's local layers; None where there are none."""
+        """Return the specification of the multi-token prediction block, made of core's local layers.
+
+        None where the model predicts no further tokens.
+        """
         if not getattr(config, "mtp_num_layers", None):
             return None
         spec = config.transformer_layer_spec(config, vp_stage=vp_stage)

@@ -44,14 +44,19 @@ Function = Callable[[], Any]
 
 @dataclass(frozen=True)
 class PublicConfig:
-    """The public facts of one model's ``config.json``: the class of transformers that reads it, the architecture that
-    the file names, and its numbers. What is left out is the default of the class in transformers 5.12, which is then
-    that model's own. ``source`` says where the numbers were read."""
+    """The public facts of one model's ``config.json``, shipped so that recipes can be called without a network.
+
+    A number that is left out has the default of the class in transformers 5.12, which is then the model's own.
+    """
 
     kind: str
+    """The class of transformers that reads the file."""
     architecture: str
+    """The architecture that the file names."""
     source: str
+    """Where the numbers were read."""
     numbers: dict[str, Any]
+    """The file's numbers, by its keys."""
     model_type: str | None = None
     """Where the file names another type than ``kind`` does."""
     assumed: str = ""
@@ -79,19 +84,21 @@ _failed: dict[str, str] = {}
 
 @functools.cache
 def names() -> dict[str, str]:
-    """Every recipe of this engine whose name LLMB can read, with the module that defines it; nothing is imported.
+    """Return the installed Megatron-Bridge's performance recipes whose names LLMB can read, each with its module.
+
+    Found in the source text: nothing is imported. The answer is kept.
 
     Raises:
-        EngineError: Megatron-Bridge is not installed, or (WrongEngine) has none.
+        EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
     """
     return {name: module for name, module in _defined().items() if NAME.match(name)}
 
 
 def unread() -> dict[str, str]:
-    """Why LLMB cannot read the names of some recipes of this engine, by name; empty: it can read all.
+    """Return the performance recipes of this engine whose names LLMB cannot read, each with why; empty: none.
 
     Raises:
-        EngineError: Megatron-Bridge is not installed, or has no recipes.
+        EngineError: Megatron-Bridge is not installed; as WrongEngine, it has no performance recipes
     """
     why = "its name is not MODEL_TASK_GPUS_GPU_PRECISION with a precision that LLMB knows"
     return {name: why for name in _defined() if not NAME.match(name)}
@@ -99,11 +106,13 @@ def unread() -> dict[str, str]:
 
 @functools.cache
 def _defined() -> dict[str, str]:
-    """The module of each function of ``perf_recipes``, by the function's name, found without importing any.
+    """Return the functions of ``megatron.bridge.perf_recipes`` that define recipes, each with its module; sorted.
+
+    Found in the source text, without importing any. The answer is kept.
 
     Raises:
         EngineError: Megatron-Bridge is not installed
-        WrongEngine: it has no such functions
+        WrongEngine: this Megatron-Bridge has no such package
     """
     bridge, _, folder = PACKAGE.rpartition(".")
     try:
@@ -132,12 +141,13 @@ def _defined() -> dict[str, str]:
 
 
 def find(name: str) -> Function:
-    """The performance recipe ``name``, imported and ready to be called without a network.
+    """Return the function of the performance recipe ``name``, imported and ready to be called without a network.
 
-    From then on Bridge's loader of configurations, where it has been imported, is ``load``.
+    From then on ``load`` stands in for Bridge's loader of model configurations in this process.
 
     Raises:
-        WrongEngine: this Megatron-Bridge has no recipe of that name.
+        WrongEngine: this Megatron-Bridge has no recipe of that name, or no recipes
+        EngineError: Megatron-Bridge is not installed
     """
     known = names()
     if name not in known:
@@ -158,9 +168,9 @@ def find(name: str) -> Function:
 
 
 def columns(config: Any) -> dict[str, Any]:
-    """The columns of a function's configuration that a user can override, by their names in ``llmb_common``.
+    """Return the columns of a recipe's ``config`` that a user can override, such as ``tp``, by LLMB's names.
 
-    ``ep`` and ``etp`` are None for a model without experts.
+    ``ep`` and ``etp`` are None for a model without experts, ``vp`` without interleaving.
     """
     model, moe = config.model, bool(getattr(config.model, "num_moe_experts", None))
     recomputes_all = getattr(model, "recompute_granularity", None) == "full"
@@ -181,12 +191,12 @@ def columns(config: Any) -> dict[str, Any]:
 
 
 def word(value: Any) -> str:
-    """The value of an environment variable as NVIDIA's runner exports it: 1 and 0 for True and False."""
+    """Return an environment variable's ``value`` as NVIDIA's runner exports it: 1 and 0 for True and False."""
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
 def tolerate_missing_files() -> None:
-    """Have Megatron take an empty configuration where a recipe's quantization table is missing; for good.
+    """Make Megatron, in this process, take an empty configuration where a recipe's quantization file is missing.
 
     Megatron-Bridge 0.6.2 on the package index has no ``perf_recipes/nemotronh/te_quant.cfg``, which five functions for
     NVFP4 read; the container's source tree has it. No column depends on it; training without it is refused there, as
@@ -199,7 +209,7 @@ def tolerate_missing_files() -> None:
     read = RecipeConfig.from_yaml_file
 
     def from_yaml_file(path: str) -> Any:
-        """The configuration in a file; an empty one where it is missing."""
+        """Return the quantization configuration in the file ``path``; an empty one where the file is missing."""
         return read(path) if Path(path).exists() else RecipeConfig([], {})
 
     from_yaml_file.tolerant = True  # type: ignore[attr-defined]
@@ -207,19 +217,19 @@ def tolerate_missing_files() -> None:
 
 
 def prefer_files(prefer: bool = True) -> None:
-    """Set whether ``load`` takes a file in this machine's cache before the shipped numbers of its model, from now
-    on.
-    """
+    """Set whether ``load`` prefers a model's file in the Hugging Face cache to the numbers that LLMB ships."""
     _preferred[0] = prefer
 
 
 def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> Any:
-    """The configuration of the model ``path``, as transformers would make it of its ``config.json``.
+    """Return the configuration of the model ``path``, a Hugging Face name, as transformers makes it.
 
-    Adds the name to ``asked``, and to ``from_files`` where a file was read in place of shipped numbers.
+    Made of the numbers of its ``config.json`` that LLMB ships, of that file in the cache if such are preferred, or, for
+    a model without shipped numbers, from Hugging Face. Adds the name to the list ``asked``, and to ``from_files`` where
+    a file was read in place of shipped numbers. Replaces Bridge's own loader.
 
     Raises:
-        EngineError: its numbers are not shipped, and its file cannot be read either.
+        EngineError: the model's numbers are not shipped, and its file cannot be read either
     """
     name = str(path)
     asked.append(name)
@@ -239,11 +249,12 @@ def load(path: Any, trust_remote_code: bool | None = False, **unused: Any) -> An
 
 
 def _from_hub(name: str, trust_remote_code: bool) -> Any:
-    """The configuration of the model ``name`` from Hugging Face or its cache; one that failed is not asked for
-    again.
+    """Return the configuration of the model ``name`` from Hugging Face or its cache on this machine.
+
+    A model that failed once is not asked for again.
 
     Raises:
-        EngineError: it cannot be had
+        EngineError: its ``config.json`` cannot be had
     """
     import transformers
 
@@ -260,7 +271,10 @@ def _from_hub(name: str, trust_remote_code: bool) -> Any:
 
 
 def _shipped(name: str) -> Any:
-    """The configuration of the model ``name`` from the numbers that LLMB ships, without any file or network."""
+    """Return the configuration of the model ``name`` made of the numbers that LLMB ships, without a network.
+
+    There must be such numbers (``PUBLISHED``).
+    """
     import transformers
 
     model = PUBLISHED[name]
@@ -276,7 +290,7 @@ def _shipped(name: str) -> Any:
 
 
 def vocabulary(config: Any) -> int | None:
-    """Entries of the vocabulary of a function's model: its own number, or that of the tokenizer it names.
+    """Return the vocabulary size of a recipe's ``config``: the model's own, or that of the tokenizer it names.
 
     None where neither is known. Bridge itself would download the tokenizer and count.
     """

@@ -22,16 +22,20 @@ NOTICE_PREFIX = "LLMB notice: "
 
 @dataclass(frozen=True)
 class Rank:
-    """Which rank this process is, of how many, and where they meet."""
+    """This process's place among the job's ranks: its number, how many there are, and where they meet."""
 
     rank: int
+    """From 0, over all nodes."""
     local_rank: int
+    """From 0, on this node."""
     world_size: int
+    """Ranks of the whole job."""
     master_addr: str
+    """The host of rank 0, at which the ranks meet."""
     master_port: int
 
     def export(self, environ: MutableMapping[str, str]) -> None:
-        """Set the variables of torchrun in ``environ``."""
+        """Set torchrun's variables in ``environ`` (``RANK``, ``WORLD_SIZE`` ...) to this rank's values."""
         environ["RANK"] = str(self.rank)
         environ["LOCAL_RANK"] = str(self.local_rank)
         environ["WORLD_SIZE"] = str(self.world_size)
@@ -40,10 +44,11 @@ class Rank:
 
 
 def find_rank(environ: Mapping[str, str]) -> Rank:
-    """This process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
+    """Return this process's place among the job's ranks, by torchrun's variables in ``environ``, else by Slurm's.
 
     Raises:
-        EngineError: neither set of variables is complete, one is not a number, or nothing says where rank 0 is.
+        EngineError: neither is set, a variable is missing or no number, the rank is out of range, or nothing names rank
+            0's host
     """
     names = next((names for names in _VARIABLES if names[0] in environ), None)
     if names is None:
@@ -64,25 +69,26 @@ def find_rank(environ: Mapping[str, str]) -> Rank:
 
 
 def first_rank(environ: Mapping[str, str]) -> bool:
-    """Whether this process is rank 0, as far as can be told before the variables are checked; True where none is
-    set.
+    """Return whether this process is rank 0, by torchrun's variable in ``environ``, else Slurm's; else True.
+
+    Nothing is checked: a value that is no number gives False.
     """
     return environ.get("RANK", environ.get("SLURM_PROCID", "0")) == "0"
 
 
 def notice(text: str) -> None:
-    """Print ``text``, which the reader of the log must know, after ``LLMB notice: ``; on the first rank alone."""
+    """Print ``LLMB notice: `` and ``text`` to the job's log, on the first rank alone; other ranks print nothing."""
     if first_rank(os.environ):
         print(NOTICE_PREFIX + text, flush=True)
 
 
 def first_host(hostlist: str) -> str:
-    """First host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
+    """Return the first host of a Slurm host list: ``n[09-10,12],m1`` -> ``n09``, ``rack[1-2]n[1-2]`` -> ``rack1n1``.
 
     ``scontrol show hostnames`` would do, but there is no scontrol inside a container.
 
     Raises:
-        EngineError: no host can be read from it.
+        EngineError: no host can be read from the list
     """
     first = re.match(r"(?:[^,\[\]]|\[[^\]]*\])+", hostlist.strip())
     if first is None:
@@ -91,10 +97,10 @@ def first_host(hostlist: str) -> str:
 
 
 def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
-    """The host of rank 0: by MASTER_ADDR, else the first of Slurm's list, else, for one rank, this machine.
+    """Return the host of rank 0: MASTER_ADDR, else the first host of Slurm's list, else, for one rank, this machine.
 
     Raises:
-        EngineError: nothing says it
+        EngineError: none of the variables is set, and there are several ranks; or Slurm's list cannot be read
     """
     if environ.get("MASTER_ADDR"):
         return environ["MASTER_ADDR"]
@@ -110,10 +116,10 @@ def _master_addr(environ: Mapping[str, str], world_size: int) -> str:
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:
-    """The number in the variable ``name``, not negative.
+    """Return the number, 0 or more, in the environment variable ``name``.
 
     Raises:
-        EngineError: it is missing or has none
+        EngineError: it is not set, or holds anything but a number
     """
     text = environ.get(name, "")
     if not re.fullmatch("[0-9]{1,10}", text):

@@ -26,11 +26,12 @@ of attention: "Experimental attention variant is not supported".)"""
 
 
 def check(job: Job | FunctionJob, engine: Engine) -> None:
-    """Refuse a job that asks for what cannot take effect on this engine. Imports neither torch nor Megatron.
+    """Raise if the job asks for what cannot take effect on ``engine``. Imports neither torch nor Megatron.
 
     Raises:
-        JobError: names the column and the remedy; or there is no checkpoint to load.
-        NothingLeft: the job goes on from a checkpoint of its last step.
+        JobError: the job asks for that, or there is no checkpoint to load; the message names the setting, the remedy
+            what to do
+        NothingLeft: the job goes on from a checkpoint of its last step
     """
     if isinstance(job, FunctionJob) and job.adapters and job.checkpoint.load is not None:
         steps.find_checkpoint(job.checkpoint.load)
@@ -39,10 +40,10 @@ def check(job: Job | FunctionJob, engine: Engine) -> None:
 
 
 def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yields what the job asks for and this engine cannot do, each as message and remedy; nothing: it can do all.
+    """Yield what the job asks for and ``engine`` cannot do, each as (message, remedy); nothing where it can do all.
 
     Raises:
-        JobError: there is no checkpoint to load, or nothing is to be trained after it
+        JobError: there is no checkpoint to load, or the run ends at its step or before
         NothingLeft: the job goes on from a checkpoint of its last step
     """
     if isinstance(job, FunctionJob):
@@ -69,7 +70,7 @@ def _refusals(job: Job | FunctionJob, engine: Engine) -> Iterator[tuple[str, str
 
 
 def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
-    """Yields what a function needs and an engine without Transformer Engine lacks, each as message and remedy."""
+    """Yield what keeps the job's recipe from running without Transformer Engine, each as (message, remedy)."""
     name, elsewhere = job.function.name, "train it in the recipe's container"
     if job.adapters:  # Bridge 0.6.2, peft/utils.py:591
         yield f"{name} trains adapters, which Megatron-Bridge puts on Transformer Engine's layers only", elsewhere
@@ -85,9 +86,9 @@ def _of_function(job: FunctionJob, engine: Engine) -> Iterator[tuple[str, str]]:
 
 
 def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str, str]]:
-    """Yields what the job asks for and Transformer Engine is needed for, each as message and remedy.
+    """Yield what the job asks for that needs Transformer Engine, each as (message, remedy).
 
-    ``lacking`` says where the job runs: ``a CPU``.
+    ``lacking`` says in the messages where the job runs: ``a CPU``.
     """
     dtype = job.precision.dtype
     if dtype != "bf16":  # not an error in Megatron: the local layers would train in bf16 and report it as FP8
@@ -105,7 +106,10 @@ def _without_transformer_engine(job: AnyJob, lacking: str) -> Iterator[tuple[str
 
 
 def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
-    """What the reader of the log must know about this run, one sentence each; empty: nothing."""
+    """Return what the reader of the log must know about this run, one sentence or clause each; empty where nothing.
+
+    Such as software that was not tried, settings that the user changed, and times that cannot be compared.
+    """
     lines = _untested(job, engine)
     if job.megatron:
         settings_text = ", ".join(f"{name}={value}" for name, value in job.megatron.items())
@@ -134,7 +138,7 @@ def notices(job: Job | FunctionJob, engine: Engine) -> list[str]:
 
 
 def _untested(job: AnyJob, engine: Engine) -> list[str]:
-    """A sentence for each of Megatron's packages in a version that LLMB was not tried with; empty: none."""
+    """Return a sentence for each of the two Megatron packages whose version LLMB was not tried with; empty: none."""
     lines = []
     for name in ("megatron-bridge", "megatron-core"):
         version = package_version(name)
@@ -150,7 +154,7 @@ def _untested(job: AnyJob, engine: Engine) -> list[str]:
 
 
 def _notices_of_function(job: FunctionJob, engine: Engine) -> list[str]:
-    """Sentences on a reduced copy of a function's model; empty for the whole model."""
+    """Return sentences for the log on how a reduced copy differs from the recipe's model; empty for the whole model."""
     reduced = job.function.reduced
     if reduced is None:
         return []

@@ -43,7 +43,10 @@ _OVERLAP_PRESETS: dict[tuple[str, int, str | None], str] = {
 
 
 def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of Megatron-Bridge's model provider that do not describe the architecture, by name."""
+    """Return the fields of Megatron-Bridge's model provider for layout, kernels and CUDA graphs, by name.
+
+    Those that describe the architecture are not among them.
+    """
     return {
         **layout_fields(job),
         **fusion_fields(job, engine),
@@ -56,7 +59,10 @@ def model_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def layout_fields(job: Job) -> dict[str, Any]:
-    """The fields of Megatron-Bridge's model provider on parallelism, recomputation and offload, by name."""
+    """Return the fields of Megatron-Bridge's model provider on parallelism, recomputation and offload, by name.
+
+    Fields that the job does not need, such as those on experts, are left out.
+    """
     import torch
 
     p, performance = job.parallelism, job.performance
@@ -82,7 +88,7 @@ def layout_fields(job: Job) -> dict[str, Any]:
 
 
 def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the model provider that switch fused kernels on or off.
+    """Return the fields of the model provider that switch fused kernels on or off, by name.
 
     On a GPU all are on (Bridge 0.3.1 for Llama; NeMo for the others, where Nemotron-4 leaves bias and dropout unfused),
     those of Transformer Engine and Apex only where that is there. On a CPU none is: compiling them with torch.compile
@@ -104,10 +110,11 @@ def fusion_fields(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def cuda_graph_fields(job: Job) -> dict[str, Any]:
-    """The three fields of the model provider that say whether CUDA graphs capture the model, and how.
+    """Return the three fields of the model provider, by name, that say how CUDA graphs capture the model.
 
     Where the job asks for none they are there too: ``cuda_graph_impl`` is ``none``, and ``use_te_rng_tracker`` False.
-    Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: which there is, the source here decides.
+    Core's ``cuda_graph_modules`` took the place of ``cuda_graph_scope``: the source of the installed core decides
+    which.
     """
     renamed = source_has_word("megatron.core.transformer.transformer_config", "cuda_graph_modules")
     whole_iteration, captured = whole_iteration_graph(job), job.performance.cuda_graph
@@ -122,15 +129,15 @@ def cuda_graph_fields(job: Job) -> dict[str, Any]:
 
 
 def whole_iteration_graph(job: Job) -> bool:
-    """Whether one CUDA graph captures a whole iteration, as for Llama (Bridge 0.3.1 and 0.6).
+    """Return whether one CUDA graph captures a whole iteration of the job, as for Llama (Bridge 0.3.1 and 0.6).
 
-    The others have one for each layer, what NeMo's enable_cuda_graph captured. False also without CUDA graphs.
+    Other models have a graph for each layer, what NeMo's enable_cuda_graph captured. False also without CUDA graphs.
     """
     return job.performance.cuda_graph and job.family == "llama3"
 
 
 def ddp_config(job: Job, engine: Engine) -> Any:
-    """Megatron-Bridge's configuration of data parallelism: distributed optimizer, reduction and gather overlapped.
+    """Return Megatron-Bridge's configuration of data parallelism: distributed optimizer, overlap, FSDP.
 
     As in Bridge 0.3.1 and NeMo. Overlap buckets are set by ``CommOverlapConfig``; on a CPU nothing overlaps.
     """
@@ -151,9 +158,9 @@ def ddp_config(job: Job, engine: Engine) -> Any:
 
 
 def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
-    """The fields of the configuration of data parallelism for Megatron-FSDP, as Bridge 0.3.1 has them for Llama.
+    """Return the fields of the data parallelism's configuration for Megatron-FSDP, by name, as in Bridge 0.3.1.
 
-    Those that depend on the size belong to the named sizes only.
+    Those that depend on the model's size are set for the sizes of Llama that Bridge names, on GPUs.
     """
     settings: dict[str, Any] = {
         "use_megatron_fsdp": True,
@@ -176,9 +183,9 @@ def _fsdp(job: Job, engine: Engine) -> dict[str, Any]:
 
 
 def optimizer_config(job: Job, engine: Engine) -> Any:
-    """Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
+    """Return Megatron-Bridge's configuration of the optimizer: Adam as in Bridge 0.3.1's configurations for Llama.
 
-    The values do not change what a step costs.
+    Learning rate and the like do not change what a step costs.
     """
     from megatron.bridge.training.config import OptimizerConfig
 
@@ -198,7 +205,7 @@ def optimizer_config(job: Job, engine: Engine) -> Any:
 
 
 def precision_aware(job: Job, engine: Engine) -> bool:
-    """Whether Megatron's precision-aware optimizer is on, as in the published jobs.
+    """Return whether the job uses Megatron's precision-aware optimizer, as the published jobs do.
 
     On for bf16 in all generations, with all dtypes left at fp32 (Bridge 0.3.1 and 0.6, ``set_post_overrides``; NeMo
     2.3.1 to 2.4, ``scripts/performance``). It is Transformer Engine's FusedAdam: the torch Adam of the other engines
@@ -220,7 +227,7 @@ def precision_aware(job: Job, engine: Engine) -> bool:
 
 
 def mixed_precision(job: Job, engine: Engine) -> Any:
-    """The configuration of the job's precision: Bridge's named one, changed as its performance configurations do.
+    """Return the configuration of the job's precision: Bridge's named one, changed as its performance recipes do.
 
     FP8 recipes keep and gather parameters in FP8 (their own default); the first and the last layer are FP8 too.
     """
@@ -233,19 +240,20 @@ def mixed_precision(job: Job, engine: Engine) -> Any:
 
 
 def reduce_in_fp32(engine: Engine) -> bool:
-    """Whether gradients are reduced in fp32, on CPUs only. On GPUs in bf16 (Bridge 0.3.1, NeMo), as published.
+    """Return whether gradients are reduced in fp32: on CPUs only; on GPUs in bf16, as published.
 
-    On a CPU there is no bandwidth to save, and layouts then give the same loss to five digits.
+    As in Bridge 0.3.1 and NeMo. On a CPU there is no bandwidth to save, and layouts then give the same loss to five
+    digits.
     """
     return engine.device == "cpu"
 
 
 def comm_overlap(job: Job, engine: Engine) -> Any:
-    """Megatron-Bridge's configuration of overlapped communication.
+    """Return Megatron-Bridge's configuration of communication that overlaps with computation; None on a CPU.
 
-    None on a CPU, where there is nothing to overlap with. The rest of pipeline and data-parallel overlap is left to
-    Bridge's own rules (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in
-    interleaved pipelines), which is how the published runs were made.
+    There is nothing to overlap with there. The rest of pipeline and data-parallel overlap is left to Bridge's own rules
+    (p2p overlapped with VP > 1, batched without; 128 Mi-element buckets; aligned gathers in interleaved pipelines),
+    which is how the published runs were made.
     """
     from megatron.bridge.training import comm_overlap as presets
 
@@ -274,7 +282,7 @@ def comm_overlap(job: Job, engine: Engine) -> Any:
 
 
 def gather_in_optimizer_step(job: Job) -> bool:
-    """Whether the first chunk's parameters are gathered while the optimizer still updates the others.
+    """Return whether the first chunk's parameters are gathered while the optimizer still updates the others.
 
     The rule of the published runs, the same in both generations: interleaved pipelines with data parallelism (Bridge
     0.3.1, ``set_post_overrides``; NeMo 2.3 and 2.4, ``set_primary_perf_configs``). Not with MXFP8 and NVFP4 (NaN
@@ -282,9 +290,9 @@ def gather_in_optimizer_step(job: Job) -> bool:
     itself: Megatron-Bridge pull request 5788), not with checkpoints, saved or loaded (core 0.16.1 refuses distributed
     ones, megatron/training/arguments.py:642, and NeMo warns about them).
 
-    In a mixture of experts core gathers the first chunk's experts one update late: their own optimizer comes last
-    (core 0.16.1, ``ChainedOptimizer.step_with_ready_grads``; 0.12 and 0.13 alike, so did the published runs). Tried on
-    CPU ranks: the same losses in a dense model, 6.9074 for 6.9068 at the third step of a tiny Grok-1.
+    In a mixture of experts core gathers the first chunk's experts one update late: their own optimizer comes last (core
+    0.16.1, ``ChainedOptimizer.step_with_ready_grads``; 0.12 and 0.13 alike, so did the published runs). Tried on CPU
+    ranks: the same losses in a dense model, 6.9074 for 6.9068 at the third step of a tiny Grok-1.
     """
     return (
         job.data_parallel > 1

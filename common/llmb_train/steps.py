@@ -19,17 +19,17 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 
 @dataclass(frozen=True)
 class StartingPoint:
-    """The checkpoint a run starts from: the folder that holds the ``iter_*`` folders, and which step of them."""
+    """The checkpoint that a run starts from: ``folder`` holds the ``iter_*`` folders, ``step`` says which of them."""
 
     folder: Path
     step: int
 
 
 def find_checkpoint(load: str) -> StartingPoint:
-    """The checkpoint that ``load`` names: the latest in a folder of checkpoints, or one ``iter_0000050`` in it.
+    """Return the checkpoint that the path ``load`` names: the latest in a folder, or one ``iter_0000050``.
 
     Raises:
-        JobError: there is no checkpoint. Megatron-Bridge would start from random weights and say nothing.
+        JobError: there is no complete checkpoint: Megatron-Bridge would start from random weights and say nothing
     """
     path = Path(load)
     name = _ITERATION.fullmatch(path.name)
@@ -47,8 +47,9 @@ def find_checkpoint(load: str) -> StartingPoint:
 
 
 def _newest_step(folder: Path) -> int:
-    """The step of the newest checkpoint in a folder, as its tracker file says; whether that is there is not looked
-    at.
+    """Return the training step of the newest checkpoint in ``folder``, as its tracker file says.
+
+    Whether that checkpoint is there is not checked.
 
     Raises:
         JobError: the tracker file is missing, cannot be read, or names no step
@@ -71,14 +72,14 @@ def _newest_step(folder: Path) -> int:
 
 
 def loaded(job: AnyJob) -> StartingPoint | None:
-    """The checkpoint that the run goes on from, or None for a run from scratch.
+    """Return the checkpoint that the run goes on from; None for a run that starts from random weights.
 
-    That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1``: requeued, or a later link of a chain) takes
-    the newest one in ``checkpoint.save`` instead, where there is one.
+    That is the job's ``resumed``. A job that continues (``LLMB_RESUME=1`` in the environment: requeued, or a later link
+    of a chain) takes the newest one in ``checkpoint.save`` instead, where there is one.
 
     Raises:
-        JobError: there is no complete checkpoint.
-        NothingLeft: the newest one is from the last step.
+        JobError: the checkpoint is missing or incomplete
+        NothingLeft: the newest one of a job that continues is from the job's last step
     """
     save = job.checkpoint.save
     if save is not None and os.environ.get("LLMB_RESUME") == "1" and (Path(save) / _TRACKER).is_file():
@@ -92,12 +93,12 @@ def loaded(job: AnyJob) -> StartingPoint | None:
 
 
 def last_step(job: AnyJob, start: StartingPoint | None) -> int:
-    """The number of the step after which the run ends; ``start``: the checkpoint that it goes on from.
+    """Return the number of the training step after which the run ends; ``start``: the checkpoint to resume.
 
-    ``steps.exit_after`` counts from the loaded checkpoint; without it the run ends at ``steps.train``.
+    ``steps.exit_after`` counts from that checkpoint (None: from 0); without it the run ends at ``steps.train``.
 
     Raises:
-        JobError: the checkpoint is from the last step or a later one.
+        JobError: the checkpoint is from that step or a later one
     """
     first = start.step if start else 0
     last = first + job.steps.exit_after if job.steps.exit_after is not None else job.steps.train
@@ -110,12 +111,15 @@ def last_step(job: AnyJob, start: StartingPoint | None) -> int:
 
 
 def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
-    """Whether the checkpoint has a random state for each rank of this job, so that Bridge can load it.
+    """Return whether the checkpoint has a random state for each rank of this job, so that Bridge can load it.
 
-    True also where its index names none. The ranks' states are laid out by PP and TP, with experts on several ranks
-    also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py, ``get_rng_state``). Bridge leaves the state out where
-    PP or TP differ, and where EP does asks for keys that are not there: "Missing key in checkpoint state_dict:
-    rng_state/...".
+    True also where its index names none, or is missing. The ranks' states are laid out by PP and TP, with experts on
+    several ranks also by DP (Bridge 0.3.1 and 0.6.2, training/checkpointing.py, ``get_rng_state``). Bridge leaves the
+    state out where PP or TP differ, and where EP does asks for keys that are not there: "Missing key in checkpoint
+    state_dict: rng_state/...".
+
+    Raises:
+        OSError: the checkpoint's index cannot be read
     """
     index = start.folder / f"iter_{start.step:07d}" / ".metadata"
     saved = {shape.decode() for shape in _RANDOM_STATE.findall(index.read_bytes())} if index.is_file() else set()
@@ -127,9 +131,13 @@ def has_random_state(job: AnyJob, start: StartingPoint) -> bool:
 
 
 def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any]:
-    """The fields of Bridge's ``CheckpointConfig``, for what is loaded (``start``; None: nothing) and saved.
+    """Return the fields of Bridge's ``CheckpointConfig``, by name, for what is loaded and what is saved.
 
-    Saved synchronously in torch's distributed format (DTensors for FSDP), to be loaded at any TP and PP.
+    ``start``: the checkpoint that the run goes on from; None: nothing is loaded. Saved synchronously in torch's
+    distributed format (DTensors for FSDP), to be loaded at any TP and PP.
+
+    Raises:
+        OSError: the checkpoint's index cannot be read
     """
     return {
         "save": job.checkpoint.save,
@@ -146,7 +154,10 @@ def checkpoint_fields(job: AnyJob, start: StartingPoint | None) -> dict[str, Any
 
 
 def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
-    """The fields of Bridge's ``TrainingConfig`` that say at which step the run ends, and on which signal it saves."""
+    """Return the fields of Bridge's ``TrainingConfig`` that say when the run ends and on which signal it saves.
+
+    By name. ``last``: the step after which the run ends.
+    """
     saving = job.checkpoint.save is not None
     return {
         "train_iters": last,
@@ -160,14 +171,17 @@ def training_fields(job: AnyJob, last: int) -> dict[str, Any]:
 
 
 def timeout_minutes(job: AnyJob) -> int:
-    """How many minutes a rank waits for the others: Bridge's 10, or with checkpoints 60, enough to write terabytes."""
+    """Return how many minutes a rank waits for others in a collective: Bridge's 10, or 60 with checkpoints.
+
+    60 minutes are enough to write terabytes.
+    """
     return 60 if job.checkpoint.used else 10
 
 
 def profiling_config(job: AnyJob) -> Any:
-    """Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
+    """Return Bridge's configuration of the job's profile; one that profiles nothing where the job has none.
 
-    Steps ``start`` to ``stop`` under nsys (which runs around this process) or torch's profiler.
+    Steps ``start`` to ``stop`` are profiled under nsys (which runs around this process) or by torch's profiler.
     """
     from megatron.bridge.training.config import ProfilingConfig
 
@@ -184,16 +198,17 @@ def profiling_config(job: AnyJob) -> Any:
 
 
 def trace_folder(job: AnyJob) -> str | None:
-    """The folder to which torch's profiler writes the run's traces; None where it does not profile. Not made here."""
+    """Return the folder for the traces of torch's profiler; None if the job does not use it. Not created here."""
     if job.profile is None or job.profile.tool != "torch":
         return None
     return str(Path(job.output_dir) / "torch_profile")
 
 
 def synthetic_data(job: AnyJob, sequence_length: int, **more: Any) -> Any:
-    """A ``MockGPTDatasetConfig`` for sequences of ``sequence_length`` tokens, which are made on the host.
+    """Return Megatron-Bridge's configuration of synthetic data, in sequences of ``sequence_length`` tokens.
 
-    ``more``: further fields of it.
+    The host makes them, and the job's seed decides the tokens. ``more``: further fields of ``MockGPTDatasetConfig``, by
+    name.
     """
     from megatron.bridge.training.config import MockGPTDatasetConfig
 

@@ -43,7 +43,11 @@ real ones are there."""
 
 
 class Stub(types.ModuleType):
-    """A module that has every name: classes for capitalized names, else stubs, which are decorators when called."""
+    """A stand-in for a package that is not installed: a module in which every name can be found.
+
+    A capitalized name is a class that does nothing, any other name another stand-in. Called, it acts as a decorator
+    that changes nothing.
+    """
 
     __version__ = "0.0.0"
 
@@ -69,35 +73,42 @@ class Stub(types.ModuleType):
 
 
 def _stub_class(name: str) -> type:
-    """A class that can be imported, subscripted and created with any arguments, and does nothing."""
+    """Return a class called ``name`` that can be subscripted, and created with any arguments, and does nothing."""
 
     def init(self: object, *args: Any, **kwargs: Any) -> None:
-        """Some modules create objects of them when they are imported. What uses one fails on it."""
+        """Do nothing: some modules create objects of the stand-in class when they are imported.
+
+        What uses such an object fails on its missing attributes.
+        """
 
     return type(name, (), {"__init__": init, "__class_getitem__": classmethod(lambda cls, item: cls)})
 
 
 class _AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the packages of other recipes where the real ones are absent: it comes last on the path."""
+    """The import finder that provides stand-ins for the packages of other recipes where the real ones are absent.
+
+    It is last on ``sys.meta_path``, so that the real packages come first.
+    """
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        """How to load a stand-in for ``name``; None for what is in none of the packages that may be absent."""
+        """Return how to load a stand-in for the module ``name``; None if no package that may be absent contains it."""
         if any(name == package or name.startswith(package + ".") for package in _ABSENT):
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        """The stand-in for the module."""
+        """Return the stand-in for the absent module that ``spec`` names."""
         return Stub(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Do nothing: a stand-in has no code."""
+        """Do nothing, where the import system would run a module's code: a stand-in has none."""
 
 
 def install() -> None:
-    """Make the stand-ins importable in this process, each for its importers only. A second call does nothing.
+    """Make the stand-ins for missing packages importable in this process, most only by the modules that need them.
 
-    Replaces ``__import__``. Packages that are there are not replaced, but for Transformer Engine.
+    Replaces ``__import__``, and adds ``typing.override`` to an older Python. Packages that are installed are not
+    replaced, but for Transformer Engine. A second call does nothing.
     """
     if any(isinstance(finder, _AbsentFinder) for finder in sys.meta_path):
         return
@@ -121,7 +132,11 @@ def install() -> None:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        """``import`` that gives stubs to the modules which need them, and to no others."""
+        """Import as ``__import__`` does, but give stand-ins for missing packages to the modules that need them.
+
+        Raises:
+            ImportError: for any other importer, as usual
+        """
         package, _, rest = name.partition(".")
         if level == 0 and package in importers:
             importer = str((globals or {}).get("__name__", ""))
@@ -134,9 +149,9 @@ def install() -> None:
 
 
 def _submodule(stub: Stub, path: str) -> Any:
-    """The part of ``stub`` at the dotted ``path``, from which ``from package.path import name`` reads.
+    """Return the part of the stand-in ``stub`` at the dotted ``path``, as ``from package.path import name`` needs.
 
-    Itself if empty.
+    An empty ``path`` gives ``stub`` itself.
     """
     for part in path.split(".") if path else ():
         stub = getattr(stub, part)

@@ -32,7 +32,10 @@ _GPU = Engine(device="cuda", transformer_engine=True)
 
 
 class FusedAdam:
-    """The parameters of Transformer Engine's optimizer, for which core looks before it uses a precision-aware one."""
+    """A stand-in with the parameters of Transformer Engine's FusedAdam, for which core looks.
+
+    It does so before it uses a precision-aware optimizer. No object of the class can be created.
+    """
 
     def __init__(
         self, master_weight_dtype: Any, exp_avg_dtype: Any, exp_avg_sq_dtype: Any, use_decoupled_grad: bool
@@ -42,11 +45,14 @@ class FusedAdam:
 
 @dataclass(frozen=True)
 class Need:
-    """What a machine without the container lacks. ``complaint``: how Megatron says so; ``modules``: where it looks."""
+    """A package that Megatron's checks may miss on a machine without the container, and the stand-ins for it."""
 
     title: str
+    """The package's name for people."""
     complaint: tuple[str, ...]
+    """Parts of Megatron's messages, one of which shows that it is missed."""
     modules: dict[str, dict[str, Any]]
+    """The modules in which Megatron looks for it, each with the content of its stand-in."""
 
 
 NEEDS = (
@@ -73,11 +79,14 @@ NEEDS = (
 
 
 def validate(name: str, saving: bool = False) -> dict[str, Any]:
-    """What Megatron says of the configuration of the function ``name``, as a job trains it: ``needs`` and
-    ``refused``.
+    """Return what Megatron says of the configuration of the performance recipe ``name``: ``needs`` and ``refused``.
 
-    ``needs``: packages that validation asked for, and what the user has to give; ``refused``: why Megatron does not
-    train it all the same, or None. ``saving``: of a job that saves checkpoints. Call ``llmb_train.cpu.install`` first.
+    ``needs``: titles of packages that the checks asked for, and what the user has to give, as texts; ``refused``: why
+    Megatron does not train it even so, or None if it does. ``saving``: for a job that saves checkpoints. Call
+    ``llmb_train.cpu.install`` first.
+
+    Raises:
+        TrainError: the recipe does not exist here, or its job is refused before Megatron is asked
     """
     missed, refused = answer(lambda: _configuration(name, saving))
     needs = [need.title for need in missed]
@@ -87,25 +96,27 @@ def validate(name: str, saving: bool = False) -> dict[str, Any]:
 
 
 def answer(make: Callable[[], Any], also: Callable[[Any], None] = lambda config: None) -> tuple[list[Need], str | None]:
-    """What Megatron missed on this machine, and why it refuses the configuration that ``make`` gives.
+    """Return what Megatron's checks miss on this machine, and why it refuses the configuration that ``make`` gives.
 
-    None: it trains it. ``make`` sets WORLD_SIZE; ``also`` asks further questions, among the job's process groups. What
-    is missed gets a stand-in, and ``make`` is called again.
+    The latter is one line, None: it would train it. ``make`` sets WORLD_SIZE; ``also`` is called with the configuration
+    within the job's process groups, and may raise further refusals. What is missed gets a stand-in, and ``make`` is
+    called again.
     """
     missed: list[Need] = []
     while True:
         refused = _ask(make, missed, also)
         missing = [need for need in NEEDS if any(words in (refused or "") for words in need.complaint)]
+        # What has a stand-in already and is still missed is a refusal like any other.
         if not missing or missing[0] in missed:
             return missed, refused
         missed.append(missing[0])
 
 
 def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]) -> str | None:
-    """The first thing that Megatron refuses in what ``make`` configures, in one line; None: nothing.
+    """Return, in one line, what Megatron first refuses in the configuration that ``make`` gives; None: nothing.
 
-    ``found``: what has stand-ins meanwhile. ``also`` is called with the configuration. Variables are the same
-    afterwards.
+    ``found``: what has stand-ins meanwhile. ``also`` is called with the configuration and may raise a refusal.
+    Environment variables are restored afterwards.
     """
     from megatron.bridge.training.config import runtime_config_update
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
@@ -127,9 +138,12 @@ def _ask(make: Callable[[], Any], found: list[Need], also: Callable[[Any], None]
 
 
 def _build_stages(model: Any) -> None:
-    """Have core say which layers it builds in each pipeline stage.
+    """Raise whatever core raises where it cannot divide the layers of ``model`` among its pipeline stages.
 
-    Hybrids, which divide theirs in their pattern, pass. What core refuses is raised as it is.
+    Passes hybrids, which divide theirs in their pattern.
+
+    Raises:
+        AssertionError: core refuses the layout; also other exceptions of core
     """
     from megatron.core.transformer.transformer_block import get_num_layers_to_build
 
@@ -142,17 +156,22 @@ def _build_stages(model: Any) -> None:
 
 
 def _one_line(message: str) -> str:
-    """The message in one line, with the members of a set sorted: Python prints them in a different order each time."""
+    """Return an error's ``message`` in one line, with the members of printed sets sorted, so that it is stable.
+
+    Python prints them in a different order each time.
+    """
     line = " ".join(message.split())
     return re.sub(r"\{([^{}:]*)\}", lambda members: "{" + ", ".join(sorted(members[1].split(", "))) + "}", line)
 
 
 def _configuration(name: str, saving: bool) -> Any:
-    """The configuration of the function ``name`` as a job at its own number of GPUs has it.
+    """Return the configuration of the performance recipe ``name`` as a job on its own number of GPUs trains it.
 
-    ``saving``: of a job that saves checkpoints.
+    ``saving``: for a job that saves checkpoints. Sets the environment variables that the recipe wants, and WORLD_SIZE,
+    in this process.
 
-    Sets the variables that the function wants, and WORLD_SIZE, in this process.
+    Raises:
+        TrainError: the recipe does not exist here, or its job is refused
     """
     first = perf_recipes.find(name)()
     word = perf_recipes.NAME.match(name)
@@ -162,7 +181,7 @@ def _configuration(name: str, saving: bool) -> Any:
 
 
 def without_kernels(config: Any) -> Any:
-    """``config`` itself, with the kernels switched off that core imports while it validates."""
+    """Switch off, in ``config``, the kernels that core would import while it validates; return ``config`` itself."""
     for field in _IMPORTED:
         if hasattr(config.model, field):
             setattr(config.model, field, False)
@@ -170,7 +189,10 @@ def without_kernels(config: Any) -> Any:
 
 
 def _job(name: str, config: Any, saving: bool) -> FunctionJob:
-    """The job that trains the function ``name`` at its own number of GPUs, with or without ``saving`` checkpoints."""
+    """Return a job that trains the performance recipe ``name`` as shipped, on its own number of GPUs.
+
+    ``config``: what the recipe's function gives. ``saving``: the job saves checkpoints.
+    """
     word = perf_recipes.NAME.match(name)
     assert word is not None
     own = Columns(**perf_recipes.columns(config), sequence_length=config.model.seq_length)
@@ -206,9 +228,9 @@ def _job(name: str, config: Any, saving: bool) -> FunctionJob:
 
 @contextmanager
 def _as_in_the_container() -> Iterator[None]:
-    """A context in which this process looks like a job's first rank in the container, for Megatron's checks.
+    """Make this process look like a job's first rank in the container, to Megatron, until the context ends.
 
-    At its end all environment variables are what they were.
+    Then all environment variables are restored.
     """
     import megatron.core.utils as core
     from packaging.version import Version
@@ -226,7 +248,7 @@ def _as_in_the_container() -> Iterator[None]:
 
 @contextmanager
 def claimed(needs: Sequence[Need]) -> Iterator[None]:
-    """A context in which the modules of ``needs`` can be imported, as stand-ins; what was there before comes back."""
+    """Make the modules of ``needs`` importable, as stand-ins, until the context ends; then earlier ones come back."""
     names = chain.from_iterable(need.modules for need in needs)
     modules = {name: types.ModuleType(name) for name in names}
     for need in needs:
@@ -246,12 +268,12 @@ def claimed(needs: Sequence[Need]) -> Iterator[None]:
 
 @contextmanager
 def fake_process_groups(model: Any, rank: int, world_size: int) -> Iterator[None]:
-    """A context in which core has the process groups of ``rank`` for the layout of ``model``, a provider.
+    """Give core the process groups of ``rank``, for the parallelism of the provider ``model``, within the context.
 
     They are over torch's fake backend: no other process is needed.
 
     Raises:
-        RuntimeError: ``world_size`` does not divide into them.
+        RuntimeError: ``world_size`` cannot be divided into these groups
     """
     import torch.distributed as dist
     from megatron.core import parallel_state

@@ -31,22 +31,22 @@ _SIZES = {
 
 
 def name_of(gpu_type: str) -> str:
-    """The name of the Exemplar suite for a GPU type: ``exemplar-26.08-gb300``.
+    """Return the name of the suite of NVIDIA's Exemplar Clouds for a GPU type: ``exemplar-26.08-gb300``.
 
-    It has NVIDIA's release in it: a cloud is recognized for one release.
+    It has NVIDIA's release in it, because a cloud is recognized for one release.
     """
     return f"exemplar-{RELEASE.removeprefix('v').removesuffix('.00')}-{gpu_type}"
 
 
 def suites() -> dict[str, str]:
-    """The text of each Exemplar suite, as of a suite's file, by its name."""
+    """Return the acceptance suites of NVIDIA's Exemplar Clouds, one for each GPU type: YAML texts by name."""
     return {
         name_of(gpu_type): _suite_text(gpu_type, listed) for gpu_type, listed in sorted(_FACTS["workloads"].items())
     }
 
 
 def named_before(word: str) -> str | None:
-    """The present name of the suite that earlier releases of LLMB called ``exemplar-gb300``.
+    """Return the present name of the suite that earlier releases of LLMB called ``exemplar-gb300`` or the like.
 
     None for any other word.
     """
@@ -55,7 +55,7 @@ def named_before(word: str) -> str | None:
 
 
 def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
-    """The text of the suite for a GPU type, as of a suite's file; ``listed`` has the precisions of each workload."""
+    """Return the YAML text of the Exemplar suite for a GPU type; ``listed`` has the precisions of each workload."""
     tests: list[str] = []
     for workload, precisions in listed.items():
         tests += [f"  - {{{_test_keys(workload, precision)}}}" for precision in precisions]
@@ -83,9 +83,9 @@ def _suite_text(gpu_type: str, listed: dict[str, list[str]]) -> str:
 
 
 def _test_keys(workload: str, precision: str) -> str:
-    """The keys of one test of an Exemplar suite, with commas.
+    """Return the YAML keys and values of one test of an Exemplar suite, separated by commas.
 
-    ``precision`` is a dtype, with the scaling of FP8 after it.
+    ``workload`` is NVIDIA's name; ``precision`` a dtype, for FP8 with its scaling behind a blank.
     """
     dtype, _, scaling = precision.partition(" ")
     words = ["workload: pretrain_mbridge", f"size: {_SIZES[workload]}", f"dtype: {dtype}"]

@@ -22,13 +22,15 @@ HEALTH = "health.json"
 
 
 class _Found(msgspec.Struct, frozen=True):
-    """What is read of the health check's file; earlier releases wrote no ``fabric`` into it."""
+    """The part of a campaign's health file that is read; the file of an earlier release has no ``fabric``."""
 
     fabric: tuple[Fabric, ...] = ()
 
 
 def fabric_of(folder: Path) -> tuple[Fabric, ...]:
-    """What was measured between the nodes of the campaign in ``folder``, with its verdict; empty: nothing was.
+    """Return what was measured between the nodes of the campaign in ``folder`` before its runs, with verdicts.
+
+    Empty where nothing was measured, or there is no health file.
 
     Raises:
         RecordError: the file cannot be read, is not JSON, or holds something else
@@ -48,15 +50,19 @@ def fabric_of(folder: Path) -> tuple[Fabric, ...]:
 
 
 def after_runs(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> list[Fabric]:
-    """What was measured between a campaign's nodes before it began, with what its own runs then say of slow ones."""
+    """Return ``fabrics``, measured between a campaign's nodes before it began, with verdicts that count its runs.
+
+    The campaign's own runs (``standings``) may confirm that nodes are slow.
+    """
     runs = node_runs(timed(_measured(standings)))
     return [msgspec.structs.replace(item, verdict=after_training(item.verdict, runs)) for item in fabrics]
 
 
 def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress]) -> dict[str, str]:
-    """The nodes of a campaign's runs that the fabric and training both show to be slow, each with what was found.
+    """Return the nodes that both fabric and runs of the campaign show to be slow, each with the finding's text.
 
-    Empty where the campaign says that of none.
+    ``fabrics`` must have been through ``after_runs``. Only nodes that runs of the campaign were on; empty where there
+    are none.
     """
     ran_on: set[str] = set()
     for _, hosts, _ in timed(_measured(standings)):
@@ -69,7 +75,7 @@ def slow_nodes(fabrics: Sequence[Fabric], standings: Sequence[WorkloadProgress])
 
 
 def _measured(standings: Sequence[WorkloadProgress]) -> Iterator[MeasuredRun]:
-    """Yields the runs of a campaign that have ended."""
+    """Yield the measured figures of each run of a campaign that has ended, workload by workload."""
     for item in standings:
         for run in item.runs:
             if run.measured is not None:

@@ -41,11 +41,11 @@ STATUS: dict[Conclusion, int] = {"accepted": 0, "not accepted": 1, "open": 4, "n
 def outcome(
     frozen: FrozenSuite, standings: Sequence[WorkloadProgress], fabrics: Sequence[Fabric] = ()
 ) -> dict[str, Any]:
-    """What a campaign has shown as JSON values.
+    """Return what an acceptance campaign has shown, as JSON values: conclusion, fabric, workloads and reruns.
 
-    ``accepted`` is True, False, or None while workloads have no answer yet. ``frozen``: what it began with;
-    ``standings``: where each workload stands. ``fabrics``: what was measured between its nodes before it began,
-    ``after_runs``.
+    ``accepted`` is True, False, or None while workloads have no answer yet. ``frozen``: what the campaign began with;
+    ``standings``: where each workload stands; ``fabrics``: what was measured between its nodes before it began, as
+    ``after_runs`` returns it.
     """
     workloads = [_workload_json(item) for item in standings]
     reruns: list[dict[str, Any]] = []
@@ -66,13 +66,17 @@ def outcome(
 
 
 def _fabric_json(verdict: FabricVerdict) -> dict[str, Any]:
-    """The fabric's verdict as JSON values."""
+    """Return the verdict on the fabric as JSON values: level, answer, coarseness and the findings' texts."""
     findings = [item.said for item in verdict.findings]
     return {"level": verdict.level, "answer": verdict.answer, "coarseness": verdict.coarseness, "findings": findings}
 
 
 def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
-    """Where a workload stands, with its figures and runs, as JSON values; None for figures that are not known."""
+    """Return where a workload of a campaign stands, with its figures, runs and reruns, as JSON values.
+
+    Figures that are not known yet are None. ``performance`` and its bounds are relative to the reference: 0.97 means 3
+    % less work per second.
+    """
     progress = item.progress
     reference = item.workload.reference
     plan = item.workload.plan
@@ -92,6 +96,7 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
         "step_seconds": decision.ratio * reference.seconds if decision and reference else None,
         "performance": 1 / decision.ratio if decision else None,
         "performance_low": 1 / decision.high if decision else None,
+        # The ratio of step times may be as low as 0: performance has no upper bound then.
         "performance_high": 1 / decision.low if decision and decision.low > 0 else None,
         "performance_limit": 1 / decision.limit if decision else None,
         "confidence": CONFIDENCE if decision else None,
@@ -103,11 +108,12 @@ def _workload_json(item: WorkloadProgress) -> dict[str, Any]:
 
 
 def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
-    """A rerun of a workload as JSON values; ``runs``: those of the workload by their numbers.
+    """Return a rerun of a workload as JSON values; ``runs``: the workload's runs by number.
 
-    ``run_id`` is None where it has not started. ``bad_nodes`` are those that the run that it ``replaces`` has shown
-    bad.
+    ``run_id`` is None where it has not started. ``bad_nodes`` are the nodes that the run that it ``replaces`` has shown
+    to be bad; empty where it replaces none.
     """
+    # Runs are numbered from 1, so that 0 is none.
     run, replaced = runs.get(rerun.attempt), runs.get(rerun.replaces or 0)
     return {
         "run": rerun.attempt,
@@ -119,9 +125,10 @@ def _rerun_json(rerun: Rerun, runs: Mapping[int, Run]) -> dict[str, Any]:
 
 
 def _run_json(run: Run) -> dict[str, Any]:
-    """A run of a workload as JSON values.
+    """Return a run of a workload as JSON values: number, id, state, step time, fault, failure and figures.
 
-    ``step_seconds`` and ``result`` are None before its end, or where it has none.
+    ``step_seconds`` and ``result`` are None before the run has ended, or where it has none; ``fault`` and ``failure``
+    are empty texts where there is none.
     """
     attempt = run.attempt
     return {
@@ -136,7 +143,10 @@ def _run_json(run: Run) -> dict[str, Any]:
 
 
 def _workload_sentence(item: WorkloadProgress) -> str:
-    """What is said of a workload: its answer, or why there is none."""
+    """Return what is said of a workload of a campaign: its answer, with why or what would decide it.
+
+    While it has no answer: ``not started`` or ``not decided yet``.
+    """
     progress, reference = item.progress, item.workload.reference
     if progress.answer is None:
         return "not decided yet" if item.runs else "not started"
@@ -149,7 +159,10 @@ def _workload_sentence(item: WorkloadProgress) -> str:
 
 
 def _needed_runs_text(item: WorkloadProgress) -> str:
-    """What it would take to decide a workload whose runs leave the answer open, as the end of a sentence."""
+    """Return what it would take to decide a workload whose runs leave the answer open, as the end of a sentence.
+
+    For example ``about 3 more runs would decide``, or why no runs would.
+    """
     progress = item.progress
     if progress.decision is not None and progress.decision.reference_too_uncertain:
         return "the baseline is too uncertain to tell; make one from more runs"
@@ -176,10 +189,12 @@ def _needed_runs_text(item: WorkloadProgress) -> str:
 def conclusion(
     workloads: Sequence[dict[str, Any]], *, evening: bool = False, slow_nodes: Collection[str] = ()
 ) -> dict[str, Any]:
-    """How a campaign ends as a whole: ``outcome``, whether it is ``accepted`` (None: under way), and ``why``.
+    """Return how a campaign ends as a whole: ``outcome``, ``accepted``, ``indication``, ``evening`` and ``why``.
 
-    Also ``indication``: some references were measured with other software, and an acceptance is no more than that; and
-    ``evening``: it is of the day of its runs, and says nothing of others. ``slow_nodes`` have slowed down its runs.
+    ``workloads`` are as ``outcome`` has them. ``outcome`` is a ``Conclusion``, ``accepted`` None while the campaign is
+    under way, ``why`` a sentence. ``indication``: a reference was measured with other software, and an acceptance is no
+    more than that; ``evening``: it holds for the day of the runs only. ``slow_nodes``, which slowed down the runs, make
+    it not accepted.
     """
     main = [item for item in workloads if not item["prescreen"]]
     ends, why = _overall_conclusion(workloads, main)
@@ -195,7 +210,7 @@ def conclusion(
 
 
 def headline(result: dict[str, Any]) -> str:
-    """The outcome of a campaign as its first line says it: ``ACCEPTED AS AN INDICATION``."""
+    """Return the outcome of a campaign for its first line: ``ACCEPTED AS AN INDICATION``, or ``under way``."""
     if result["outcome"] == "under way":
         return "under way"
     claims = (("indication", " as an indication"), ("evening", " for one evening"))
@@ -204,9 +219,9 @@ def headline(result: dict[str, Any]) -> str:
 
 
 def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
-    """A ``result`` of any release as this one would say it: what is open was called inconclusive, and not accepted.
+    """Return a campaign's ``result`` of any release in this release's words: the same object where nothing changes.
 
-    The same object where there is nothing to change.
+    Earlier releases called an open answer inconclusive, and its campaign not accepted: both are replaced.
     """
     workloads = result["workloads"]
     if not any(item["verdict"] == "inconclusive" for item in workloads):
@@ -221,9 +236,9 @@ def in_todays_words(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict[str, Any]]) -> tuple[Conclusion, str]:
-    """The conclusion over all workloads, and the sentence that says what it rests on.
+    """Return the conclusion over all workloads of a campaign, and the sentence that says what it rests on.
 
-    ``main`` are those of ``workloads`` that are not part of the pre-screen; a failed pre-screen ends the campaign.
+    ``main`` are those of ``workloads`` that are not part of the pre-screen, which ends the campaign unless it passes.
     """
     stopped = [item for item in workloads if item["prescreen"] and item["verdict"] not in (None, "pass")]
     if stopped:
@@ -260,9 +275,9 @@ def _overall_conclusion(workloads: Sequence[dict[str, Any]], main: Sequence[dict
 
 
 def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
-    """What decides the first of the open workloads, with its title where there are several.
+    """Return what would decide the first of the open workloads ``undecided``, behind its title if there are several.
 
-    Empty where nothing says it.
+    Empty where its text does not say. There must be at least one.
     """
     first = undecided[0]
     text: str = first["text"].removeprefix("indication: ").partition(": ")[2]
@@ -270,7 +285,10 @@ def _first_open_workload(undecided: Sequence[dict[str, Any]]) -> str:
 
 
 def _bounds_text(workload: dict[str, Any]) -> str:
-    """The bounds of a workload's performance in percent: ``96.1 to 98.4``; empty where they are not known."""
+    """Return the bounds of a workload's performance in percent of the reference's: ``96.1 to 98.4``.
+
+    Empty where they are not known.
+    """
     low, high = workload["performance_low"], workload["performance_high"]
     return "" if low is None or high is None else f"{100 * low:.1f} to {100 * high:.1f}"
 
@@ -310,7 +328,10 @@ WORKLOAD: tuple[Column[dict[str, Any]], ...] = (
 
 
 def for_report(result: dict[str, Any]) -> dict[str, Any]:
-    """What a report on the runs of a campaign says of the campaign, as JSON values: what ``as_text`` says in words."""
+    """Return what a report on a campaign's runs says of the campaign itself, as JSON values.
+
+    It is what ``as_text`` prints: headline, why, table of workloads, reruns, remarks and references.
+    """
     return {
         **{name: result[name] for name in ("suite", "outcome", "accepted", "indication", "evening", "why", "reruns")},
         "headline": headline(result),
@@ -322,14 +343,14 @@ def for_report(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def _all_remarks(result: dict[str, Any]) -> list[str]:
-    """The remarks on all workloads, one after the other."""
+    """Return the remarks on the runs of all workloads of a campaign's ``result``, a line each; empty: none."""
     return list(chain.from_iterable(_workload_remarks(item) for item in result["workloads"]))
 
 
 def as_text(result: dict[str, Any]) -> str:
-    """The result of a campaign for people, with a final newline.
+    """Return the result of a campaign as text for people, with a final newline.
 
-    The fabric, a table of workloads, every rerun with its reason, remarks, references; last the whole.
+    In this order: the fabric, a table of workloads, each rerun with its reason, remarks, references, the conclusion.
     """
     lines = []
     for fabric in result.get("fabric", ()):  # a result of an earlier release has none
@@ -355,7 +376,7 @@ def as_text(result: dict[str, Any]) -> str:
 
 
 def _rerun_text(item: dict[str, Any]) -> str:
-    """One line on a rerun: which run it is, whether it replaces one, and why."""
+    """Return one line on a rerun: which run it is, whether it replaces another one, and why."""
     text = f"{item['workload']}, run {item['run']} ({item['run_id'] or 'not started'})"
     if item.get("replaces") is None:  # a result of an earlier release says nothing of it
         return f"{text}: {item['reason']}"
@@ -364,10 +385,7 @@ def _rerun_text(item: dict[str, Any]) -> str:
 
 
 def _workload_remarks(item: dict[str, Any]) -> list[str]:
-    """What is odd about the runs of a workload, a line each: a reader must know, whatever the verdict.
-
-    Empty: nothing.
-    """
+    """Return what is odd about the runs of a workload, a line each, whatever the verdict is; empty: nothing."""
     found = []
     for run in item["runs"]:
         about = [text for text in (run["fault"], run["failure"]) if text]
@@ -380,7 +398,10 @@ def _workload_remarks(item: dict[str, Any]) -> list[str]:
 
 
 def _reference_lines(result: dict[str, Any]) -> list[str]:
-    """Lines on what the workloads were compared with, each once, and how sure the answers are; empty: with nothing."""
+    """Return lines on what the workloads were compared with, each once, and how sure the intervals are.
+
+    Empty where no workload has a reference.
+    """
     references = [item["reference"] for item in result["workloads"] if item["reference"]]
     other = "; other software than these runs', so an indication, with a wider limit"
     found = list(

@@ -25,22 +25,23 @@ MOST_FILES = 200_000
 
 @dataclass(frozen=True)
 class CampaignFiles:
-    """Where the parts of a campaign lie. ``verdicts`` does not exist while it is under way.
-
-    ``is_pack``: its runs lie beside ``campaign``, else in the installation where they ran.
-    """
+    """Where the parts of a campaign on disk lie: in its own folder, or in an unpacked evidence pack."""
 
     campaign: Path
+    """The folder with what the campaign began with."""
     verdicts: Path
+    """The file with its result, which does not exist while it is under way."""
     is_pack: bool
+    """Its runs lie beside ``campaign``; else in the installation where they ran."""
 
 
 def files_of(folder: Path) -> CampaignFiles:
-    """Where the parts of the campaign in ``folder`` lie, an unpacked evidence pack or a campaign's own folder.
+    """Return where the parts of the campaign in ``folder`` lie, an unpacked evidence pack or its own folder.
 
     Raises:
-        RequestError: it is neither
-        RecordError: it is a pack with something in it that ``accept`` never packs
+        RequestError: ``folder`` is neither, or a file
+        RecordError: the pack has something in it that ``accept`` never packs, such as a link
+        OSError: the pack cannot be looked through
     """
     if folder.is_file():
         raise RequestError(
@@ -59,7 +60,12 @@ def files_of(folder: Path) -> CampaignFiles:
 
 
 def _refuse_unsafe(folder: Path) -> None:
-    """Raise RecordError where an unpacked pack, which anybody may have made, has links, devices, or far too much."""
+    """Raise if an unpacked evidence pack, which anybody may have made, has links, devices, or far too much in it.
+
+    Raises:
+        RecordError: it has; the message names the file or the size
+        OSError: a file in it cannot be looked at
+    """
     size = count = 0
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -85,27 +91,31 @@ def _refuse_unsafe(folder: Path) -> None:
 
 
 class _PackedPaths(RunPaths, frozen=True):
-    """The files of a run whose folder lies directly in the pack."""
+    """The paths of a run in an unpacked evidence pack, where run folders lie side by side."""
 
     @property
     def folder(self) -> Path:
-        """The run's folder inside a pack, where the experiment has no folder of its own."""
+        """The run's folder in the unpacked pack, directly below ``experiments``: no folder per experiment there."""
         return self.experiments / self.name
 
 
 @dataclass(frozen=True)
 class RecordedCampaign(Campaign):
-    """A campaign of anybody, whose runs are only read. ``folder`` is ``CampaignFiles.campaign``."""
+    """A campaign that anybody may have carried out, whose runs are only read, to be judged again.
+
+    ``folder`` is the one that ``CampaignFiles.campaign`` names.
+    """
 
     is_pack: bool = False
 
     def records(self, plans: Sequence[JobPlan]) -> dict[tuple[int, int], RunRecord]:
-        """The records of the campaign's runs, by the numbers of arm and attempt, whoever they belong to.
+        """Return the records of the campaign's runs, by the numbers (from 1) of arm and attempt, whoever owns them.
 
-        ``plans``: those of all arms; runs of something else are left out.
+        ``plans``: those of all arms; runs of something else are left out. Empty where there are none.
 
         Raises:
             RecordError: a record cannot be read, or two are of the same run
+            OSError: the campaign's own file is missing
         """
         found: dict[tuple[int, int], RunRecord] = {}
         for folder in self._folders(plans):
@@ -123,7 +133,11 @@ class RecordedCampaign(Campaign):
         return found
 
     def _folders(self, plans: Sequence[JobPlan]) -> Iterator[Path]:
-        """Yields the folders that may hold runs of the campaign: all of a pack, else its owner's that name it."""
+        """Yield the folders that may hold runs of the campaign: all of a pack, or its owner's that name it.
+
+        Raises:
+            OSError: the campaign's own file is missing
+        """
         if self.is_pack:
             yield from (file.parent for file in sorted(self.folder.parent.glob("*/run.json")))
             return
@@ -136,9 +150,9 @@ class RecordedCampaign(Campaign):
                     yield file.parent
 
     def _names(self, record: Path) -> bool:
-        """Whether a run's file, which may be a damaged record of another run, has the campaign's id in it.
+        """Return whether the file ``record`` of a run contains the campaign's id; False where it cannot be read.
 
-        False where it cannot be read.
+        It is not parsed: it may be the damaged record of a run of something else.
         """
         try:
             return self.id.encode() in read_plain(record)

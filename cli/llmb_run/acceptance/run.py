@@ -61,10 +61,10 @@ from llmb_run.under_load import look_at_fabric
 
 
 def planned_json(item: SuiteWorkload) -> dict[str, Any]:
-    """A workload of a dry run as JSON: what would be started, and what it would be compared with.
+    """Return a workload of a campaign's dry run as JSON values: its plan, and what it would be compared with.
 
-    ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the share of the reference's performance
-    that it is: ``required``, or less where the reference is only an indication.
+    ``limit_seconds`` is the slowest step that passes, ``limit_performance`` the reference's step time divided by it:
+    ``required``, or less where the reference is only an indication. They are None without a reference.
     """
     entry = item.entry
     reference = item.reference
@@ -86,7 +86,10 @@ def planned_json(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
-    """The table of a dry run, with a final newline: each workload with GPUs, runs, reference and limit in seconds."""
+    """Return the table of a campaign's dry run, with a final newline: a row for each workload.
+
+    It has GPUs, nodes, runs, the reference's and the slowest passing step time in seconds, and the reference's source.
+    """
     heads = ["workload", "GPUs", "nodes", "runs", "reruns", "reference s", "limit s", "required %", "reference"]
     rows = []
     for item in workloads:
@@ -105,14 +108,14 @@ def planned_text(workloads: Sequence[SuiteWorkload]) -> str:
 
 
 def at_best(workloads: Sequence[SuiteWorkload], *, evening: bool) -> dict[str, Any]:
-    """The conclusion that the campaign reaches if every workload passes, in the form of ``outcome.conclusion``."""
+    """Return the conclusion that the campaign reaches if every workload passes, as ``outcome.conclusion`` does."""
     return conclusion([{**planned_json(item), "verdict": "pass"} for item in workloads], evening=evening)
 
 
 def foreseen_lines(workloads: Sequence[SuiteWorkload], *, evening: bool) -> list[str]:
-    """What references and ``evening`` alone say of how the campaign can end at best, before anything runs.
+    """Return, before anything runs, what keeps the campaign from ending as a full acceptance even if all runs pass.
 
-    At most one sentence; empty: it can end accepted, for all days and against the same software.
+    That is a missing reference, one of other software, or ``evening``. One sentence; an empty list where nothing does.
     """
     main = [item for item in workloads if not item.entry.prescreen]
     judged = [item for item in main if item.reference is not None]
@@ -141,13 +144,14 @@ def write_pack(
     fabrics: Sequence[Fabric],
     workspace: Workspace,
 ) -> dict[str, Any]:
-    """Write evidence pack and report into the campaign's folder, secrets masked, in place of earlier ones.
+    """Write the evidence pack and report of a campaign into its folder, secrets masked, replacing earlier ones.
 
-    Returns ``pack`` and ``report``, the names of their files in it, and ``pack_sha256``, to be added to the result.
-    Notices name what is left out.
+    Returns ``pack`` and ``report``, the names of the files there, and ``pack_sha256``. Prints a notice for each file
+    that is left out because secrets in it cannot be masked.
 
     Raises:
-        RecordError: they cannot be written
+        RecordError: the pack cannot be written
+        OSError: a file of the campaign cannot be read, or the report not written
     """
     runs = list(chain.from_iterable(item.runs for item in standings))
     measured = [run.measured for run in runs if run.measured is not None]
@@ -187,14 +191,15 @@ def write_pack(
 
 
 def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evening: bool = False) -> Result:
-    """Begin, continue or show the campaign of the suite ``word``, a name or a path.
+    """Begin, continue or show the campaign of the acceptance suite ``word``, a name or path; return its result.
 
-    Its jobs are followed to their end. ``again``: begin another one. ``folder``: where campaigns are kept; None: in the
-    installation. ``dry_run``: only show what would be started. ``evening``: the campaign of a single evening, which is
-    another one.
+    Jobs are submitted and followed to their end. ``again``: begin another one. ``folder``: where campaigns are kept;
+    None: in the installation. ``dry_run``: only show what would be started. ``evening``: judge the speed of a single
+    evening, as a campaign of its own.
 
     Raises:
-        LLMBError: it cannot be planned, begun or continued
+        ConfigError: there is no such suite, or something in it is wrong or cannot be run
+        LLMBError: the campaign cannot be begun or continued for another reason
     """
     workspace = Workspace()
     suite = read_suite(*find_suite(word), workspace)
@@ -204,15 +209,19 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
         return _show_plans(workloads, suite, evening=evening)
 
     def conducted(campaign: Campaign) -> dict[str, Any]:
-        """Begin the campaign or go on with it, run it to its end and write its pack; the result as JSON values.
+        """Begin the campaign or go on with it, run it to its end, write its pack; return the result as JSON values.
 
-        Where the suite wants it, the nodes are checked first, unless that has been done. In the end nodes that were
-        found slow are kept out.
+        Where the suite wants it, the nodes are checked first, unless that has been done. In the end, nodes that were
+        found slow are excluded from later jobs.
+
+        Raises:
+            LLMBError: the suite cannot be run, or the campaign not continued
         """
         workloads = plan_suite(suite, workspace, dry_run=False)
         say_warnings([item.planned for item in workloads if item.planned])
         say_doubts(item.plan for item in workloads)
         if not campaign.frozen_file.exists():
+            # Before the file with which there is a campaign: its pack needs the suite.
             write_atomic(campaign.folder / "suite.yaml", suite.text)
         frozen = begin_or_go_on(campaign, freeze(campaign, suite, workloads, evening=evening))
         workloads = frozen.frozen(workloads)
@@ -242,13 +251,13 @@ def accept(word: str, *, again: bool, folder: Path | None, dry_run: bool, evenin
 
 
 def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspace: Workspace, *, fabric: bool) -> None:
-    """Look at the nodes before a campaign's runs, exclude those that fail, and write what was found into its folder.
+    """Look at the nodes before a campaign's runs, exclude those that fail, and write the findings into its folder.
 
-    Done once: a campaign that goes on keeps what it began with. Where no node is free, that is written: its pre-screen
-    looks at them.
+    ``fabric``: also measure between nodes. Where no node can be asked, such as when none is free, that is written and
+    printed, and is no error: the pre-screen looks at its nodes.
 
     Raises:
-        LLMBError: a node that a job asks for fails, or none can be asked for another reason
+        LLMBError: a node that a job asks for fails, or asking fails for another reason than code ``no-nodes``
     """
     looked: list[Health] = []
     why = ""
@@ -267,12 +276,12 @@ def _check_nodes(campaign: Campaign, workloads: Sequence[SuiteWorkload], workspa
 
 
 def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
-    """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each.
+    """Exclude the nodes ``slow`` from later jobs for ``DAYS`` days, and print a notice of each; empty: do nothing.
 
-    ``slow``: by node, what the fabric or training showed. The list of excluded nodes is that of the workspace's
-    installation.
+    ``slow``: by node, what fabric and training showed. Writes the exclusion list of the workspace's installation.
 
     Raises:
+        RequestError: there is no installation
         RecordError: the list cannot be read or written
     """
     exclude_unfit(workspace.require_install(), slow)
@@ -281,10 +290,10 @@ def _keep_out(slow: Mapping[str, str], workspace: Workspace) -> None:
 
 
 def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
-    """True where the result of a campaign is of the suite as it is now; it is never False.
+    """Return True if ``result``, of a campaign that is over, is of the suite as it is now; else raise. Never False.
 
     Raises:
-        RequestError: the suite was changed since
+        RequestError: code ``changed-inputs``: the suite was changed since
     """
     if result["suite_sha256"] != suite.sha256:
         raise RequestError(
@@ -296,7 +305,7 @@ def _require_same_suite(result: dict[str, Any], suite: Suite) -> bool:
 
 
 def _shown_result(result: dict[str, Any]) -> Result:
-    """What the command shows of a campaign that is over: the text, where its evidence is, and the exit status."""
+    """Return what ``accept`` shows of a campaign that is over: its text, where its evidence is, and the exit status."""
     result = in_todays_words(result)
     return Result(
         result,
@@ -311,7 +320,7 @@ def _shown_result(result: dict[str, Any]) -> Result:
 
 
 def _show_plans(workloads: Sequence[SuiteWorkload], suite: Suite, *, evening: bool) -> Result:
-    """What a dry run shows: the planned workloads, and what they can prove at best."""
+    """Return what a dry run of ``accept`` shows: the planned workloads, and how the campaign can end at best."""
     return Result(
         lambda: {
             "dry_run": True,

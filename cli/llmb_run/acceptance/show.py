@@ -50,13 +50,15 @@ _RUN = ("run_id", "state", "step_seconds")
 
 
 def show_campaign(folder: Path) -> Result:
-    """Show the campaign in ``folder``: an unpacked evidence pack, or a campaign's own folder.
+    """Judge the campaign in ``folder`` again from its logs, and return what ``accept show`` shows of it.
 
-    The exit status is that of the verdict, as of ``accept``; 1 also where the campaign contradicts itself.
+    ``folder`` is an unpacked evidence pack, or a campaign's own folder. The exit status is the verdict's, as of
+    ``accept``; 1 where the campaign contradicts itself (an error in the result).
 
     Raises:
-        RequestError: ``folder`` is neither
-        RecordError: the campaign cannot be judged again
+        RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
+        ConfigError: something in the campaign's suite is wrong
+        RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
     """
     files = files_of(folder)
     try:
@@ -90,7 +92,10 @@ def show_campaign(folder: Path) -> Result:
 
 
 class _NoInstallation(Workspace):
-    """No installation: neither its index nor its baselines have a say in what a campaign shows."""
+    """A workspace without an installation, for judging a campaign again.
+
+    Neither its index of runs nor its baselines have a say then in what a campaign shows.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,10 +103,11 @@ class _NoInstallation(Workspace):
 
 
 class _RejudgedCampaign:
-    """A campaign, judged again. ``found`` is the outcome as ``accept`` gives it.
+    """A campaign, judged again from its logs, with everything in which it contradicts itself.
 
-    ``problems``: where it contradicts itself, a sentence each. ``notes``: what could not be checked. ``said``: its own
-    conclusion; empty while it is under way.
+    ``found``: the outcome, as ``accept`` gives it. ``problems``: where it contradicts itself, a sentence each.
+    ``notes``: what could not be checked. ``said``: its own conclusion; empty while it is under way. Creating one reads
+    all its files, and raises whatever damaged ones cause.
     """
 
     def __init__(self, files: CampaignFiles) -> None:
@@ -126,7 +132,7 @@ class _RejudgedCampaign:
         self.notes = list(dict.fromkeys(self.notes))
 
     def text(self) -> str:
-        """The campaign for people, as text: the verdict, what was demanded, and what is wrong or unknown."""
+        """Return the campaign as text for people: verdict, demands, problems and notes, with a final newline."""
         lines = [as_text(self.found).rstrip("\n"), "", "demanded:"]
         lines += [f"  {_demand_line(item)}" for item in self.workloads]
         lines += ["", *(f"problem: {text}" for text in self.problems)]
@@ -138,7 +144,11 @@ class _RejudgedCampaign:
         return "".join(f"{line}\n" for line in lines)
 
     def _standings(self) -> list[WorkloadProgress]:
-        """Where each workload stands, judged again from the runs' own logs."""
+        """Return where each workload of the campaign stands, judged again from the logs of its recorded runs.
+
+        Raises:
+            RecordError: a run's record cannot be read
+        """
         campaign = RecordedCampaign(
             self._files.campaign, self.frozen.id, "accept", self.frozen.began, is_pack=self._files.is_pack
         )
@@ -149,11 +159,16 @@ class _RejudgedCampaign:
         return judged.standings(conduct.recorded_runs())
 
     def _compare(self) -> str:
-        """The campaign's own conclusion, ``ACCEPTED: ...``; empty while it is under way.
+        """Return the campaign's own conclusion, ``ACCEPTED: ...``, as it recorded it; empty while it is under way.
 
-        Adds a problem for each thing in which the logs say something else.
+        Adds to ``problems`` each thing in which the logs say something else.
+
+        Raises:
+            RecordError: its verdicts cannot be read
+            OSError: the text of a pack's verdicts cannot be read
         """
         file = self._files.verdicts
+        # A pack is made when the campaign is over: without verdicts it is damaged.
         if not self._files.is_pack and not file.exists():
             return ""
         written = read_json(file)
@@ -169,9 +184,17 @@ class _RejudgedCampaign:
         return f"{headline(recorded)}: {recorded['why']}"
 
     def _workloads(self) -> list[SuiteWorkload]:
-        """The workloads of the suite as the campaign froze them; adds notes on what cannot be checked, and problems."""
+        """Return the suite's workloads as the campaign froze them; add to ``notes`` and ``problems``.
+
+        Raises:
+            LookupError: the suite lacks a test that the campaign names
+            ConfigError: something in the suite is wrong
+            RequestError: a workload of the campaign is not known here
+            OSError: the suite's file cannot be read
+        """
         entries = self._entries()
         planned = [
+            # Named as in the campaign: the file had another name where it began.
             SuiteWorkload(replace(entries[_line_number(kept.where)], where=kept.where), kept.arm.plan, kept.reference)
             for kept in self.frozen.arms
         ]
@@ -186,8 +209,16 @@ class _RejudgedCampaign:
         return workloads
 
     def _entries(self) -> dict[int, SuiteEntry]:
-        """What the suite demands, by the line of each test; adds a problem where the suite is not the campaign's."""
+        """Return what the suite demands of each test, by the test's line in the suite's file.
+
+        Adds to ``problems`` where the suite is not the one that the campaign began with.
+
+        Raises:
+            ConfigError: something in the suite is wrong
+            OSError: the suite's file cannot be read
+        """
         content = read_plain(self._files.campaign / "suite.yaml")
+        # In a pack secrets are masked, so that the hash of the suite cannot match.
         masked = b"****" in content
         if hashlib.sha256(content).hexdigest() != self.frozen.suite_sha256 and not masked:
             self.problems.append("suite.yaml is not the suite that the campaign began with")
@@ -197,9 +228,12 @@ class _RejudgedCampaign:
         return entries
 
     def _other_reference(self, item: SuiteWorkload) -> str:
-        """Why the reference of a workload is none that the suite allows; empty where it is one, or nobody can tell.
+        """Return why the reference of a workload is none that the suite allows, as a clause; empty: it is allowed.
 
-        Adds a note for a baseline, which cannot be checked.
+        Empty also for a baseline of the site, which cannot be checked: that is added to ``notes``.
+
+        Raises:
+            RequestError: the workload is not known here
         """
         wanted, reference = item.entry.reference, item.reference
         if isinstance(wanted, Stated):
@@ -221,7 +255,7 @@ class _RejudgedCampaign:
         return f"no result that LLMB {__version__} knows as published for it is {reference.seconds:g} s"
 
     def _check_runs(self, standings: Sequence[WorkloadProgress]) -> None:
-        """Add a problem for each run that is not the planned job, or was replaced though its job ended well.
+        """Add to ``problems`` each run that is not the planned job, or was replaced though its job ended well.
 
         A slow run that is made out to be one that a node ended would be replaced by a faster one.
         """
@@ -240,9 +274,10 @@ class _RejudgedCampaign:
 
 
 def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iterator[str]:
-    """Yields a line, ``name: said, by the logs found``, for each thing in which two outcomes of a campaign differ.
+    """Yield a line for each thing in which two outcomes of a campaign differ: the recorded one, and by its logs.
 
-    Figures may differ by the share ``SAME``. ``said`` may have any shape: what a wrong shape raises is not caught here.
+    ``name: recorded, by the logs found``. Figures may differ by the share ``SAME``. ``recorded`` may have any shape:
+    exceptions from a wrong one (KeyError, TypeError ...) are not caught here.
     """
     before, after = _verdict_facts(recorded), _verdict_facts(found)
     for name in dict.fromkeys([*before, *after]):
@@ -256,7 +291,7 @@ def disagreements(recorded: Mapping[str, Any], found: Mapping[str, Any]) -> Iter
 
 
 def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``."""
+    """Return what the verdict of a campaign rests on, by names that say where to look: ``workload 1 run 2 state``."""
     found: dict[str, Any] = {"outcome": headline({**result})}
     for number, workload in enumerate(result["workloads"], 1):
         about = f"workload {number}"
@@ -272,22 +307,22 @@ def _verdict_facts(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _group_figures(verdict: FabricVerdict) -> list[tuple[Any, ...]]:
-    """What groups of nodes gave in a measurement of the fabric: nodes, round and bus bandwidth in GB/s of each.
+    """Return (nodes, round, bus bandwidth in GB/s) of each group of nodes in a measurement of the fabric.
 
-    How slow that is, the site's expectation and the release decide, too.
+    These are what was measured; how slow it is depends on the site's expectation and the release, too.
     """
     return [(group.nodes, group.round, group.busbw_gbps) for group in verdict.groups]
 
 
 def _value_text(value: Any) -> str:
-    """A value for messages: six digits of a number, at most 200 characters of a text, ``none`` for None."""
+    """Return ``value`` for messages: a float with six digits, ``none`` for None, else its first 200 characters."""
     if value is None:
         return "none"
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:200]
 
 
 def work_of(plan: dict[str, Any]) -> dict[str, Any]:
-    """A plan, as plain values, without when its job may begin: a rerun may be for another day."""
+    """Return a plan's values without the time from which its Slurm job may begin: a rerun may be for another day."""
     slurm = plan.get("slurm")
     if not slurm:
         return plan
@@ -305,7 +340,10 @@ def _line_number(where: str) -> int:
 
 
 def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
-    """What the suite demands of a workload, as JSON values."""
+    """Return what the suite demands of a workload, as JSON values: runs, reruns, performance, reference and limit.
+
+    ``limit_seconds``, the slowest step that passes, is None where no speed is judged.
+    """
     wanted = item.entry.reference
     return {
         "title": item.title,
@@ -319,10 +357,10 @@ def _demand_json(item: SuiteWorkload) -> dict[str, Any]:
 
 
 def _demand_line(item: SuiteWorkload) -> str:
-    """What the suite demands of a workload, as one line: its title, how many runs, and the slowest step that passes.
+    """Return what the suite demands of a workload, as one line: title, runs, and the slowest step that passes.
 
     In place of that step, where there is no reference or no limit: that it only has to complete, or that it is not
-    judged as no reference was known. Never empty.
+    judged because no reference was known. Never empty.
     """
     entry = item.entry
     reference = item.reference

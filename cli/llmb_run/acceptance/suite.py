@@ -63,27 +63,33 @@ FILES = Path(__file__).with_name("suites")
 
 @dataclass(frozen=True)
 class _PublishedConfiguration:
-    """A configuration of ``recipe`` and the best result that is published for it."""
+    """A benchmark configuration of ``recipe``, represented by the best result that is published for it."""
 
     recipe: Recipe
     result: PublishedResult
 
     @property
     def same(self) -> bool:
-        """Whether the result was measured in the recipe's own container."""
+        """Whether the published result was measured in the container that the recipe itself uses."""
         return same_software(self.recipe.image, self.recipe.document(self.result))
 
     @property
     def rank(self) -> tuple[bool, tuple[int, ...]]:
-        """The sort key of a published result by its software: greatest for the suite's own, else for the newest."""
+        """The sort key by which the published result to compare with is chosen: the greatest is the best.
+
+        One measured in the recipe's own container comes before others, then the newest container.
+        """
         return self.same, release_order(self.recipe.document(self.result).container or "00.00")
 
 
 @cache
 def suites() -> dict[str, str]:
-    """The text of every suite that comes with LLMB, by its name, in the order in which they are listed.
+    """Return every acceptance suite that comes with LLMB: its YAML text by its name, in the order of listing.
 
-    Read from all recipes at the first call, and kept.
+    Made from the published results of all recipes at the first call, and kept.
+
+    Raises:
+        RecipeError: a recipe is wrong or cannot be read
     """
     found = _published_configurations()
     made = {}
@@ -98,7 +104,13 @@ def suites() -> dict[str, str]:
 
 
 def _published_configurations() -> list[_PublishedConfiguration]:
-    """Every configuration for which something is published, once, with its best result, in the recipes' order."""
+    """Return every configuration for which a result is published, once, with its best result, in the recipes' order.
+
+    Unknown GPU types and reduced proxies of models are left out.
+
+    Raises:
+        RecipeError: a recipe is wrong or cannot be read
+    """
     best: dict[tuple[object, ...], _PublishedConfiguration] = {}
     for folder in recipe_folders(recipes_root()):
         recipe = load_recipe(folder)
@@ -117,7 +129,11 @@ def _published_configurations() -> list[_PublishedConfiguration]:
 
 
 def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_PublishedConfiguration]:
-    """Those of ``found``, at least one, whose result is of their own container, else all, in the newest container."""
+    """Return those of ``found`` that a suite for one container tests; ``found`` must not be empty.
+
+    These are the ones whose result was measured in the recipe's own, newest container; where no result was, those of
+    the newest container.
+    """
     groups: dict[tuple[bool, tuple[int, ...]], list[_PublishedConfiguration]] = defaultdict(list)
     for item in found:
         groups[item.same, release_order(container_release(item.recipe.image) or "00.00")].append(item)
@@ -125,9 +141,9 @@ def _of_one_container(found: Sequence[_PublishedConfiguration]) -> list[_Publish
 
 
 def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
-    """The text of a suite ``name``, as of a suite's file, that tests all of ``found``, at least one.
+    """Return the YAML text of the suite ``name`` that tests all of ``found``, at least one.
 
-    Its pre-screen is the smallest model at their widest scale.
+    Its pre-screen runs the smallest model at their largest number of GPUs.
     """
     same = found[0].same
     container = f"nemo:{container_release(found[0].recipe.image)}"
@@ -152,7 +168,7 @@ def _suite_text(name: str, found: Sequence[_PublishedConfiguration]) -> str:
 
 
 def _test_keys(item: _PublishedConfiguration) -> str:
-    """The keys of a suite's test for a published result, with commas."""
+    """Return the YAML keys and values of a suite's test for a published result, separated by commas."""
     result, recipe = item.result, item.recipe
     words = [f"workload: {recipe.workload}", f"size: {result.size}", f"dtype: {result.dtype}", f"scale: {result.gpus}"]
     if len(recipe.variants) > 1:
@@ -170,10 +186,12 @@ Reruns = Annotated[int, msgspec.Meta(ge=0, le=100)]
 
 
 class Stated(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A reference that the suite itself states, of a contract for instance."""
+    """A reference step time that the suite itself states, from a contract for instance."""
 
     seconds: Annotated[float, msgspec.Meta(ge=1e-6, lt=1e6)]
+    """Of one step."""
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    """Where it comes from, for people."""
 
 
 Wanted: TypeAlias = Literal["required", "optional", "none"]
@@ -182,7 +200,7 @@ there is none, it is enough that the runs succeed. ``none``: that is enough in a
 
 
 class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The section ``defaults`` of a suite: what holds for tests that do not say otherwise."""
+    """The section ``defaults`` of a suite's YAML file: what holds for tests that do not say otherwise."""
 
     repeats: Few | None = None
     reruns: Reruns | None = None
@@ -191,7 +209,7 @@ class SuiteDefaults(Sweep, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One test of a suite: a task, with how it is judged."""
+    """One test in a suite's YAML file: a task, which may sweep over several workloads, with how it is judged."""
 
     repeats: Few | None = None
     reruns: Reruns | None = None
@@ -200,37 +218,47 @@ class SuiteTest(Task, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class SuiteFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The content of an acceptance suite's YAML file, as written; a field that it does not know is refused."""
+    """The content of an acceptance suite's YAML file, as written; an unknown field in it is refused."""
 
     name: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
     tests: tuple[SuiteTest, ...]
     defaults: SuiteDefaults = SuiteDefaults()
     health: bool | Literal["fabric"] = False
+    """Whether nodes are checked before the campaign; ``fabric``: also under load, with the network between them."""
     prescreen: tuple[SuiteTest, ...] = ()
+    """Short tests that run first; unless they pass, no other is started."""
 
 
 @dataclass(frozen=True)
 class SuiteEntry:
-    """One workload: what to run, how often, and what it must reach. ``where`` is file and line of the suite."""
+    """One workload of a suite, complete: what to run, how often, and what it must reach."""
 
     spec: JobSpec
     where: str
+    """File and line in the suite."""
     repeats: int
+    """Runs before the first decision."""
     reruns: int
+    """How many runs may be added to these, for whatever reason."""
     required: float
+    """The least performance that passes, as a share of the reference's."""
     reference: Wanted | Stated
+    """The reference itself, or whether there must be one: ``required``, ``optional`` or ``none``."""
     prescreen: bool = False
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite, complete; the pre-screen's tests come first. ``path`` is absolute, or a name of ``suites()``."""
+    """An acceptance suite, complete: every workload to run, those of the pre-screen first."""
 
     path: Path
+    """Absolute, or the name of a suite that comes with LLMB."""
     name: str
     text: str
+    """The YAML text that it was read from."""
     tests: tuple[SuiteEntry, ...]
     health: bool | Literal["fabric"] = False
+    """As in ``SuiteFile``."""
 
     @property
     def sha256(self) -> str:
@@ -239,12 +267,13 @@ class Suite:
 
 
 def find_suite(word: str) -> tuple[Path, str]:
-    """The path and the text of the suite that ``word`` names: a file, or the name of one that comes with LLMB.
+    """Return the path and the YAML text of the suite that ``word`` names: a file, or a suite that comes with LLMB.
 
-    Of the latter the path is its name. A notice says where a suite is called otherwise now.
+    Of the latter the path is its name. Prints a notice where a suite has another name now.
 
     Raises:
-        ConfigError: there is none, or it cannot be read
+        ConfigError: there is no such suite, or the file cannot be read
+        RecipeError: a recipe, from which suites are made, is wrong
     """
     path = Path(word)
     if path.is_file():
@@ -264,14 +293,17 @@ def find_suite(word: str) -> tuple[Path, str]:
 
 
 def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
-    """The suite that the YAML ``text`` holds, complete; ``path``: where it was read, for messages.
+    """Return the suite that the YAML ``text`` holds, with defaults filled in and sweeps expanded to workloads.
+
+    ``path``: where it was read, for messages.
 
     Raises:
-        ConfigError: something in it is wrong; with file and line
+        ConfigError: something in it is wrong; the message has file and line
     """
     content, at = read_content(text, str(path), SuiteFile)
     tests: list[SuiteEntry] = []
     for entry, item, key in _suite_entries(content, at):
+        # The campaign repeats runs by itself.
         specs = [spec for spec in specs_of_task(item, content.defaults, workspace, key, at) if spec.repeat == 1]
         if any("profile" in spec.settings for spec in specs):
             raise ConfigError(f"{entry.where}: a profiled run is slower and proves nothing", remedy="leave profile out")
@@ -280,18 +312,21 @@ def read_suite(path: Path, text: str, workspace: Workspace) -> Suite:
 
 
 def suite_terms(text: str, name: str) -> list[SuiteEntry]:
-    """What the suite ``text`` demands of each of its tests, one for each, however many workloads it sweeps over.
+    """Return what the suite ``text`` demands of its tests: one entry each, however many workloads a test has.
+
+    The entries have no job (an empty ``spec``). Those of the pre-screen come first.
 
     Raises:
-        ConfigError: something in it is wrong; with ``name`` and line
+        ConfigError: something in it is wrong; the message has ``name`` and line
     """
     return [entry for entry, _, _ in _suite_entries(*read_content(text, name, SuiteFile))]
 
 
 def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, SuiteTest, str]]:
-    """Yields each test of a suite with what it demands, and its path in the file; those of the pre-screen first.
+    """Yield (entry, test, path in the file) for each test of a suite, those of the pre-screen first.
 
-    The first has no job yet. ``at``: tells file and line of a path.
+    The entry says what the test demands, and has no job yet; the path is such as ``$.tests[2]``. ``at`` gives file and
+    line of a path.
     """
     # What the tests must reach is nothing to the pre-screen: it only has to run.
     screened = SuiteDefaults(repeats=1, reruns=1, reference="none")
@@ -314,7 +349,7 @@ def _suite_entries(content: SuiteFile, at: At) -> Iterator[tuple[SuiteEntry, Sui
 
 
 def _first_given(own: T | None, default: T | None, otherwise: T) -> T:
-    """The first of a test's own value, the suite's default and ``otherwise`` that is not None."""
+    """Return a test's own value, or if that is None the suite's default, or if that is None, too, ``otherwise``."""
     if own is not None:
         return own
     return default if default is not None else otherwise

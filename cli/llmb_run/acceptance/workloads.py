@@ -42,45 +42,49 @@ from llmb_run.starting.requests import PlannedJob, plan_job, refuse_one_folder_f
 
 @dataclass(frozen=True)
 class SuiteWorkload:
-    """One test of a suite. ``reference`` None: its runs need only succeed. ``planned`` None: it is only judged, again.
-
-    ``scatter`` and ``earlier`` are what the site's record says of how its runs differ, as of ``decide``. ``evening``:
-    what is judged is the speed of its own day, and not that of others.
-    """
+    """One workload of a suite, planned, with the reference that its step times are compared with."""
 
     entry: SuiteEntry
     plan: JobPlan
     reference: Reference | None
+    """None: its runs only have to succeed."""
     planned: PlannedJob | None = None
+    """None: it is only judged, again."""
     scatter: Scatter = STATED
+    """How much the site's runs differ, by its record."""
     earlier: Squares = NOTHING_SEEN
+    """What earlier runs of the same configuration have shown of that."""
     evening: bool = False
+    """What is judged is the speed of its own day, and not that of others."""
 
     @property
     def arm(self) -> Arm:
-        """The workload's plan as one arm of the campaign."""
+        """The workload's plan as an arm of the campaign: timed where it has a reference, strict in the pre-screen."""
         folder = self.planned.entry.folder if self.planned is not None else Path()
         return Arm(self.plan, folder, self.title, self.reference is not None, self.entry.prescreen)
 
     @property
     def title(self) -> str:
-        """The workload's configuration in words, followed by `` (pre-screen)`` where it belongs to that."""
+        """The workload's configuration as text for people, ending in `` (pre-screen)`` where it belongs to that."""
         return title_of(self.plan) + (" (pre-screen)" if self.entry.prescreen else "")
 
     @property
     def indication(self) -> bool:
-        """Whether the workload's reference was measured with other software: a verdict is then an indication only."""
+        """Whether the reference was measured with other software: a verdict is then an indication only.
+
+        False also without a reference.
+        """
         return self.reference is not None and not self.reference.same_software
 
     @property
     def limit(self) -> float | None:
-        """The slowest step that passes, in seconds; None where no speed is judged."""
+        """The slowest step time that passes, in seconds; None without a reference, where no speed is judged."""
         if self.reference is None:
             return None
         return self.reference.seconds * (1 + widened(tolerance_of(self.entry.required), self.plan, self.reference))
 
     def decide(self, times: Sequence[StepTime]) -> Decision:
-        """The decision on the workload by the step times of its runs, at one look of the campaign.
+        """Return the decision on the workload by the step times of its runs so far, against its reference.
 
         It must have a reference.
         """
@@ -98,12 +102,16 @@ class SuiteWorkload:
 
 
 def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[SuiteWorkload]:
-    """Plan every test of a suite, each with its reference, in their order; looks on disk for images and space, too.
+    """Plan every workload of a suite, and return them in order, each with its reference; nothing is started.
 
-    ``dry_run``: not on disk.
+    Unless ``dry_run``, what each job needs (images, disk space, checkpoints) is checked, too.
 
     Raises:
-        LLMBError: some cannot be run, or would be compared with nothing: all of them, with their lines
+        ConfigError: code ``suite-refused``: some cannot be run, or would be compared with nothing; the message lists
+            all with their lines
+        EnvironmentLacks: code ``suite-refused``: the same, where only software or space is lacking
+        RequestError: there is no installation, or several jobs would save into one folder
+        RecordError: the site's baselines or runs cannot be read
     """
     known = baselines(workspace.require_install()), PastRuns(past_runs(workspace.require_install()))
     refuse_one_folder_for_many([entry.spec for entry in suite.tests])
@@ -127,14 +135,15 @@ def plan_suite(suite: Suite, workspace: Workspace, *, dry_run: bool) -> list[Sui
 def _plan_workload(
     entry: SuiteEntry, workspace: Workspace, known: tuple[Sequence[Baseline], PastRuns]
 ) -> SuiteWorkload:
-    """A test of the suite, planned, with its reference and what is known of how its runs scatter; starts nothing.
+    """Plan one workload of a suite, and return it with its reference and how its runs scatter; starts nothing.
 
     ``known``: the site's baselines, and how its earlier runs scattered. The reference is None where there is nothing to
-    judge its runs by. A test that is not a dry run is also checked by ``check_job``.
+    judge its runs by. Unless it is a dry run, what the job needs is checked by ``check_job``.
 
     Raises:
-        RequestError: it cannot be planned, is too short to be judged, or ``DRY_RUN`` is set in the environment
-        LLMBError: something that it needs is not there
+        RequestError: the job cannot be planned, is profiled or too short to be judged, has no reference but needs one,
+            or ``DRY_RUN`` is set in the environment
+        LLMBError: something that the job needs is not there
     """
     planned = plan_job(entry.spec, workspace)
     if planned.request.dry_run and not entry.spec.dry_run:
@@ -159,12 +168,12 @@ def _plan_workload(
 def _reference_of(
     entry: SuiteEntry, plan: JobPlan, recipe: Recipe, known: Sequence[Baseline], past: PastRuns
 ) -> Reference | None:
-    """What the runs of a test are compared with; None: they only have to succeed.
+    """Return the step time that the runs of a workload are compared with; None: they only have to succeed.
 
     That is what the suite states, else the preferred one of the site's baselines, ``known``, and published results.
 
     Raises:
-        RequestError: nothing is known, and the suite requires it
+        RequestError: no reference is known, and the suite requires one
     """
     if isinstance(entry.reference, Stated):
         stated = entry.reference
@@ -182,19 +191,22 @@ def _reference_of(
 
 
 class FrozenWorkload(FrozenArm, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One workload of the suite as it was when the campaign began, with its reference and scatter."""
+    """One workload of the suite as it was when the campaign began: plan, reference, and how its runs scatter."""
 
     where: str
+    """File and line in the suite."""
     reference: Reference | None
+    """None: its runs only had to succeed."""
     scatter: Scatter = STATED
     earlier: Squares = NOTHING_SEEN
 
 
 class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The suite and its workloads as they were when the campaign began."""
+    """What a campaign began with, as its file keeps it: the suite and its workloads as they were then."""
 
     arm_kind = FrozenWorkload
     suite: str
+    """The suite's path, or its name where it comes with LLMB."""
     suite_name: str
     suite_sha256: str
     arms: tuple[FrozenWorkload, ...]
@@ -204,11 +216,14 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """What must not change during the campaign, by name: the suite, and what every campaign has."""
+        """What must not change during the campaign, by name: the suite's SHA-256, and the inputs of every campaign."""
         return {f"suite {self.suite}": self.suite_sha256, **super().inputs}
 
     def frozen(self, workloads: Sequence[SuiteWorkload]) -> list[SuiteWorkload]:
-        """``workloads``, in the order of the suite, with the references and scatter that the campaign began with."""
+        """Return ``workloads``, as planned now, with the references and scatter that the campaign began with.
+
+        They must be in the suite's order, and as many.
+        """
         return [
             replace(item, reference=kept.reference, scatter=kept.scatter, earlier=kept.earlier, evening=self.evening)
             for item, kept in zip(workloads, self.arms, strict=True)
@@ -216,9 +231,9 @@ class FrozenSuite(Frozen, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload], *, evening: bool) -> FrozenSuite:
-    """The suite and workloads of a campaign as they are now, to be written or compared; nothing is written here.
+    """Return what a campaign begins with, as of now, to be written to its file or compared; writes nothing.
 
-    ``evening``: it is of one evening alone.
+    ``evening``: the campaign judges one evening alone.
     """
     each = [
         {
@@ -236,16 +251,18 @@ def freeze(campaign: Campaign, suite: Suite, workloads: Sequence[SuiteWorkload],
 
 @dataclass(frozen=True)
 class WorkloadProgress:
-    """Where one workload of a campaign stands; ``number`` is its place in the suite, from 1."""
+    """Where one workload of a campaign stands: its runs so far, and what they decide."""
 
     number: int
+    """The workload's place in the suite, from 1."""
     workload: SuiteWorkload
     runs: tuple[Run, ...]
+    """Those on record, ended or not."""
     progress: SequentialDecision
 
     @property
     def due(self) -> Iterator[Due]:
-        """Yields the runs that the workload needs and that are not on record yet; none once it has its answer."""
+        """The runs that the workload needs and that are not on record yet, by number; none once it has its answer."""
         if self.progress.answer is not None:
             return
         there = {run.number for run in self.runs}
@@ -262,14 +279,17 @@ class WorkloadProgress:
 
 @dataclass(frozen=True)
 class AcceptanceStrategy:
-    """The strategy of acceptance: until each workload has its answer; only the pre-screen's where that fails."""
+    """Decides which runs an acceptance campaign starts next, until each workload has its answer.
+
+    Where the pre-screen does not pass, no other workload is started.
+    """
 
     workloads: Sequence[SuiteWorkload]
 
     def due(self, arms: Sequence[Arm], runs: Runs) -> list[Due]:
-        """The runs to start next: those of the pre-screen first, and once it has passed those of all workloads.
+        """Return the runs to start now: those of the pre-screen, and once it has passed those of all workloads.
 
-        Empty: none now, as every workload waits for runs or has its answer.
+        Empty: every workload waits for runs that are on record, or has its answer. ``arms`` is not used.
         """
         standings = self.standings(runs)
         first = [item for item in standings if item.workload.entry.prescreen]
@@ -278,7 +298,7 @@ class AcceptanceStrategy:
         return list(chain.from_iterable(item.due for item in first))
 
     def standings(self, runs: Runs) -> list[WorkloadProgress]:
-        """Where each workload stands, in the order of the suite, by the runs so far."""
+        """Return where each workload stands by the campaign's runs so far (by arm), in the order of the suite."""
         found = []
         for number, workload in enumerate(self.workloads, 1):
             attempts = {run.number: run.attempt for run in runs[number]}

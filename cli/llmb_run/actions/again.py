@@ -48,21 +48,31 @@ _COMPARED = {
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing that is not today what it was for a run; ``detail`` is a diff of it, or empty."""
+    """One thing that is not today what it was when a run was submitted, such as its batch script or the recipe."""
 
     what: str
+    """What differs, as a table calls it."""
     then: str
     now: str
     detail: str = ""
+    """A unified diff of it, or empty."""
 
 
 def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
-    """What would not be the same if the run of ``record`` were started again today; empty: nothing.
+    """Return what would not be the same if the run of ``record`` were started again today; empty: nothing.
 
-    Compared are the batch script, and what the run's manifest has of software, recipe, training code and image.
+    Compared are the batch script, and what the run's manifest has of software, recipe, training code and image. Nothing
+    is started or written.
+
+    Raises:
+        ConfigError: the run's batch script cannot be read
+        RequestError: the plan on record names a path that cannot be rendered
+        EnvironmentLacks: the training code is missing in this installation
+        OSError: the recipe or the training code cannot be read
     """
     found = []
     then = read_text(record.paths.script)
+    # With the supervisor's hash of then: whether the supervisor differs is told by itself.
     now = render_script(record.plan, record.paths, record.manifest.get("supervisor_sha256"))
     if then != now:
         lines = difflib.unified_diff(then.splitlines(), now.splitlines(), "then", "now", lineterm="", n=1)
@@ -77,7 +87,10 @@ def differences(record: RunRecord, recipe_folder: Path) -> list[Difference]:
 
 
 def _short_value(value: Any) -> str:
-    """A value of a run's manifest in a few characters: of a commit or a SHA-256 the first twelve, ``none`` for None."""
+    """Return a value of a run's manifest as a short text for a table; ``none`` for None.
+
+    Of a commit or a SHA-256 that is the first twelve digits, of an image its path and size.
+    """
     if value is None:
         return "none"
     if isinstance(value, dict) and "commit" in value:
@@ -90,17 +103,19 @@ def _short_value(value: Any) -> str:
 
 @dataclass(frozen=True)
 class Compared:
-    """A run, and what would differ if it were started again today."""
+    """A recorded run, and what would differ if it were started again today."""
 
     run_id: str
     differences: Sequence[Difference]
+    """Empty: it would be the same."""
 
 
 def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared]:
-    """For each run, in their order, what would be different if it were started today.
+    """Return, for each recorded run in order, what would be different if it were started again today.
 
     Raises:
-        RequestError: the recipe of one is not here any more
+        RequestError: the recipe of a run is not there any more
+        LLMBError: as ``differences``
     """
     return [
         Compared(record.paths.run_id, differences(record, workspace.workload(record.plan.workload).folder))
@@ -109,9 +124,9 @@ def compare(records: Sequence[RunRecord], workspace: Workspace) -> list[Compared
 
 
 def differences_texts(compared: Sequence[Compared]) -> list[str]:
-    """For each run in which something differs the text of a table of the differences, then their diffs.
+    """Return texts for people on runs in which something differs: of each a table of the differences, then diffs.
 
-    Empty: nothing does.
+    With several runs, each table is preceded by the run's id. Empty: nothing differs.
     """
     texts: list[str] = []
     for item in compared:
@@ -126,9 +141,9 @@ def differences_texts(compared: Sequence[Compared]) -> list[str]:
 
 
 def differences_result(compared: Sequence[Compared]) -> Result:
-    """What ``retry --check`` shows of what differs, for people and as data.
+    """Return what ``retry --check`` shows: for each run whether it would be the same today, and what differs.
 
-    The exit status is 1 where something does, else 0.
+    The exit status is 1 where something differs, else 0.
     """
     data: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -143,7 +158,7 @@ def differences_result(compared: Sequence[Compared]) -> Result:
 
 
 def differs_error(compared: Sequence[Compared]) -> CheckFailed:
-    """The error of ``retry --exact`` for runs of which at least one would differ today; it is returned, not raised."""
+    """Return, not raise, the error of ``retry --exact`` for runs of which at least one would differ today."""
     changed = [item for item in compared if item.differences]
     listed = [", ".join(found.what for found in item.differences) for item in changed]
     if len(compared) == 1:
@@ -171,15 +186,18 @@ def retry(
     check: bool,
     **settings: Any,
 ) -> Result:
-    """Start recorded runs again with their settings (``llmb-run retry``), as one job or as a round of several.
+    """Start recorded runs again with their settings, as ``llmb-run retry`` does: as one job or a round of several.
 
-    ``runs``: ids or folders. ``check``: start nothing, only show what differs from then (``exact``: start only where
-    nothing differs, ``anyway``: even so). ``resume``: continue from the checkpoint. ``without_failed``: keep off bad
-    nodes. Runs have to be the user's own, but for ``check``, and have ended, but for ``check`` and ``exact``.
+    ``runs``: ids, names or folders. ``check``: start nothing, only show what differs from then; ``exact``: start only
+    where nothing differs, ``anyway``: even so. ``resume``: continue from the checkpoint. ``without_failed``: avoid
+    nodes that were bad. ``repeats``, ``spread``: how many jobs for each run, and over how many days. Runs must have
+    ended, except for ``check`` and ``exact``.
 
     Raises:
-        RequestError: options that exclude each other, a run of somebody else or that has not ended, or a
-            checkpoint that cannot be continued or is used by several jobs
+        RequestError: options exclude each other, a run has not ended, or a checkpoint cannot be continued or is used by
+            several jobs
+        RecordError: a run is another user's (not for ``check``), or its record cannot be read
+        LLMBError: the jobs cannot be started
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     check_spread(repeats, options.apart)
@@ -241,9 +259,12 @@ def retry(
 
 
 def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
-    """Raise RequestError where one of the options ``others`` is given, which ask for other jobs than the runs were.
+    """Raise if one of the options ``others``, values by name, is given: they ask for other jobs than the runs were.
 
-    ``option``: the one that wants them exactly as they were, for the message.
+    ``option``: the one that wants the runs exactly as they were, for the message.
+
+    Raises:
+        RequestError: at least one of ``others`` is given
     """
     given = [name for name, value in others.items() if value]
     if given:
@@ -254,7 +275,11 @@ def _require_unchanged(option: str, others: Mapping[str, object]) -> None:
 
 
 def _require_ended(records: Sequence[RunRecord]) -> None:
-    """Raise RequestError where one of the runs still waits or runs, by the states in ``records``; asks nobody."""
+    """Raise if one of the runs still waits or runs, by the states in ``records``; no scheduler is asked.
+
+    Raises:
+        RequestError: a run has not ended
+    """
     alive = [record for record in records if is_live(record.state)]
     if alive:
         raise RequestError(
@@ -264,9 +289,13 @@ def _require_ended(records: Sequence[RunRecord]) -> None:
 
 
 def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
-    """Raise RequestError where a run that has not ended saves checkpoints in the folder in which ``plan`` would.
+    """Raise if a run that has not ended saves its checkpoints in the same folder as ``plan``.
 
-    Such a run is the next of a chain, or an earlier retry; the scheduler is asked for its state.
+    Such a run is the next of a chain, or an earlier retry. The scheduler is asked for its state.
+
+    Raises:
+        RequestError: there is such a run
+        RecordError: a run's record cannot be read
     """
     rows = find_runs(
         workspace.install, RunFilter(workloads=(plan.workload,), model_sizes=(plan.model_size,), live=True)
@@ -282,11 +311,13 @@ def _require_alone(plan: JobPlan, workspace: Workspace) -> None:
 
 
 def _failed_nodes(records: Sequence[RunRecord], bad: Sequence[BadNode]) -> dict[str, str]:
-    """The nodes of runs that are down or drained now, each with that reason.
+    """Return those nodes of the recorded runs that are down or drained now, each with that as the reason.
+
+    ``bad``: nodes that the runs' own logs have shown to be bad. A run of which one is known need not have others.
 
     Raises:
-        RequestError: there are none, and the runs have shown no others ``bad`` either
-        SchedulerError: the scheduler does not say
+        RequestError: of some run neither kind of node is known, or there is no scheduler to ask
+        SchedulerError: the scheduler does not answer
     """
     found: dict[str, str] = {}
     for record in records:

@@ -24,10 +24,11 @@ from llmb_run.tuning.run import TuneRequest, tune
 
 
 def show_suites(name: str) -> Result:
-    """What ``llmb-run accept suites`` shows: the text of the suite ``name``; without a name, the names of all.
+    """Return what ``llmb-run accept suites`` shows: the YAML text of the suite ``name``; if empty, all names.
 
     Raises:
-        ConfigError: there is no such suite
+        ConfigError: there is no such suite, or its file cannot be read
+        RecipeError: a recipe, from which suites are made, is wrong
     """
     if name:
         _, text = find_suite(name)
@@ -40,23 +41,24 @@ def show_suites(name: str) -> Result:
 
 
 def show_pack_or_campaign(folder: Path) -> Result:
-    """What ``llmb-run accept show`` shows of the campaign or unpacked evidence in ``folder``, judged again.
+    """Judge the campaign or unpacked evidence pack in ``folder`` again; return what ``llmb-run accept show`` shows.
 
     Raises:
-        RequestError: ``folder`` is neither
-        RecordError: the campaign cannot be judged again
+        RequestError: ``folder`` is neither, or the campaign is of a workload that is not known here
+        ConfigError: something in the campaign's suite is wrong
+        RecordError: the campaign cannot be judged again: a file is damaged, missing or forged
     """
     return show_campaign(folder)
 
 
 def run_campaign(suite: str, again: bool, folder: Path | None, evening: bool, dry_run: bool) -> Result:
-    """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does.
+    """Begin, continue or show an acceptance campaign, as ``llmb-run accept`` does, and return its result.
 
     ``suite``: a name or a path; ``again``: begin another one; ``folder``: where campaigns are kept, None: in the
-    installation; ``evening``: judge the day of the runs alone.
+    installation; ``evening``: judge the day of the runs alone; ``dry_run``: only show what would be started.
 
     Raises:
-        LLMBError: it cannot be planned, begun or continued
+        LLMBError: the campaign cannot be planned, begun or continued
     """
     return accept(suite, again=again, folder=folder, dry_run=dry_run, evening=evening)
 
@@ -74,14 +76,15 @@ def compare_sides(
     dry_run: bool,
     **settings: Any,
 ) -> Result:
-    """Begin, continue or show a comparison of two configurations, as ``llmb-run ab`` does.
+    """Begin, continue or show a comparison of two configurations, A and B, as ``llmb-run ab`` does.
 
-    Side A is the job of the run ``base``, or that of ``workload`` and ``settings``; B has ``change`` and ``unset``
-    beside these. ``resolution`` is in per cent, ``budget`` in GPU-hours.
+    Side A is the job of the run ``base``, or that of ``workload`` and ``settings``; B differs by ``change``
+    (``NAME=VALUE``) and ``unset``. ``resolution`` is in percent, ``budget`` in GPU-hours (None: no limit), ``folder``
+    where campaigns are kept (None: in the installation). ``again``: begin another one; ``dry_run``: start nothing.
 
     Raises:
-        RequestError: an option is wrong, or two exclude each other
-        LLMBError: it cannot be planned, begun or continued
+        RequestError: an option is wrong, options exclude each other, or there is no such run
+        LLMBError: the comparison cannot be planned, begun or continued
     """
     if base is None and workload is None:
         raise RequestError("no job is given: --base RUN, or -w and its other options", complete={"WORKLOAD": ""})
@@ -97,6 +100,7 @@ def compare_sides(
     if base is not None:
         record = load_record(one_folder(workspace, base))
         run_spec = spec_of_run(record, workspace.workload(record.plan.workload).recipe)
+        # How to queue is today's choice, not the run's.
         spec = replace(run_spec.with_settings(spec.settings), slurm=spec.slurm)
         say_what_changed(record, plan_job(spec, workspace).plan)
     rule = rule_of(resolution, pairs, budget)
@@ -119,14 +123,16 @@ def find_fastest(
     dry_run: bool,
     **settings: Any,
 ) -> Result:
-    """Begin, continue or show a tuning, as ``llmb-run tune`` does; ``settings`` are the job that is the base.
+    """Begin, continue or show a search for faster settings, as ``llmb-run tune`` does.
 
-    ``vary``: values to try, and with ``only`` nothing else; ``budget``: in GPU-hours, None: without limit;
-    ``trial_steps``: training steps of a trial.
+    ``settings`` are the options of the job to improve. ``vary``: values to try (``NAME=VALUE,VALUE``), and with
+    ``only`` nothing else; ``budget``: in GPU-hours, None: no limit; ``trial_steps``: training steps of a trial;
+    ``set_baseline``: make the result this site's baseline; ``again``: begin another search; ``folder``: where these are
+    kept, None: in the installation; ``dry_run``: start nothing.
 
     Raises:
         RequestError: an option is wrong
-        LLMBError: it cannot be planned, begun or continued
+        LLMBError: the search cannot be planned, begun or continued
     """
     spec = one_job(**settings)
     values = dimensions_of(vary, "--vary")

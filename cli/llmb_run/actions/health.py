@@ -45,15 +45,18 @@ def health(
     timeout: str,
     **settings: Any,
 ) -> Result:
-    """Look at nodes, and say which fail and of what, as ``llmb-run health`` does; ``fabric``: also under load.
+    """Check nodes, and say which fail and why, as ``llmb-run health`` does; ``fabric``: also measure under load.
 
-    Which nodes: those of ``runs``, or what ``settings`` say. ``exclude_failed``: keep later jobs off those that fail
-    for ``days`` days. ``timeout``: a time span, how long to wait for the nodes. The exit status is 1 where a node or
-    the fabric fails, or a named node was not asked.
+    The nodes are those of ``runs``, or what ``settings`` name. ``exclude_failed``: exclude those that fail from later
+    jobs for ``days`` days. ``timeout``: a time span, how long to wait for the nodes. ``sizes``: also measure other
+    message sizes (with ``fabric``). The exit status is 1 where a node or the fabric fails, or a named node was not
+    checked.
 
     Raises:
-        RequestError: options exclude each other, or no node can be asked
-        SchedulerError: the nodes are not given
+        RequestError: options exclude each other, there is no installation, or no node can be checked
+        SchedulerError: the scheduler does not give the nodes
+        CheckFailed: with ``exclude_failed``: all nodes fail of the same, which is the site's fault; none is excluded
+        LLMBError: the nodes cannot be measured
     """
     if sizes and not fabric:
         raise RequestError("--sizes needs --fabric", remedy="add --fabric")
@@ -82,13 +85,14 @@ def _nodes_meant(
     workload: str | None,
     **job: Any,
 ) -> tuple[Executor, Needs, str | None, str | None]:
-    """Which nodes are to be looked at: who is asked for them, what they must be, a host list, and a partition.
+    """Return which nodes to check: the executor to ask, what nodes must fulfil, a host list, and a partition.
 
     Host list and partition both None: this machine, or the site's default. ``job``: the options of the job of
-    ``workload``.
+    ``workload``, whose nodes are meant.
 
     Raises:
-        RequestError: nodes are named in several ways, or options of a job without a workload
+        RequestError: nodes are named in several ways, there are options of a job without a workload, or the job cannot
+            be planned
     """
     if sum(map(bool, (runs, nodes, partition))) > 1 or (runs and workload):
         raise RequestError("runs, --nodes and --partition cannot be combined", remedy="name the nodes in one way")
@@ -115,10 +119,13 @@ def _nodes_meant(
 
 
 def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor, Needs, str | None, str | None]:
-    """Executor, needs, host list (None: this machine) and None, for the nodes on which ``runs`` were.
+    """Return the executor, the needs, a host list (None: this machine) and None, for checking the nodes of ``runs``.
+
+    Executor and needs are those of the last run. The last None stands for the partition.
 
     Raises:
-        RequestError: there is no such run, or they did not record their nodes
+        RequestError: there is no such run, or the runs did not record their nodes
+        RecordError: a run's record cannot be read
     """
     records = [load_record(find_run(workspace.install, word).folder) for word in runs]
     ran_on = [read_events(record.paths.events).nodes for record in records]
@@ -130,9 +137,10 @@ def _nodes_of_runs(workspace: Workspace, runs: Sequence[str]) -> tuple[Executor,
 
 
 def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, named: bool) -> Result:
-    """What the command shows of the nodes; with a command that excludes those that fail, unless they are already.
+    """Return what ``llmb-run health`` shows of the checked nodes, with the command that excludes failed ones.
 
-    ``left``: nodes that were not asked, with why; where they were ``named``, the exit status is 1.
+    The command is left out where they are ``excluded`` already. ``left``: nodes that were not checked, with why; where
+    the user ``named`` them, the exit status is 1, as where a node or the fabric fails.
     """
     failed, statuses = found.failed, counted_by({item.node: item.status for item in found.verdicts})
     fabric_fails = found.fabric is not None and found.fabric.verdict.level == "fail"
@@ -160,16 +168,16 @@ def _health_result(found: Health, left: Mapping[str, str], *, excluded: bool, na
 
 
 def _as_dict(found: Health, verdict: NodeVerdict) -> dict[str, Any]:
-    """A node's verdict and facts as JSON values."""
+    """Return a checked node's verdict, its remarks and its facts as JSON values."""
     remarks = msgspec.to_builtins(verdict.remarks)
     facts = facts_as_json(found.facts.get(verdict.node))
     return {"node": verdict.node, "status": verdict.status, "remarks": remarks, "facts": facts}
 
 
 def _health_text(found: Health) -> str:
-    """What was found, for people: the fabric, nodes of which something is said, what all have, what differs.
+    """Return what was found on the checked nodes, as text for people; empty where there is nothing to say.
 
-    Empty: there is nothing to say.
+    In this order: the fabric, remarks on single nodes (at most 40), remarks on all nodes, and in what nodes differ.
     """
     remarks = chain.from_iterable(item.remarks for item in found.verdicts)
     everywhere = Counter((it.check, it.level, it.text) for it in remarks)

@@ -52,13 +52,14 @@ lives that of its last step."""
 def jobs(
     runs: tuple[str, ...], state: tuple[str, ...], limit: int | None, live: bool, everything: bool, **filters: Any
 ) -> Result:
-    """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that live.
+    """List runs and their states, as ``llmb-run jobs`` does; the scheduler is asked about those that are live.
 
-    ``runs``: words that name some; else those that match the other options: the newest, ``limit`` or ``JOBS_LISTED`` of
-    them, all with ``live`` or ``everything``.
+    ``runs``: words that name some. Without words, those that match the other options: the newest, ``limit`` or
+    ``JOBS_LISTED`` of them, or all with ``live`` or ``everything``.
 
     Raises:
-        RequestError: a word names no run, or an option has a wrong value
+        RequestError: a word names no run, an option has a wrong value, or there is no installation
+        RecordError: the record of a live run cannot be read
     """
     workspace = Workspace()
     count = limit or (None if everything or live else options.JOBS_LISTED)
@@ -83,9 +84,9 @@ def jobs(
 
 
 def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
-    """The runs as ``jobs --json`` has them: ``lines``, with the last step of those that nobody asked for yet.
+    """Return ``lines``, the listed runs, for ``jobs --json``, each with its last step and that step's seconds.
 
-    Changes ``lines``. Only the first ``MOST_LOGS`` logs are read.
+    Changes ``lines``: adds both where they are lacking, None beyond the first ``MOST_LOGS`` runs, whose logs are read.
     """
     logs = {str(row.folder): row.log for row in rows}
     for at, line in enumerate(lines):
@@ -95,14 +96,20 @@ def _as_json(lines: list[dict[str, Any]], rows: list[RunRow]) -> dict[str, Any]:
 
 
 def _last_step(log: Path) -> dict[str, Any]:
-    """The last step in a log and its time in seconds, as ``step`` and ``step_seconds``; both None where it has none."""
+    """Return the last training step in a log as ``step``, and its ``step_seconds``; None where there is none.
+
+    A missing log counts as one without steps.
+    """
     progress = Progress(log, 0)
     progress.look()
     return {"step": progress.step or None, "step_seconds": progress.step_seconds}
 
 
 def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Workspace) -> str:
-    """The runs as a table with the step time of each, of live ones that of the last step; empty without runs."""
+    """Return the listed runs as a table, with the step time of a live run's last step, or of an ended run.
+
+    Only the first ``MOST_LOGS`` logs of ended runs are read. Empty without runs.
+    """
     asked = {line["folder"] for line in lines[:MOST_LOGS] if not line["live"] and line["state"] != UNREADABLE}
     ended = [row for row in rows if str(row.folder) in asked]
     known = step_times(ended, workspace.install_or_none)
@@ -114,9 +121,10 @@ def _as_table(lines: list[dict[str, Any]], rows: list[RunRow], workspace: Worksp
 
 
 def _note_differences(lines: list[dict[str, Any]]) -> None:
-    """Add to each of ``lines`` what tells its run from the others, as ``differing``; None where nothing does.
+    """Add to each of ``lines``, listed runs, the settings in which it differs from the others, as ``differing``.
 
-    Only for the first ``MOST_LOGS`` of them: each costs a look into its folder.
+    None where it differs in nothing, its record cannot be read, or beyond the first ``MOST_LOGS`` runs: each costs a
+    look into its folder.
     """
     plans: list[JobPlan | None] = [None] * min(len(lines), MOST_LOGS)
     for at, line in enumerate(lines[:MOST_LOGS]):
@@ -127,9 +135,10 @@ def _note_differences(lines: list[dict[str, Any]]) -> None:
 
 
 def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
-    """The runs as they are now, as JSON values; the scheduler is asked about those that live.
+    """Return the runs ``rows`` as they are now, as JSON values, in order; the scheduler is asked about live ones.
 
-    The others cost no more than a look into the index, and the first failed ones a look for the cause.
+    Ended runs are as the index has them; for those among the first ``MOST_LOGS`` that did not complete, the cause is
+    looked up.
     """
     asked = {}
     alive = [row.folder for row in rows if is_live(row.state) and row.state != UNREADABLE]
@@ -141,7 +150,10 @@ def _current_rows(rows: list[RunRow]) -> list[dict[str, Any]]:
 
 
 def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) -> dict[str, Any]:
-    """A run as JSON values: as observed in ``run``, with its last step; None: as in the index, with why it failed."""
+    """Return one listed run as JSON values: as observed in ``run``, with its last step; or as the index has it.
+
+    The latter where ``run`` is None, with the cause of its failure from ``why`` (by run id; None where it has none).
+    """
     if run is None:
         cause = why[row.run_id].short if row.run_id in why else None
         return {**run_as_json(row), "cause": cause, "live": False}
@@ -150,14 +162,16 @@ def _job_json(row: RunRow, run: LiveRun | None, why: Mapping[str, Diagnosis]) ->
 
 
 def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
-    """Wait until runs have ended, as ``llmb-run wait`` does, and tell each change of state on stderr.
+    """Wait until runs have ended, as ``llmb-run wait`` does, and print each change of state on stderr.
 
-    Without ``runs``, for all of the user's own that live. ``timeout``: a time span; None: without end. The exit status
-    is 1 where one failed, and an error is in the result where some have not ended.
+    Without ``runs``, for all live ones of the user's own. ``timeout``: a time span; None: without limit. The exit
+    status is 1 where one failed; the result has an error where some have not ended in time.
 
     Raises:
         RequestError: a word names no run, or ``timeout`` is no time span
-        SchedulerError: none that has not ended will ever start as it is
+        RecordError: a run's record cannot be read
+        SchedulerError: none of the runs that have not ended will ever start
+        AnswerLost: the scheduler did not answer for a long time
     """
     seconds = None if timeout is None else seconds_of(timeout, "--timeout")
     rows = select_rows(Workspace(), runs, RunFilter(live=True), others="not waited for")
@@ -186,16 +200,17 @@ def wait_for(runs: tuple[str, ...], timeout: str | None) -> Result:
 
 
 def _ended_line(run: LiveRun) -> str:
-    """One line on a run that was waited for: what became of it."""
+    """Return one line on a run that was waited for: its id, state and name, and whether every step was trained."""
     record = run.record
     trained = "  every step was trained" if record.state != COMPLETED and run.trained else ""
     return f"{record.paths.run_id}  {record.state}{trained}  {record.paths.name}"
 
 
 def cancel(runs: tuple[str, ...], everything: bool) -> Result:
-    """Cancel ``runs``, or with ``everything`` all of the user's live ones, as ``llmb-run cancel`` does.
+    """Cancel ``runs``, or with ``everything`` all live ones of the user's own, as ``llmb-run cancel`` does.
 
-    Those that could not be cancelled are in the result, and make its exit status.
+    Runs that could not be cancelled, such as another user's, are in the result with their errors, and make its exit
+    status.
 
     Raises:
         RequestError: neither or both are asked for, or a word names no run
@@ -221,7 +236,10 @@ def cancel(runs: tuple[str, ...], everything: bool) -> Result:
 
 
 def _cancel_note(before: RunRecord, after: RunRecord) -> str:
-    """What the state alone does not say of a run that was cancelled, with two blanks before it; empty: nothing."""
+    """Return what the state alone does not say of a run that was to be cancelled, behind two blanks; empty: nothing.
+
+    That it was told to end and still lives, or had already ended.
+    """
     if is_live(after.state):
         return "  was told to end"
     return "  had already ended" if before.state == after.state else ""

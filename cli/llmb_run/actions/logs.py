@@ -24,9 +24,9 @@ _BLOCK = 1 << 16
 
 
 def last_lines(path: Path, count: int) -> int:
-    """The offset in bytes at which the last ``count`` lines of a file begin.
+    """Return the offset in bytes at which the last ``count`` lines of a file begin.
 
-    0 where it has no more, its size for 0 lines.
+    0 where the file has no more lines; its size for a ``count`` of 0.
 
     Raises:
         OSError: the file cannot be read
@@ -48,9 +48,9 @@ def last_lines(path: Path, count: int) -> int:
 
 
 def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
-    """Yields the lines of ``path`` from the byte ``offset`` on, without breaks; the last may have had none.
+    """Yield the lines of ``path`` from the byte ``offset`` on, without line breaks; the last may be incomplete.
 
-    Of a line with carriage returns only the last part, as of ``text_of``.
+    Of a line with carriage returns (a progress bar) only the last part.
 
     Raises:
         OSError: the file cannot be read
@@ -62,10 +62,13 @@ def lines_of(path: Path, offset: int = 0) -> Iterator[str]:
 
 
 def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[float], None]) -> Iterator[str]:
-    """Yields lines as ``lines_of``, and goes on while ``ended()`` is false, with ``pause`` (seconds) between looks.
+    """Yield the lines of ``path`` from the byte ``offset`` on, then new ones, until ``ended()`` is true.
 
-    The file may be absent, or be replaced by a shorter one, which is then read from its beginning. What is written
-    before ``ended()`` is read too.
+    ``pause`` is called with the seconds to wait between two looks. The file may be missing meanwhile, or be replaced by
+    a shorter one, which is then read from its beginning. What is written before ``ended()`` is true is yielded, too.
+
+    Raises:
+        OSError: the file is there and cannot be read
     """
     rest = b""
     finished = False
@@ -94,7 +97,7 @@ def follow(path: Path, offset: int, ended: Callable[[], bool], pause: Callable[[
 
 
 def text_of(line: bytes) -> str:
-    """What a terminal would still show of a line with carriage returns (progress bars): its last part."""
+    """Return what a terminal still shows of a line with carriage returns (a progress bar): its last part, as text."""
     return line.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
 
 
@@ -102,7 +105,7 @@ _RANK = re.compile(r"\s*(?:\[(?:rank ?|default)(?P<bracket>[0-9]+)\]|(?P<label>[
 
 
 def rank_of(line: str) -> int | None:
-    """The rank that wrote ``line``, where its beginning says so; None where it does not.
+    """Return the rank that wrote a log line, by the line's beginning; None where that does not say.
 
     ``[rank3]: ...`` (PyTorch), ``[Rank 3] ...`` (Megatron), ``[default3]:...`` (torchrun), ``3: ...`` (srun --label).
     """
@@ -117,14 +120,15 @@ _ASK_SECONDS = 5.0
 def logs(
     run: str | None, goes_on: bool, batch: bool, lines: int | None, rank: int | None, grep: str | None, raw: bool
 ) -> Result:
-    """Print the log of a run, and with ``goes_on`` follow it, as ``llmb-run logs`` does; None: of the newest run.
+    """Print the log of a run (None: of the newest), as ``llmb-run logs`` does; ``goes_on``: follow it to the end.
 
-    ``batch``: the log of the batch script. ``lines``: only so many last ones; ``rank``, ``grep``: only lines of a rank,
-    or that match. ``raw``: control characters too.
+    ``batch``: the log of the batch script. ``lines``: only so many last ones; ``rank``, ``grep``: only lines of that
+    rank, or that match. ``raw``: control characters too. Returns an empty result.
 
     Raises:
         RequestError: there is no such run, or ``grep`` is not a regular expression
-        RecordError: there is no log
+        RecordError: there is no log, or the run's record cannot be read
+        OSError: the log cannot be read
     """
     wanted = _line_filter(grep, rank)
     record = load_record(one_folder(Workspace(), run))
@@ -153,9 +157,9 @@ def logs(
 
 
 def _no_log(record: RunRecord, path: Path) -> RecordError:
-    """The error that there is no log ``path``, with the run's state, for which the scheduler is asked.
+    """Return, not raise, the error that the log ``path`` does not exist, with the run's state.
 
-    It is returned, not raised.
+    The scheduler is asked for the state, and the record brought up to date.
     """
     (now,) = refresh([record])
     run = now.paths.run_id
@@ -164,12 +168,12 @@ def _no_log(record: RunRecord, path: Path) -> RecordError:
 
 
 def _state_text(record: RunRecord) -> str:
-    """The run's state, with the detail that is known of it, if any."""
+    """Return the run's state for messages, followed by its detail where one is known: ``FAILED, exit code 1``."""
     return f"{record.state}, {record.detail}" if record.detail else record.state
 
 
 def _line_filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
-    """A function that says whether a line has the rank and matches the expression that are asked for.
+    """Return a function that tells whether a log line is of ``rank`` and matches ``grep``; None: any rank, any line.
 
     Raises:
         RequestError: ``grep`` is not a regular expression
@@ -184,15 +188,18 @@ def _line_filter(grep: str | None, rank: int | None) -> Callable[[str], bool]:
 
 
 def _has_ended(record: RunRecord, path: Path) -> Callable[[], bool]:
-    """A function that says whether the run has ended.
+    """Return a function that tells whether the run has ended, for ``follow``.
 
-    It asks the scheduler at most every few seconds, else it says no. It tells in notices why there is no log ``path``
-    yet, and in the end how the run ended.
+    It asks the scheduler at most every 5 seconds, and says no in between. It prints notices: why there is no log
+    ``path`` yet, and in the end how the run ended.
     """
     last_query = float("-inf")
 
     def ended() -> bool:
-        """Whether the run has ended; asks now and then only, and tells the user."""
+        """Return whether the run has ended; False without asking within 5 seconds of the last question.
+
+        The question goes to the scheduler. Prints a notice on how the run ended, or why there is no log yet.
+        """
         nonlocal last_query, record
         if time.monotonic() - last_query < _ASK_SECONDS:
             return False

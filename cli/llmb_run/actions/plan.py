@@ -28,14 +28,17 @@ _NODES = 3
 
 
 class Outlook:
-    """What a planned job will take: memory, time and GPU-hours, and where its values come from."""
+    """What a planned job is expected to take: memory, time and GPU-hours, and where its settings come from."""
 
     def __init__(self, planned: PlannedJob, workspace: Workspace) -> None:
         self.plan = planned.plan
         self.sources = sources(self.plan, planned.recipe, workspace.cluster, planned.request)
 
     def as_dict(self) -> dict[str, Any]:
-        """The outlook as JSON values; spans are pairs, in seconds and GPU-hours, None where they are not known."""
+        """Return what the job is expected to take as JSON values, for ``plan --json``.
+
+        Spans (``job_seconds``, ``gpu_hours``) are pairs, lowest and highest; None where they are not known.
+        """
         return {
             "plan": plan_as_dict(self.plan),
             "sources": [source._asdict() for source in self.sources],
@@ -49,10 +52,10 @@ class Outlook:
         }
 
     def text(self, *, memory: bool = False, origin: bool = False, ranks: bool = False) -> str:
-        """What a planned job will take, as text: whether it fits, how long it takes, what that costs.
+        """Return what the job is expected to take as text: whether it fits, how long it takes, what that costs.
 
-        Then its grounds and which job it is, and what is asked for. ``memory``: the parts of each pipeline stage.
-        ``origin``: where each value comes from. ``ranks``: which ranks are on which node.
+        Then what that is known from, and what the job is. ``memory`` adds the parts of each pipeline stage, ``origin``
+        where each value comes from, ``ranks`` which ranks are on which node.
         """
         parts = {"memory": self._memory_lines, "time": self._time_lines, "job": self._job_lines}
         if memory:
@@ -68,12 +71,12 @@ class Outlook:
         return f"{text}more: --memory --sources --ranks --json\n"
 
     def _memory_lines(self) -> Iterator[str]:
-        """Yields one line: what the fullest rank needs of memory, and how well that is known."""
+        """Yield one line: how much memory the fullest rank needs, and how well that is known; or ``not estimated``."""
         memory = self.plan.preflight.memory
         yield "not estimated" if memory is None else memory_line(memory)
 
     def _job_lines(self) -> Iterator[str]:
-        """Yields what the job is: its model and scale, then its layout."""
+        """Yield two lines on what the job is: workload, model, precision and scale; then its layout and steps."""
         plan = self.plan
         nodes = f"{counted(plan.nodes, 'node')} of {plan.gpus_per_node}"
         yield f"{plan.workload} {plan.model_size} {plan.precision} on {plan.scale}, {nodes}"
@@ -81,14 +84,17 @@ class Outlook:
         yield f"{', '.join(layout)}; {counted(plan.trained_steps, 'step')}"
 
     def _source_lines(self) -> Iterator[str]:
-        """Yields where the values come from, a line for each source."""
+        """Yield a line for each source of the job's settings, with the settings that come from there."""
         together: dict[str, list[str]] = {}
         for name, value, source in self.sources:
             together.setdefault(source, []).append(f"{name} {value}")
         yield from (f"{source}: {', '.join(values)}" for source, values in together.items())
 
     def _stage_lines(self) -> Iterator[str]:
-        """Yields the memory of each pipeline stage as a bar, and the parts of the fullest one."""
+        """Yield a line with a bar for the memory of each pipeline stage, then the parts of the fullest one in GiB.
+
+        ``not estimated`` where the memory is not known.
+        """
         memory = self.plan.preflight.memory
         if memory is None:
             yield "not estimated"
@@ -100,11 +106,14 @@ class Outlook:
         yield ", ".join([*(part for part in parts if not part.endswith(" 0.0")), f". reserve {memory.reserve:.0f}"])
 
     def _time_lines(self) -> Iterator[str]:
-        """Yields how long the job takes, and by what that is known."""
+        """Yield lines on how long the planned job takes, and on what that is known from."""
         yield from time_lines(self.plan)
 
     def _rank_lines(self) -> Iterator[str]:
-        """Yields the groups of ranks, and which ranks each node has."""
+        """Yield lines on the groups of ranks (TP, PP ...), and on which ranks each node has.
+
+        Of more than three nodes only the first three and the last are shown.
+        """
         plan = self.plan
         known = groups(plan)
         spans = [f"{group.name} {group.size} on {counted(group.nodes, 'node')}" for group in known]
@@ -133,9 +142,10 @@ class Outlook:
 
 
 def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
-    """The memory of a pipeline stage as a line: ``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``.
+    """Return the memory of a pipeline stage's rank as a line: ``PP 0-6     54 WWWGGGGGGOOAAAAAAAAA..     |``.
 
-    A letter stands for each part, a dot for the reserve, and the bar for where the device's memory ends.
+    The number is in GiB. Each letter stands for one part, dots for the reserve, and the bar for where the GPU's memory
+    ends.
     """
     scale = _BAR / max(memory.limit, memory.peak + memory.reserve)
     drawn, end = "", 0.0
@@ -149,7 +159,7 @@ def _memory_bar(stage: StageMemory, memory: MemoryEstimate) -> str:
 
 
 def _range_text(values: list[int]) -> str:
-    """The smallest and the largest value, ``0-7``; one number where they are the same."""
+    """Return the smallest and largest of ``values``, ``0-7``; one number where they are the same. Not for none."""
     low, high = min(values), max(values)
     return str(low) if low == high else f"{low}-{high}"
 
@@ -157,11 +167,13 @@ def _range_text(values: list[int]) -> str:
 def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
     """Show what a job will take, as ``llmb-run plan`` does; ``settings`` are the job's options. Starts nothing.
 
-    A job that does not fit the memory is shown, too, with that error in the result. ``memory``, ``origin``, ``ranks``:
-    further parts.
+    A job that does not fit into memory is shown, too, with that error in the result. ``memory``, ``origin``, ``ranks``:
+    add these parts to the text.
 
     Raises:
-        RequestError: it cannot be planned for another reason
+        RequestError: the job cannot be planned for another reason
+        LLMBError: the checkpoint to load, or the space for checkpoints, is lacking; recipe or site configuration is
+            wrong
     """
     spec = one_job(dry_run=True, **settings)
     workspace, refused = Workspace(), None
@@ -171,6 +183,7 @@ def plan(memory: bool, origin: bool, ranks: bool, **settings: Any) -> Result:
         if error.code != "does-not-fit":
             raise
         refused = error
+        # Planned again, with the refusal as a warning, to show what it would take.
         planned = plan_job(spec.with_settings({"preflight": "warn"}), workspace)
     if refused is None:
         say_warnings([planned])

@@ -36,16 +36,18 @@ def report(
     fabric: tuple[str, ...],
     **filters: Any,
 ) -> Result:
-    """Write a report on runs, as ``llmb-run report`` does: those that ``runs`` name, or all that match ``filters``.
+    """Write a report on runs, as ``llmb-run report`` does: on those named, or all that match ``filters``.
 
-    ``html``, ``markdown``, ``junit``: files to write, or ``-`` for standard output, which has Markdown where none is
-    asked for. ``fabric``: files with measurements to add. The exit status is 1 where runs were chosen and one failed.
+    ``html``, ``markdown``, ``junit``: files to write, or ``-`` for standard output, which gets Markdown where none is
+    asked for. ``fabric``: files with measurements of the fabric to add. The exit status is 1 where runs were chosen by
+    name or filter and one of them failed.
 
     Raises:
-        RequestError: two forms go to standard output, there is no such run, or a file holds no measurement
-        RecordError: a file cannot be written
+        RequestError: two forms go to standard output, no run is found, or a file holds no measurement
+        RecordError: a file cannot be written or read
     """
     asked = {"html": html, "markdown": markdown, "junit": junit}
+    # Before the runs are measured, which may take long.
     for form, file in asked.items():
         if file == "-":
             refuse_beside_json(f"--{form}", "-")
@@ -91,13 +93,14 @@ def archive(
 ) -> Result:
     """Pack runs into one file, as ``llmb-run archive`` does: those named, or the user's own that match ``filters``.
 
-    ``output``: the file; None: a name with the time, here. ``profiles``: those too; ``unmasked``: also what is not
-    text; ``overwrite``: the file may be there.
+    ``output``: the file; None: ``llmb-TIME.tar.zst`` in the working folder. ``profiles``: pack these too; ``unmasked``:
+    also pack what is not text, in which secrets cannot be masked; ``overwrite``: replace an existing file. Prints
+    notices on what was masked or left out.
 
     Raises:
-        RequestError: no run matches, or the file cannot be an archive
-        EnvironmentLacks: there is no zstd
-        RecordError: it cannot be written
+        RequestError: no run matches, a word names none, or the file exists or cannot be an archive
+        EnvironmentLacks: zstd is missing
+        RecordError: the file cannot be written
     """
     path = output or Path(time.strftime("llmb-%Y%m%d-%H%M%S.tar.zst"))
     check_archive(path, overwrite=overwrite)  # before the runs are measured

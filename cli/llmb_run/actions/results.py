@@ -55,14 +55,14 @@ def results(
     alarm: bool,
     **filters: Any,
 ) -> Result:
-    """Say how fast runs are, as ``llmb-run results`` does: those named, or all that match ``filters``.
+    """Measure how fast runs are, as ``llmb-run results`` does: those named, or all that match ``filters``.
 
     ``output``: ``table`` (also None), ``csv`` or ``json``. ``iterations``, ``group``, ``rank``, ``scaling``,
-    ``history``, ``alarm``: another view. Outputs of nccl-tests may be named instead of runs. The exit status is 1 where
-    a run failed.
+    ``history``, ``alarm``: another view; ``window``: the iterations to measure. Outputs of nccl-tests may be named
+    instead of runs. The exit status is 1 where a run failed; with ``rank`` or ``alarm`` as these views define it.
 
     Raises:
-        RequestError: options exclude each other or are wrong, or there is no such run
+        RequestError: options exclude each other or are wrong, or no run is found
     """
     if output not in (None, "json"):
         refuse_beside_json("--format", output)
@@ -104,24 +104,27 @@ def results(
 
 
 def _every_step(output: str, found: list[MeasuredRun], status: int) -> Result:
-    """Every step of the runs in the form ``output``; as a table it is CSV. ``status``: the exit status."""
+    """Return a result with every training step of the measured runs, in the form ``output``; as a table it is CSV.
+
+    ``status``: the exit status.
+    """
 
     def csv() -> str:
-        """The steps as CSV."""
+        """Return every training step of the measured runs as CSV text."""
         return columns.csv_of(STEP, measured_steps(found))
 
     def data() -> dict[str, Any]:
-        """The steps as JSON values."""
+        """Return every training step of the measured runs as JSON values, under ``steps``."""
         return {"steps": [columns.as_dict(STEP, step) for step in measured_steps(found)]}
 
     return _in_output_form(output, data, csv, csv, status)
 
 
 def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace) -> Result:
-    """Configurations by their speed, in the form ``output``.
+    """Return a result with the runs' configurations ranked by speed, in the form ``output``.
 
-    One that failed is an outcome, as long as another has a time. The exit status is 1 where a ranking has no time, and
-    no run that may yet have one.
+    A failed run is a valid outcome, as long as another one in its ranking has a time. The exit status is 1 where a
+    ranking has no time, and no run that may yet have one.
     """
     made = rank_runs(found, workspace)
     # What has not ended may yet have a time.
@@ -138,13 +141,13 @@ def _ranking_result(output: str, found: list[MeasuredRun], workspace: Workspace)
 def _alarm_result(
     output: str, workspace: Workspace, runs: tuple[str, ...], filters: dict[str, Any], window: Window | None
 ) -> Result:
-    """A line for each configuration that became slower, and still is.
+    """Return a result with a line for each configuration that became slower, and still is; empty where none did.
 
-    Nothing where none did: cron mails whatever is printed. What measuring says on stderr is dropped. The exit status is
-    1 with a line, else 0.
+    Nothing else is printed then, because cron mails whatever is: what measuring says on stderr is dropped. ``window``:
+    the iterations to measure. The exit status is 1 with a line, else 0.
 
     Raises:
-        RequestError: there is no such run
+        RequestError: no run is found
     """
     with contextlib.redirect_stderr(io.StringIO()):
         found = selected_runs(workspace, runs, filters, window)
@@ -159,9 +162,10 @@ def _alarm_result(
 def _in_output_form(
     output: str, data: Callable[[], Any], table: Callable[[], str], csv: Callable[[], str], status: int
 ) -> Result:
-    """What was measured in the form ``output``, ``table``, ``csv`` or ``json``; ``--json`` prints the same data.
+    """Return a result with what was measured, in the form ``output``: ``table``, ``csv`` or ``json``.
 
-    Only the function of the form that is printed is called.
+    ``--json`` prints ``data``, too. Of the functions, only that of the printed form is called. ``status``: the exit
+    status.
     """
     result = Result(data, status=status)
     texts = {"table": table, "csv": csv, "json": lambda: envelope("results", result, notices.recorded_notices) + "\n"}
@@ -171,7 +175,10 @@ def _in_output_form(
 def _view_functions(
     found: list[MeasuredRun], workspace: Workspace, *, group: bool, scaling: bool
 ) -> tuple[Callable[[], Any], Callable[[], str], Callable[[], str]]:
-    """Functions that give the groups, scales or history of the runs as data, as a table and as CSV."""
+    """Return three functions that give a view of the runs: as data, as a table, and as CSV.
+
+    The view is their groups with ``group``, how they scale with ``scaling``, else their history.
+    """
     together = groups.group_runs(found) if group else []
     view: columns.View[Any]
     if group:
@@ -182,7 +189,7 @@ def _view_functions(
         view = series.history_view(series.history_lines(found))
 
     def table() -> str:
-        """The table; prints what a reader must know of the groups as notices."""
+        """Return the view as the text of a table; of groups, also print what a reader must know of them as notices."""
         for line in (*group_remarks(together), *reference_lines(found)) if group else ():
             notice(line)
         return view.table()
@@ -191,10 +198,10 @@ def _view_functions(
 
 
 def compare(first: str, second: str) -> Result:
-    """Compare the runs that ``first`` and ``second`` name, words with commas between, as ``llmb-run compare`` does.
+    """Compare the runs of two sides, ``first`` (A) and ``second`` (B), as ``llmb-run compare`` does.
 
-    Two files with measurements of a fabric are compared as such. The exit status is 1 where no times are compared, 4
-    where that is because a side has not ended.
+    Each side is words that name runs, with commas between. Two files with measurements of a fabric are compared as
+    such. The exit status is 1 where no step times are compared, 4 where that is because a side has not ended.
 
     Raises:
         RequestError: a word names no recorded run, or a run is on both sides
@@ -240,7 +247,10 @@ def compare(first: str, second: str) -> Result:
 
 
 def _change_answer(change: Change | None) -> str | None:
-    """Whether the second side is ``faster`` or ``slower``, or that is ``open``; None where no times are compared."""
+    """Return whether the second side's steps are ``faster`` or ``slower``, or ``open``: no clear difference.
+
+    None where no step times are compared.
+    """
     if change is None:
         return None
     if not change.is_real:
@@ -249,12 +259,12 @@ def _change_answer(change: Change | None) -> str | None:
 
 
 class _Side:
-    """The measured runs that one side of ``compare`` names, at least one, with their mean step time.
+    """One side of ``compare``: the recorded runs that it names, at least one, measured, with their mean step time.
 
-    ``seconds`` (with stalls) is compared and None where no run has a time. A run that is named twice counts once.
+    A run that is named twice counts once. ``seconds`` and ``steady`` are None where no run has a step time.
 
     Raises:
-        RequestError: the words name no recorded run
+        RequestError: a word names no run, or none of them is a recorded one
     """
 
     def __init__(self, words: str, workspace: Workspace) -> None:
@@ -278,12 +288,15 @@ class _Side:
         self.steady = math.exp(known.steady) if known else None
 
     def as_dict(self) -> dict[str, Any]:
-        """The side's runs and step times as JSON values."""
+        """Return the side's run ids, number of successful runs, and mean step times in seconds as JSON values."""
         times = {"step_seconds": self.seconds, "steady_step_seconds": self.steady}
         return {"run_ids": self.run_ids, "successful": len(self.times), **times}
 
     def row(self, name: str) -> list[str]:
-        """The side as a row of the table; ``name`` is A or B. Cells of what is not known are empty."""
+        """Return the side's row in the table of ``compare``; ``name`` is A or B. Unknown values are empty cells.
+
+        The cells are the name, its first run, successful of all runs, step and steady seconds, and tokens/s.
+        """
         seconds, figures = self.seconds, self.runs[0].figures
         tokens = figures.tokens_per_second * figures.step_seconds / seconds if figures and seconds else None
         cells = [name, self.records[0].paths.name, f"{len(self.times)} of {len(self.runs)}"]
@@ -296,9 +309,9 @@ _STALLS_SHOWN = 0.001
 
 
 def _stalls_line(one: _Side, other: _Side) -> str:
-    """A line on how the steady steps of both sides compare, with its newline before it.
+    """Return a line on how the sides' steps compare without stalls, beginning with a line break.
 
-    Empty where stalls are too small to matter.
+    Empty where stalls are too small to matter, or a side has no step time.
     """
     if not (one.seconds and one.steady and other.seconds and other.steady):
         return ""
@@ -309,11 +322,11 @@ def _stalls_line(one: _Side, other: _Side) -> str:
 
 
 def _same_work_lines(loss: tuple[int, float] | None, unequal: Sequence[str]) -> str:
-    """One or two lines that say whether both sides of ``compare`` did the same work, each with its newline; never
-    empty.
+    """Return one or two lines, with line breaks, on whether both sides of ``compare`` did the same work.
 
-    ``loss``: the iteration where the losses are furthest apart, and by which fraction; None: no iteration in common.
-    ``unequal``: settings that make a step's work different, so that step times must not be compared.
+    Never empty. ``loss``: the iteration at which the losses are furthest apart, and the relative difference; None: no
+    iteration is in both logs. ``unequal``: settings that make a step's work different, so that step times must not be
+    compared.
     """
     loss_line = ""
     if unequal:
@@ -333,9 +346,9 @@ _TELLING = 3
 
 
 def _change_sentence(change: Change | None, first: Sequence[StepTime], second: Sequence[StepTime]) -> str:
-    """One sentence on B's step time against A's, or that no times are compared; it may have a line break in it.
+    """Return one sentence on B's step time against A's, or that no times are compared (``change`` None).
 
-    ``first`` and ``second``: the step times of the runs of A and of B.
+    It may have a line break in it. ``first`` and ``second``: the step times of the runs of A and of B.
     """
     if change is None:
         return "no times are compared: a side has no successful run with steady steps"
@@ -363,9 +376,9 @@ def _change_sentence(change: Change | None, first: Sequence[StepTime], second: S
 
 
 def _ranges_disjoint(first: Sequence[StepTime], second: Sequence[StepTime]) -> bool:
-    """Whether each run of one side, whichever, took longer than each of the other; equal times do not count.
+    """Return whether every run of one side, whichever it is, took longer than every run of the other.
 
-    Both sides need at least one run.
+    Equal times do not count as longer. Both sides need at least one run.
     """
     one = [time.mean_log for time in first]
     other = [time.mean_log for time in second]

@@ -27,13 +27,14 @@ from llmb_run.terminal import duration_text, local_time_text, next_command, with
 
 
 def show(run: str | None, script: bool) -> Result:
-    """Show one run, as ``llmb-run show`` does; without ``run``, the newest. ``script``: its batch script instead.
+    """Show one run, as ``llmb-run show`` does (``run`` None: the newest); with ``script``, its batch script instead.
 
-    The scheduler is asked for its state.
+    The scheduler is asked for the run's state; where it does not answer, a notice says so, and the last known one is
+    shown.
 
     Raises:
-        RequestError: there is no such run
-        RecordError: its record or script cannot be read
+        RequestError: there is no such run, or no installation
+        RecordError: the run's record or script cannot be read
     """
     workspace = Workspace()
     record = load_record(one_folder(workspace, run))
@@ -65,9 +66,9 @@ def show(run: str | None, script: bool) -> Result:
 
 
 def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) -> str:
-    """Everything known of a run for people, with a final newline: names, each with its lines.
+    """Return everything known of a run as text for people, with a final newline: headings, each with its lines.
 
-    What has none is left out. ``slow``: the rank for which the others waited; None: none stands out.
+    Headings without lines are left out. ``slow``: the rank for which the others waited; None: none stands out.
     """
     record, plan = seen.record, seen.record.plan
     names = ("tp", "pp", "cp", "vp", "ep", "etp", "dp", "mbs", "gbs", "ga")
@@ -105,13 +106,13 @@ def _run_text(seen: Observation, measured: MeasuredRun, slow: Straggler | None) 
 
 
 def _attempt_line(attempt: Attempt) -> str:
-    """An earlier start of the run, after the time at which it ended or began."""
+    """Return an earlier start of the run's job as one line, behind the time at which it ended or began, if known."""
     when = attempt.ended or attempt.started
     return f"{local_time_text(when)}  {attempt}" if when is not None else str(attempt)
 
 
 def _why_lines(measured: MeasuredRun) -> list[str]:
-    """Lines on why the run failed, and what to do; empty where it has not."""
+    """Return lines on why the run failed, and on what to do; empty where it has not failed."""
     if not measured.why:
         return []
     from llmb_run.actions.why import cause_lines  # here: most runs have not failed, and these patterns take a while
@@ -120,7 +121,7 @@ def _why_lines(measured: MeasuredRun) -> list[str]:
 
 
 def _state_line(seen: Observation) -> str:
-    """The run's state, since when, and of a run that waits what it waits for, as one line."""
+    """Return the run's state and since when it has it, as one line; of a waiting run also what it waits for."""
     record = seen.record
     since = f"at {local_time_text(record.state_time)}"
     if is_live(record.state):
@@ -129,7 +130,7 @@ def _state_line(seen: Observation) -> str:
 
 
 def _job_line(seen: Observation) -> str:
-    """Where the run is: its job and nodes, or its process on this machine."""
+    """Return where the run is, as one line: its job id and nodes, or, without a scheduler, its host and process."""
     record = seen.record
     if not record.plan.traits.queued:
         return (
@@ -144,7 +145,10 @@ _STALLS_SHOWN = 0.001
 
 
 def _stall_text(measured: MeasuredRun) -> str:
-    """What stalls cost of a step time that is compared with a reference; empty where that is nothing."""
+    """Return what share of the step time stalls are, as a clause; only for a time that is compared with a reference.
+
+    Empty otherwise, and where stalls are too small to matter.
+    """
     time = measured.steps.time
     if measured.verdict is None or measured.verdict.reference is None or time is None:
         return ""
@@ -155,9 +159,9 @@ def _stall_text(measured: MeasuredRun) -> str:
 
 
 def _memory_text(measured: MeasuredRun) -> str:
-    """The peak of GPU memory that was measured and the one that was predicted, in GiB, of whichever there is.
+    """Return the run's measured and predicted peak of GPU memory, in GiB, whichever are known; empty without both.
 
-    On a CPU it is that of a rank. Empty without both.
+    On a CPU it is the memory of a rank.
     """
     plan = measured.record.plan.preflight.memory if measured.record else None
     parts = []

@@ -22,10 +22,11 @@ from llmb_run.terminal import local_time_text, table
 
 
 def list_baselines() -> Result:
-    """What ``llmb-run baseline list`` shows: all baselines of the installation; a notice says where there is none.
+    """Return what ``llmb-run baseline list`` shows: the installation's baselines. A notice says if there is none.
 
     Raises:
         RequestError: there is no installation
+        RecordError: the list of baselines cannot be read
     """
     install = Workspace().require_install()
     found = baselines(install)
@@ -35,12 +36,14 @@ def list_baselines() -> Result:
 
 
 def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
-    """Make runs this site's references, as ``llmb-run baseline set`` does: those named, or that match ``filters``.
+    """Make runs this site's baselines, as ``llmb-run baseline set`` does: those named, or that match ``filters``.
 
-    A baseline of the same configuration and software is replaced. Remarks on the runs are printed as notices.
+    A baseline of the same configuration and software is replaced. Writes the installation's list, and prints remarks on
+    the runs as notices. Shows the new baselines.
 
     Raises:
-        RequestError: no run is named or matches, or one has no step time that counts
+        RequestError: no run is named or matches, or a run has no step time that counts; nothing is written
+        RecordError: the list cannot be read or written
     """
     workspace = Workspace()
     install = workspace.require_install()
@@ -63,17 +66,21 @@ def set_baseline(runs: tuple[str, ...], **filters: Any) -> Result:
 
 
 def remove_baseline(keys: tuple[str, ...]) -> Result:
-    """Remove the baselines with these keys from the installation, as ``llmb-run baseline remove`` does.
+    """Remove the baselines with ``keys`` from the installation's list, as ``llmb-run baseline remove`` does.
 
     Raises:
-        RequestError: no baseline has one of the keys; nothing is removed then
+        RequestError: a key is that of no baseline, and nothing is removed; or there is no installation
+        RecordError: the list cannot be read or written
     """
     gone = remove_baselines(Workspace().require_install(), keys)
     return Result({"removed": [item.key for item in gone]}, "".join(f"removed: {item.title}\n" for item in gone))
 
 
 def _baselines_result(found: list[Baseline], install: Path) -> Result:
-    """The baselines ``found`` as data and as a table, each with its relative error by the past runs of ``install``."""
+    """Return the baselines ``found`` as data and as a table, each with the relative error of its step time.
+
+    The error is estimated by the past runs of ``install``.
+    """
     past = PastRuns(past_runs(install))
     errors = [item.relative_error(past) for item in found]
     heads = ["key", "configuration", "software", "runs", "step s", "± %", "set"]
@@ -102,32 +109,36 @@ def _baselines_result(found: list[Baseline], install: Path) -> Result:
 
 
 def list_nodes() -> Result:
-    """What ``llmb-run exclude list`` shows: the nodes that jobs of the installation are kept off now.
+    """Return what ``llmb-run exclude list`` shows: the nodes that jobs of the installation avoid now.
 
     Raises:
         RequestError: there is no installation
+        RecordError: the exclusion list cannot be read
     """
     return _exclusions_result(exclusions(Workspace().require_install()))
 
 
 def add_nodes(hosts: str, reason: str, days: float | None) -> Result:
-    """Keep jobs off the nodes of a host list, as ``llmb-run exclude add`` does; shows all that are excluded then.
+    """Exclude the nodes of the host list ``hosts`` from jobs, as ``llmb-run exclude add`` does.
 
-    ``days``: for how long; None: until they are removed. A node on the list gets the new reason and end.
+    All excluded nodes are shown. ``days``: for how long; None: until they are removed. A node that is excluded already
+    gets the new reason and end.
 
     Raises:
-        RequestError: the host list cannot be read, there is no reason, or ``days`` is no such period
+        RequestError: the host list cannot be read, there is no reason or installation, or ``days`` is no such period
+        RecordError: the exclusion list cannot be read or written
     """
     return _exclusions_result(exclude_nodes(Workspace().require_install(), hosts, reason, days=days))
 
 
 def remove_nodes(hosts: str) -> Result:
-    """Use the nodes of a host list again, as ``llmb-run exclude remove`` does.
+    """Put the nodes of the host list ``hosts`` back into use, as ``llmb-run exclude remove`` does.
 
-    What runs have shown of them is forgotten. Nodes that were not on the list are no error.
+    What runs have shown of them no longer counts. Nodes that were not excluded are no error; a notice says if none was.
 
     Raises:
-        RequestError: the host list cannot be read
+        RequestError: the host list cannot be read, or there is no installation
+        RecordError: the exclusion list cannot be read or written
     """
     removed = include_nodes(Workspace().require_install(), hosts)
     if not removed:
@@ -136,7 +147,7 @@ def remove_nodes(hosts: str) -> Result:
 
 
 def _exclusions_result(found: list[Exclusion]) -> Result:
-    """What the command shows of excluded nodes."""
+    """Return what ``llmb-run exclude`` shows of the excluded nodes: table and data. A notice says if there is none."""
     if not found:
         notice("no node is excluded")
     rows = [
@@ -156,7 +167,7 @@ def _exclusions_result(found: list[Exclusion]) -> Result:
 
 
 def rebuild_index() -> Result:
-    """Build the index of runs again from their folders, as ``llmb-run rebuild`` does; shows how many runs there are.
+    """Build the index of runs again from the run folders, as ``llmb-run rebuild`` does; show how many there are.
 
     Raises:
         RequestError: there is no installation

@@ -19,13 +19,13 @@ from llmb_run.terminal import with_label
 
 
 def slow_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> Result:
-    """Why runs are slow, as ``llmb-run why --slow`` says it: who kept others waiting, what is unlike the best run.
+    """Return why runs are slow, as ``llmb-run why --slow`` shows it: a rank that others wait for, and what differs.
 
-    Those that ``names`` name, or that match ``filters``; without either the newest with a step time. Runs whose record
-    cannot be read are left out.
+    Each run is compared with the site's best one of the same work. The runs are those that ``names`` name, or that
+    match ``filters``; without either the newest with a step time. Runs whose record cannot be read are left out.
 
     Raises:
-        RequestError: a name is that of no run, or none of the newest runs has a step time
+        RequestError: a name is that of no run, none of the newest runs has a step time, or there is no installation
     """
     found, text = [], ""
     if names or any(filters.values()):
@@ -50,10 +50,10 @@ _MOST_LOOKED_AT = 20
 
 
 def _newest_timed(workspace: Workspace) -> RunRow:
-    """The newest run with a step time: what failed or still runs is not slow.
+    """Return the newest run that has a step time, which a run that failed or still runs has not.
 
     Raises:
-        RequestError: none of the newest has one
+        RequestError: none of the newest runs has one, or there is no installation
     """
     for row in select_rows(workspace, [], RunFilter(limit=_MOST_LOOKED_AT)):
         if any(item.good for item in measure([row], workspace)):

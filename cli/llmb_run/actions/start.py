@@ -26,9 +26,9 @@ from llmb_run.terminal import next_command, say, table
 
 
 def single(**settings: Any) -> Result:
-    """Start one job, as ``llmb-run single`` does, and say what it came to if it was followed.
+    """Start one job with the options ``settings``, as ``llmb-run single`` does.
 
-    ``settings``: the options.
+    Where it was followed to its end, its step time is shown, too. A dry run only shows the plan.
 
     Raises:
         LLMBError: it cannot be planned or started
@@ -39,23 +39,23 @@ def single(**settings: Any) -> Result:
 
 
 def submit(**settings: Any) -> Result:
-    """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; what became of each.
+    """Start every job that the options ``settings`` ask for, as ``llmb-run submit`` does; show what became of each.
 
     Raises:
-        LLMBError: one cannot be planned, or nothing could be started
+        LLMBError: a job cannot be planned, or none could be started
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     return add_figures(start("submit", plan_options(workspace, options, **settings), workspace, options), workspace)
 
 
 def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOptions) -> Result:
-    """Show which jobs of a sweep will run and which will not, and start the former; in a dry run nothing is started.
+    """Show which jobs of a sweep can run and which cannot, and start the former; in a dry run nothing is started.
 
-    The first repeats of all combinations start before the second.
+    The first repeats of all combinations start before the second ones.
 
     Raises:
-        RequestError: nothing of it can be planned
-        LLMBError: nothing could be started
+        RequestError: no combination can be planned
+        LLMBError: no job could be started
     """
     planned, refused = requested.planned, requested.refused
     if not planned:
@@ -97,12 +97,15 @@ def start_sweep(requested: RequestedJobs, workspace: Workspace, how: StartOption
 
 
 def _without_repeats(planned: Sequence[PlannedJob]) -> list[PlannedJob]:
-    """The planned jobs without their repeats."""
+    """Return those of the planned jobs that are first repeats, so that each combination is there once."""
     return [item for item in planned if item.spec.repeat == 1]
 
 
 def _sweep_table(planned: Sequence[PlannedJob]) -> str:
-    """The combinations of a sweep as a table: values, runs, and what is known of memory and step time."""
+    """Return the combinations of a sweep as a table: values, number of runs, and expected memory and step time.
+
+    Columns without any value are left out.
+    """
     runs = Counter(item.spec.combination for item in planned)
     names = list(dict.fromkeys(chain.from_iterable(item.spec.varied for item in planned)))
     heads = [*names, "runs", "GPUs", "memory GiB", "step s", "known from"]
@@ -114,6 +117,7 @@ def _sweep_table(planned: Sequence[PlannedJob]) -> str:
         ]
         for item in _without_repeats(planned)
     ]
+    # The column of the varied scale has the same numbers.
     hidden = {"GPUs"} if "scale" in names else set()
     filled = [at for at in range(len(heads)) if any(row[at] for row in rows)]
     shown = [at for at in filled if heads[at] not in hidden]
@@ -122,9 +126,9 @@ def _sweep_table(planned: Sequence[PlannedJob]) -> str:
 
 
 def _outlook_cells(plan: JobPlan) -> list[str]:
-    """The cells of a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
+    """Return four cells on a planned job: GPUs, memory in GiB, step time in seconds, and what that is known from.
 
-    Empty: not known.
+    A cell is empty where nothing is known.
     """
     memory, step = plan.preflight.memory, step_seconds(plan)
     room = "" if memory is None else f"{memory.likely + memory.reserve:.0f} of {memory.limit:.0f}"
@@ -133,9 +137,9 @@ def _outlook_cells(plan: JobPlan) -> list[str]:
 
 
 def _refusal_lines(refused: Sequence[Refused]) -> str:
-    """One line for each reason why combinations are refused, with the first of them, each with its newline.
+    """Return one line, with its line break, for each reason why combinations are refused, with the first of these.
 
-    Empty: none is.
+    Empty where none is refused.
     """
     together: dict[str, dict[str, None]] = {}
     for item in refused:
@@ -151,8 +155,8 @@ def sweep(**settings: Any) -> Result:
     """Start every combination of settings that can run, as ``llmb-run sweep`` does; ``settings``: the options.
 
     Raises:
-        RequestError: nothing is varied, or nothing can be planned
-        LLMBError: nothing could be started
+        RequestError: nothing is varied, or no combination can be planned
+        LLMBError: no job could be started
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_options(workspace, options, **settings)
@@ -164,13 +168,13 @@ def sweep(**settings: Any) -> Result:
 
 
 def bulk(file: Path, **settings: Any) -> Result:
-    """Start the jobs of a task file, as ``llmb-run bulk`` does; those on record already are not started twice.
+    """Start the jobs of the task file ``file``, as ``llmb-run bulk`` does; those on record are not started again.
 
     ``settings``: the options; ``again`` among them starts all anew.
 
     Raises:
-        ConfigError: something in the file is wrong
-        LLMBError: a job cannot be planned, or nothing could be started
+        ConfigError: something in the file is wrong, or it cannot be read
+        LLMBError: a job cannot be planned, or none could be started
     """
     options, workspace = StartOptions.take_from(settings), Workspace()
     requested = plan_specs(read_tasks(file, workspace), workspace, dry_run=options.dry_run)

@@ -30,14 +30,14 @@ LAST_DELAY = 15.0
 
 
 def _step_text(run: LiveRun) -> str | None:
-    """The last step of a run and how many there are, ``12/50``; None before the first."""
+    """Return a run's last training step and the number of its steps, ``12/50``; None before the first step."""
     return f"{run.progress.step}/{run.progress.steps}" if run.progress.step else None
 
 
 def _last_tflops(run: LiveRun) -> float | None:
-    """TFLOPS per GPU of a run's last step, by its log.
+    """Return the TFLOPS per GPU of a run's last training step, as its log has them.
 
-    None where there is none, or it would be printed as 0.0, as on a CPU.
+    None where the log has none, or so few that 0.0 would be printed, as on a CPU.
     """
     return run.progress.tflops if run.progress.tflops and run.progress.tflops >= LEAST_TFLOPS else None
 
@@ -60,9 +60,9 @@ _DISPENSABLE = ("tflops_per_gpu", "gpus", "job_id", "age", "step_seconds", "rema
 
 
 def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]]:
-    """The columns of ``LIVE`` that fit in ``width`` characters; the last of them, which has no heading, may be cut.
+    """Return the columns of ``LIVE`` that fit into ``width`` characters, dropping the least important ones first.
 
-    ``lines``: the headings, then the cells of each run. The least important columns are dropped first.
+    ``lines``: the headings, then the cells of each run. The last column, which has no heading, may be cut.
     """
     widths = [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
     kept = list(zip(LIVE, widths, strict=True))
@@ -74,13 +74,15 @@ def that_fit(lines: Sequence[Sequence[str]], width: int) -> list[Column[LiveRun]
 
 
 def watch(runs: tuple[str, ...]) -> Result:
-    """Follow runs until none of them lives, as ``llmb-run watch`` does; without ``runs``, all that are live now.
+    """Follow runs until all have ended, as ``llmb-run watch`` does; without ``runs``, all that are live now.
 
-    On a terminal a screen that renews itself, else lines. The exit status is 1 where one of them failed.
+    Draws a screen that renews itself on a terminal, else prints lines. The exit status is 1 where a run did not end
+    well.
 
     Raises:
         RequestError: there is no installation, or a word names no run
-        SchedulerError: none that has not ended will ever start as it is
+        RecordError: a run's record cannot be read
+        SchedulerError: none of the runs that have not ended will ever start
     """
     rows = select_rows(Workspace(), runs, RunFilter(live=True))
     if not rows:
@@ -98,12 +100,12 @@ def watch(runs: tuple[str, ...]) -> Result:
 
 
 def _updates(followed: list[LiveRun]) -> Iterator[None]:
-    """Yields whenever the runs have been brought up to date, about once a second, until none of them lives.
+    """Yield after each update of the runs ``followed``, about once a second, until all have ended; changes them.
 
     Their logs are read each time, the scheduler is asked less and less often while nothing changes.
 
     Raises:
-        SchedulerError: none that has not ended will ever start as it is
+        SchedulerError: none of the runs that have not ended will ever start
     """
     delay = FIRST_DELAY
     due = time.monotonic() + delay
@@ -121,15 +123,19 @@ def _updates(followed: list[LiveRun]) -> Iterator[None]:
         yield
         if not any(run.live for run in followed):
             return
+        # Raised after the yield, so that the last state is shown before.
         if error:
             raise error
         time.sleep(LOOK_SECONDS)
 
 
 def _follow_on_screen(followed: list[LiveRun]) -> None:
-    """Show the runs on the terminal's other screen until none lives.
+    """Show the runs on the terminal's alternate screen until all have ended, then print a table of the last state.
 
-    Nothing is left of that but a table of the last state.
+    The table is printed, too, where an error or Ctrl-C ends this.
+
+    Raises:
+        SchedulerError: none of the runs that have not ended will ever start
     """
     console = Console(file=unfiltered(sys.stdout))  # it draws; the table's cells are printable
     try:
@@ -141,9 +147,9 @@ def _follow_on_screen(followed: list[LiveRun]) -> None:
 
 
 def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
-    """The screen of ``watch`` for a terminal of ``width`` by ``height`` characters: as many runs and columns as fit.
+    """Return the screen of ``watch`` for a terminal of ``width`` by ``height`` characters, live runs first.
 
-    Runs that live come first.
+    It has as many runs and columns as fit; a last line counts the runs that do not.
     """
     order = sorted(followed, key=lambda run: not run.live)
     room = max(1, height - 4)
@@ -163,7 +169,11 @@ def _render_screen(followed: list[LiveRun], width: int, height: int) -> Text:
 
 
 def _follow_as_lines(followed: list[LiveRun]) -> None:
-    """Print a line whenever the state of a run changes, and at every tenth step, until none lives."""
+    """Print a line whenever the state of a run changes, and at every tenth training step, until all runs have ended.
+
+    Raises:
+        SchedulerError: none of the runs that have not ended will ever start
+    """
     last_shown: dict[str, tuple[str, int]] = {}
     for _ in _updates(followed):
         for run in followed:

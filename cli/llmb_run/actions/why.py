@@ -25,9 +25,9 @@ from llmb_run.terminal import table, with_label
 
 
 def cause_lines(found: Diagnosis) -> list[str]:
-    """Lines on what a failure began with: the summary, the log line that says so, and ``-> `` with what to do.
+    """Return lines on what a failure began with: the summary, its cause, the log line that shows it, and a remedy.
 
-    Of an unknown cause the summary, and the suspect where there is one.
+    The remedy is behind ``-> ``. Of an unknown cause only the summary, and the suspected log line where there is one.
     """
     cause = found.cause
     if cause is None:
@@ -46,13 +46,15 @@ def cause_lines(found: Diagnosis) -> list[str]:
 
 
 def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
-    """Everything found on a failure: the headings ``why``, ``keep out`` and ``besides``, each with its lines.
+    """Return everything found on a failure, as (heading, lines) of ``why``, ``keep out`` and ``besides``.
 
-    Only ``why`` is always there.
+    ``why`` is always there, the others where they have lines: the command that excludes a bad node, and other
+    complaints in the logs.
     """
     cause = found.cause
     lines = [("why", cause_lines(found))]
     if cause is not None and cause.keep_out and cause.node:
+        # It goes between single quotes of a shell command.
         reason = cause.what.replace("'", "")
         lines.append(("keep out", [f"llmb-run exclude add {cause.node} --days 7 --reason '{reason}'"]))
     if beside := [_witness_line(item) for item in found.witnesses if item != found.suspect]:
@@ -61,7 +63,7 @@ def all_lines(found: Diagnosis) -> list[tuple[str, list[str]]]:
 
 
 def _witness_line(item: Symptom) -> str:
-    """One line on a complaint in a run's logs: its role, how many ranks and lines, where it stands, its text."""
+    """Return one line on a complaint in a run's logs: its role, how many ranks and lines, where it is, and its text."""
     ranks = f", rank {item.ranks[0]}" if item.ranks else ""
     if len(item.ranks) > 1:
         ranks = f", {counted(len(item.ranks), 'rank')}"
@@ -71,7 +73,10 @@ def _witness_line(item: Symptom) -> str:
 
 
 def _location_prefix(file: str, number: int | None) -> str:
-    """Where a log line stands, ``log-x.out:12: ``, to be put before it; empty where the file is not known."""
+    """Return where a log line is, ``log-x.out:12: ``, to be put before it; empty where ``file`` is.
+
+    Without the line number where ``number`` is None.
+    """
     name = file.rpartition("/")[2]
     if not name:
         return ""
@@ -79,13 +84,13 @@ def _location_prefix(file: str, number: int | None) -> str:
 
 
 def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
-    """Why runs failed, as ``llmb-run why`` says it; ``runs``: words that name runs, logs or folders of logs.
+    """Explain why runs failed, as ``llmb-run why`` does; with ``slow``, why they are slow instead.
 
-    Without words, those that match ``filters``, as a summary; without either the newest run. ``slow``: why they are
-    slow instead.
+    ``runs``: words that name runs, logs or folders of logs. Without words, the runs that match ``filters``, as a
+    summary; without either the newest run.
 
     Raises:
-        RequestError: a word names no run, or a folder holds no log
+        RequestError: a word names no run, a filter is wrong, no run is recorded yet, or a folder holds no log
     """
     if slow:
         from llmb_run.actions.slow import slow_runs
@@ -105,17 +110,20 @@ def why(runs: tuple[str, ...], slow: bool, **filters: Any) -> Result:
 
 
 class _Explained(msgspec.Struct):
-    """A run and why it failed; ``why`` is None where it has not."""
+    """A run, or logs of one, with the diagnosis of its failure."""
 
     run: str
+    """Its id, or the path of its log or folder."""
     status: str
+    """State and message of its results, ``Failed: ...``; empty for logs that LLMB did not write."""
     why: Diagnosis | None
+    """None: it has not failed."""
     outcome: str = ""
     """As ``results`` has it; empty of logs that LLMB did not write."""
 
 
 def _explain_logs(path: Path) -> _Explained:
-    """Why the run behind a log, or behind the logs in a folder, failed.
+    """Return the diagnosis of a run that LLMB did not start, by its log ``path``, or by the logs in that folder.
 
     Raises:
         RequestError: the folder holds no log
@@ -127,9 +135,9 @@ def _explain_logs(path: Path) -> _Explained:
 
 
 def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[RunRow]:
-    """The runs that ``names`` name, or without names those that match the filters.
+    """Return the runs that ``names`` name, else those that match ``filters``; without either the newest run.
 
-    The newest one where neither is given.
+    Empty where no run matches the filters.
 
     Raises:
         RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
@@ -139,7 +147,13 @@ def _chosen_rows(workspace: Workspace, names: Sequence[str], filters: dict[str, 
 
 
 def _explain_runs(workspace: Workspace, names: Sequence[str], filters: dict[str, Any]) -> list[_Explained]:
-    """The runs that are named or match, each with why it failed, None where it did not."""
+    """Return the runs that ``names`` name or that match ``filters``, each with why it failed (None: it did not).
+
+    Without either the newest run.
+
+    Raises:
+        RequestError: a name is that of no run, a filter is wrong, or no run is recorded yet
+    """
     measured = measure(_chosen_rows(workspace, names, filters), workspace)
     explain(measured)
     return [
@@ -158,7 +172,7 @@ _SOUND = {"not training": "it did not fail: llmb-run show says how its work diff
 
 
 def _detailed_result(found: Sequence[_Explained]) -> Result:
-    """What the command shows of a few runs: each with everything that was found."""
+    """Return what ``llmb-run why`` shows of a few runs: each with everything that was found on its failure."""
     text = ""
     for item in found:
         state, _, message = item.status.partition(": ")
@@ -170,7 +184,7 @@ def _detailed_result(found: Sequence[_Explained]) -> Result:
 
 
 def _summary_result(found: Sequence[_Explained]) -> Result:
-    """What the command shows of many runs: how many failed, of what and where, and what to do about that."""
+    """Return what ``llmb-run why`` shows of many runs: how many failed, of which causes, where, and what to do."""
     badly = {item.run: item.why for item in found if item.why is not None}
     counted = count_causes([*badly.values()])
     failed = [why for why in badly.values() if not why.trained]

@@ -23,11 +23,11 @@ from llmb_run.terminal import next_command, split_values, table
 
 
 def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: str | None, installed: bool) -> Result:
-    """The workloads and their configurations, as a table (``llmb-run list``); starts nothing and needs no
-    installation.
+    """Return what ``llmb-run list`` shows: a table of workloads and their configurations. Needs no installation.
 
-    ``workload`` and ``size``: only these; ``installed``: only those of the installation; ``gpu_type``: of which GPU the
-    configurations are, else the cluster's.
+    ``workload``: only these; ``size``: only sizes whose names contain one of these; ``installed``: only the
+    installation's own workloads; ``gpu_type``: of which GPU the configurations are, None: the cluster's, if it is
+    known, else all.
 
     Raises:
         RequestError: no workload, size or GPU type has that name
@@ -72,9 +72,9 @@ def list_workloads(workload: tuple[str, ...], size: tuple[str, ...], gpu_type: s
 
 
 def _tell_of_releases(data: list[dict[str, Any]], cluster: ClusterConfig) -> None:
-    """Print a notice on how a job gets what is marked as not in its workload's image.
+    """Print a notice on how a job gets a configuration that is marked as not in its workload's image.
 
-    ``data``: the workloads as JSON.
+    ``data``: the listed workloads as JSON values.
     """
     known = chain.from_iterable(item["configurations"] for item in data)
     releases = sorted({one["release"] for one in known if one["release"]})
@@ -92,9 +92,9 @@ Listed: TypeAlias = tuple[Configuration, Row]
 
 
 def _functions_of(recipe: Recipe) -> list[Listed]:
-    """Every configuration in the catalogue of ``recipe``, which must have one, as a pair with its row.
+    """Return every configuration in the catalogue of ``recipe``, as (configuration with the release, its row).
 
-    The configuration names the catalogue's release.
+    The recipe must have a catalogue.
     """
     catalogue = recipe.catalogue
     assert catalogue is not None
@@ -103,17 +103,20 @@ def _functions_of(recipe: Recipe) -> list[Listed]:
 
 
 def _without_listed(listed: Sequence[Listed], more: Sequence[Listed]) -> list[Listed]:
-    """Those of ``more`` whose function is none of ``listed``; a small copy of a function for CPUs is another one."""
+    """Return those of ``more`` whose function is not in ``listed`` yet; both are (configuration, row).
+
+    A small copy of a function for CPUs does not count as listed.
+    """
     names = {row.function for known, row in listed if known.gpu != "any"}
     return [(known, row) for known, row in more if row.function not in names]
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What there is of a workload: its recipe, and each configuration with its row.
+    """One workload as ``llmb-run list`` shows it: its recipe, and each configuration with its row.
 
-    A function is listed once: as the workload's image has it, else as an adopted release has it, else as the newest
-    shipped catalogue has it.
+    A function is listed once: as the workload's image has it, else as a release that the site has adopted, else as the
+    newest shipped catalogue.
     """
 
     folder: Path
@@ -122,7 +125,7 @@ class Listing:
 
     @classmethod
     def of(cls, entry: CatalogEntry, workspace: Workspace) -> Listing:
-        """What there is of a workload: its own configurations and those of images that the site has adopted."""
+        """Return the listing of a workload: its own configurations, and those of images that the site has adopted."""
         recipe = entry.recipe
         rows = chain.from_iterable([row] * len(row.dtypes) for row in recipe.rows)
         own = list(zip(recipe.configurations, rows, strict=True))
@@ -137,15 +140,15 @@ class Listing:
 
     @property
     def sizes(self) -> list[str]:
-        """The model sizes in the order of the recipe; those that only adopted releases have come last."""
+        """The workload's model sizes in the recipe's order; those that only adopted releases have come last."""
         return list(dict.fromkeys([*self.recipe.sizes, *(known.size for known, _ in self.rows)]))
 
 
 def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None) -> str:
-    """A line with the command that plans what is listed first.
+    """Return a hint with the command that plans the first listed configuration.
 
-    Empty where the first workload has no configuration of its image. ``wanted``: the GPU type that was listed, None:
-    all; ``site``: the site's own, which need not be said.
+    Empty where the first workload lists no configuration of its own image, or nothing is listed. ``wanted``: the GPU
+    type that was listed, None: all; ``site``: the site's own, for which the command needs no option.
     """
     known = data[0]["configurations"] if data else []
     first = next((one for one in known if not one["release"]), None)
@@ -159,9 +162,12 @@ def _next_step(data: list[dict[str, Any]], wanted: str | None, site: str | None)
 
 
 def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type: str | None) -> NoReturn:
-    """Raise RequestError for sizes that no workload has for ``gpu_type``, given as parts of their names, ``words``.
+    """Raise because no listed workload has a size for ``gpu_type`` (None: any) whose name contains one of ``words``.
 
     The remedy says for what other GPUs there are such sizes, else which sizes come near.
+
+    Raises:
+        RequestError: always
     """
     rows = chain.from_iterable(listing.rows for listing in listings)
     known = [known for known, _ in rows]
@@ -181,9 +187,10 @@ def _refuse_no_sizes(listings: Sequence[Listing], words: Sequence[str], gpu_type
 
 
 def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str], installed: bool) -> dict[str, Any]:
-    """A workload as JSON values, with its configurations for ``gpu_type`` and for sizes that have one of ``words``.
+    """Return a workload as JSON values, with its configurations for ``gpu_type`` and sizes that match ``words``.
 
-    ``gpu_type`` None: for all; ``words`` empty: of all sizes.
+    ``gpu_type`` None: all types. ``words``: parts of sizes; empty: all sizes. ``installed``: whether the installation
+    has it.
     """
     recipe = listing.recipe
     return {
@@ -198,7 +205,7 @@ def _workload_json(listing: Listing, gpu_type: str | None, words: Sequence[str],
 
 
 def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence[str]) -> list[dict[str, Any]]:
-    """One entry, as JSON values, per size, GPU type, dtype, variant and release, with all scales of its rows.
+    """Return one JSON entry for each size, GPU type, dtype, variant and release of a workload, with all its scales.
 
     ``gpu_type`` None: all types; ``words``: parts of sizes, empty: all sizes. Sorted by size, GPU type, dtype.
     """
@@ -240,9 +247,10 @@ def _configurations_json(listing: Listing, gpu_type: str | None, words: Sequence
 
 
 def _published_seconds(recipe: Recipe) -> dict[tuple[object, ...], float]:
-    """Published step times in seconds, by size, GPU type, dtype, FP8 scaling, variant and number of GPUs.
+    """Return published step times in seconds, by (size, GPU type, dtype, FP8 scaling, variant, number of GPUs).
 
-    Those measured in the recipe's own container, else in the newest; of several results, the first.
+    Those measured in the recipe's own container, else in the newest; of several results, the first. Empty: none is
+    published.
     """
     own = release_order(container_release(recipe.image) or "0")
     found: dict[tuple[object, ...], float] = {}
@@ -260,9 +268,9 @@ MANY = 60
 
 
 def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
-    """The rows of a workload's table, nine cells each, from its JSON values.
+    """Return the rows of the table of ``llmb-run list`` for one workload, nine cells each, from its JSON values.
 
-    One line instead where it has more than ``MANY`` configurations, unless ``all_of_it`` is wanted.
+    A single row that counts them where it has more than ``MANY`` configurations, unless ``all_of_it`` is wanted.
     """
     configurations = item["configurations"]
     state = "installed" if item["installed"] else "available"
@@ -296,7 +304,7 @@ def _table_rows(item: dict[str, Any], *, all_of_it: bool) -> list[list[str]]:
 
 
 def _seconds_range(layouts: Sequence[dict[str, Any]]) -> str:
-    """The range of all step times published for ``layouts``, in seconds: ``9.86-10.2``.
+    """Return the range of the step times published for ``layouts``, in seconds: ``9.86-10.2``; one number if equal.
 
     Empty where none is published.
     """

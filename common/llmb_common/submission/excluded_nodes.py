@@ -20,57 +20,68 @@ REMEMBERED_DAYS = 7.0
 
 
 class Exclusion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``expires``: Unix time from which on the node is used again; None: until it is removed. An exclusion that ends
-    when it begins says that the node was put back then."""
+    """One entry of the installation's exclusion list: a node that jobs keep away from, or that was put back.
+
+    An entry whose ``expires`` equals ``added`` excludes nothing: it says that the node was put back at that time.
+    """
 
     node: str
     reason: str
+    """In the words of whoever excluded the node; "put back" where it was put back."""
     added: float
+    """Unix time at which the entry was made."""
     expires: float | None
+    """Unix time from which on the node is used again; None: not before it is put back."""
 
 
 _LIST = ("nodes", Exclusion, "an exclusion list")
 
 
 def exclusions(install: Path) -> list[Exclusion]:
-    """Return the exclusions that are in force now, sorted by node; empty where nothing is excluded.
+    """Return the exclusions of the installation ``install`` that are in force now, sorted by node name.
+
+    Empty where nothing is excluded, or no list was ever written.
 
     Raises:
-        RecordError: the file cannot be read.
+        RecordError: the list cannot be read, is damaged, or was written by another version of LLMB
     """
     return _in_force(read_list(_exclusions_path(install), *_LIST))
 
 
 def _in_force(items: list[Exclusion]) -> list[Exclusion]:
-    """Return those of ``items`` that have not expired, sorted by node."""
+    """Return those of ``items`` that still exclude a node (no end, or one in the future), sorted by node name."""
     now = time.time()
     in_force = [item for item in items if item.expires is None or item.expires > now]
     return sorted(in_force, key=lambda item: item.node)
 
 
 def used_again(install: Path) -> dict[str, float]:
-    """Return when nodes were put back within the last ``REMEMBERED_DAYS``, as Unix time, by the node's name.
+    """Return the nodes that were put back within the last ``REMEMBERED_DAYS``, each with the Unix time of that.
+
+    Empty where none was, or no exclusion list was ever written.
 
     Raises:
-        RecordError: the file cannot be read.
+        RecordError: the list cannot be read, is damaged, or was written by another version of LLMB
     """
     return {item.node: item.added for item in _put_back(read_list(_exclusions_path(install), *_LIST))}
 
 
 def _put_back(items: list[Exclusion]) -> list[Exclusion]:
-    """Return those of ``items`` that say that a node was put back within the last ``REMEMBERED_DAYS``."""
+    """Return the ``items`` that note that a node was put back within the last ``REMEMBERED_DAYS``, in order."""
     since = time.time() - REMEMBERED_DAYS * 86400
     return [item for item in items if item.expires == item.added > since]
 
 
 def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None = None) -> list[Exclusion]:
-    """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``), for ``days`` (None: until they are put back).
+    """Exclude the nodes of the host list ``nodes`` (``n[1-3],x7``) for ``days`` days (None: until put back).
 
-    A node on the list gets the new reason and end. The list is written; returns all exclusions in force.
+    Writes the installation's exclusion list and returns all exclusions in force then, sorted by node name. A node that
+    is excluded already gets the new reason and end.
 
     Raises:
-        RequestError: the host list or the number of days is wrong, or there is no reason.
-        RecordError: the file cannot be read or written.
+        RequestError: ``nodes`` names no node or cannot be read, ``reason`` is blank or not one line, or ``days`` is not
+            above 0 and at most 3650
+        RecordError: the list cannot be read or written
     """
     names = _host_names(nodes)
     if not reason.strip() or not reason.isprintable():
@@ -82,7 +93,12 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
     new = [Exclusion(name, reason.strip(), now, expires) for name in names]
 
     def added(items: list[Exclusion]) -> list[Exclusion]:
-        """Return the list with the new exclusions, without those that have expired."""
+        """Return ``items`` with the new exclusions added, sorted by node name.
+
+        They replace earlier entries for the same nodes. Expired entries are dropped; recent notes that a node was put
+        back stay.
+        """
+        # Notes of nodes that were put back stay: what runs showed of these before must not count again.
         others = [item for item in [*_in_force(items), *_put_back(items)] if item.node not in names]
         return sorted([*others, *new], key=lambda item: item.node)
 
@@ -91,13 +107,14 @@ def exclude_nodes(install: Path, nodes: str, reason: str, *, days: float | None 
 
 
 def include_nodes(install: Path, nodes: str) -> list[str]:
-    """Put nodes back: take them off the list, and forget what runs have shown of them.
+    """Put the nodes of the host list ``nodes`` back into use, and return the names of those that were excluded.
 
-    Returns those that were excluded. All are written down as put back now, also those that were not on the list.
+    Writes the installation's exclusion list: each node, whether it was excluded or not, is noted as put back now, so
+    that what earlier runs have shown of it no longer counts. Empty where none of the nodes was excluded.
 
     Raises:
-        RequestError: the host list cannot be read.
-        RecordError: the file cannot be read or written.
+        RequestError: ``nodes`` names no node or cannot be read
+        RecordError: the list cannot be read or written
     """
     names = _host_names(nodes)
     removed: list[str] = []
@@ -105,7 +122,10 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
     back = [Exclusion(name, "put back", now, now) for name in names]
 
     def without(items: list[Exclusion]) -> list[Exclusion]:
-        """Return the list with the nodes put back, without those that have expired; notes which were excluded."""
+        """Return ``items`` with each named node noted as put back, sorted by node name, and without expired entries.
+
+        Also adds the nodes that were excluded to ``removed``.
+        """
         in_force = _in_force(items)
         excluded = {item.node for item in in_force}
         removed.extend(name for name in names if name in excluded)
@@ -117,10 +137,10 @@ def include_nodes(install: Path, nodes: str) -> list[str]:
 
 
 def _host_names(nodes: str) -> list[str]:
-    """Return the names in the host list ``nodes``, at least one.
+    """Return the node names in the host list ``nodes``, in order, each once; at least one.
 
     Raises:
-        RequestError: it cannot be read, names no node, or something that is no node's name
+        RequestError: the host list cannot be read, names no node, or contains a word that is no node name
     """
     names = expand(nodes)
     if not names:
@@ -132,5 +152,5 @@ def _host_names(nodes: str) -> list[str]:
 
 
 def _exclusions_path(install: Path) -> Path:
-    """Return the path of the installation's list of excluded nodes."""
+    """Return the path of the installation's exclusion list, ``.llmb/exclude.json``; the file need not exist."""
     return install / ".llmb" / "exclude.json"

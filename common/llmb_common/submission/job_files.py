@@ -24,7 +24,10 @@ SEED = 1234
 
 
 def job_document(plan: JobPlan, paths: RunPaths) -> dict[str, Any]:
-    """The content of job.json, as plain JSON values. It holds no secret: those reach a job by its environment."""
+    """Return the content of a run's job.json, which tells ``llmb_train`` what to train, as plain JSON values.
+
+    It holds no secrets: those reach a job through its environment. Nothing is written.
+    """
     checkpoint = plan.checkpoint
     return {
         "schema": 1,
@@ -86,10 +89,10 @@ MOST_WAITS, FEWEST_WAITS = 20, 3
 
 
 def _waits_from(plan: JobPlan) -> int | None:
-    """Return the first step in which ranks record how long they wait for others; None where they do not record it.
+    """Return the first training step in which ranks record how long they wait for one another; else None.
 
-    They do not where fewer than three steps follow the measured ones, where the job is profiled or ends early, and on
-    one GPU.
+    Such steps come after the measured ones. Ranks record nothing where fewer than three steps are left for it, where
+    the job is profiled or ends early, and on one GPU.
     """
     first = max(plan.measurement.last + 1, plan.max_steps - MOST_WAITS + 1)
     other = plan.profile is not None or plan.exit_after is not None or plan.gpus == 1
@@ -97,7 +100,11 @@ def _waits_from(plan: JobPlan) -> int | None:
 
 
 def _function(function: PlannedFunction) -> dict[str, Any]:
-    """Return the planned function of Megatron-Bridge as job.json holds it, as JSON values."""
+    """Return the part of job.json that describes the planned function (recipe) of Megatron-Bridge, as JSON values.
+
+    It has ``name``, ``release`` (of Megatron-Bridge), ``catalogue``, ``columns`` (parallelism, batch and sequence
+    length) and ``reduced`` (what was made smaller).
+    """
     columns: dict[str, Any] = msgspec.to_builtins(function.columns)
     return {
         "name": function.name,
@@ -109,18 +116,20 @@ def _function(function: PlannedFunction) -> dict[str, Any]:
 
 
 def job_text(plan: JobPlan, paths: RunPaths) -> bytes:
-    """The content of job.json."""
+    """Return the content of a run's job.json as the indented JSON text that is written to disk; nothing is written."""
     return json_text(job_document(plan, paths))
 
 
 def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
-    """Refuse a run whose files on disk are not what its plan gives, before they are executed; returns nothing.
+    """Raise unless the run's files on disk are what its plan gives; called before they are executed.
 
-    Script and job.json are compared with what the plan renders, the supervisor and, with ``code``, the training code
-    with hashes on record. S3 of SECURITY.md.
+    The batch script and job.json are compared with what the plan renders now; the supervisor and, with ``code``, the
+    packed training code with the hashes on record. S3 of SECURITY.md.
 
     Raises:
-        RecordError: code ``changed`` where they differ or are gone, ``not-yours`` where one belongs to somebody else.
+        RecordError: code ``changed``: a file differs, or is missing or unreadable; code ``not-yours``: the run folder
+            or a file belongs to another user; also where the run folder cannot be opened
+        RequestError: the plan on record names a path that cannot be rendered
     """
     paths, sha256 = record.paths, record.manifest.get("supervisor_sha256")
     with own_run(paths.folder) as run:
@@ -138,10 +147,11 @@ def check_unchanged(record: RunRecord, *, code: bool = True) -> None:
 
 
 def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
-    """Return the content of the run's file ``path``.
+    """Return the content of the file ``path`` of the open run ``run``; ``record`` is for the message.
 
     Raises:
-        RecordError: it cannot be read: code ``changed``, or ``not-yours`` where it belongs to somebody else
+        RecordError: code ``not-yours``: the file belongs to another user; code ``changed``: it cannot be opened
+        OSError: reading the opened file failed
     """
     try:
         return run.read(path.name)
@@ -152,12 +162,15 @@ def _read_run_file(run: OwnRun, record: RunRecord, path: Path) -> bytes:
 
 
 def _changed_file_remedy(record: RunRecord) -> str:
-    """Return what to do about a run whose files were changed."""
+    """Return the remedy for a run whose files were changed: remove its folder and run the command again."""
     return f"remove the folder {record.paths.folder} and run the same command again"
 
 
 def _file_changed_error(record: RunRecord, what: str) -> RecordError:
-    """Return the error, code ``changed``, that a file of the run was changed; ``what`` names it."""
+    """Return, not raise, the error with code ``changed`` for a file of a run that is not as LLMB wrote it.
+
+    ``what`` begins the message: it names the file and says what is wrong with it.
+    """
     return RecordError(
         f"{what}: it was changed, or another version of LLMB wrote it",
         remedy=_changed_file_remedy(record),

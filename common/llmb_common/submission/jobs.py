@@ -30,25 +30,25 @@ from llmb_common.submission.preflight import check_job
 
 @dataclass(frozen=True)
 class Options:
-    """How to submit, beyond what the plan says.
-
-    ``after``: job ids, run ids or run names of this installation; the job starts when all have ended, in whatever
-    state. ``exclude``: host list of nodes to avoid, in addition to the exclusion list. ``key``: the caller's own name
-    for this submission; a run on record under it is returned and not submitted again (after an interruption a task
-    file is simply run again). ``detach``: return at once where the executor would follow the job. ``left_out``: more
-    nodes to avoid, each with the reason; they make no other request, because they change from one moment to the next.
-    """
+    """How to submit one job, beyond what its plan says."""
 
     after: tuple[str, ...] = ()
+    """Job ids, run ids or run names of this installation: the job starts when all have ended, however they end."""
     exclude: str = ""
+    """A host list of nodes to avoid, in addition to the exclusion list."""
     key: str = ""
+    """The caller's own name for this submission; empty: none. A run on record under it is returned and not submitted
+    again, so that an interrupted task file can simply be run again."""
     detach: bool = False
+    """Return at once where the executor would follow the run to its end."""
     left_out: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """More nodes to avoid, each with the reason. Not part of the ``repr`` by which ``rounds`` recognizes the same
+    request: such nodes change from one moment to the next."""
 
 
 @dataclass(frozen=True)
 class JobToSubmit:
-    """A job to submit: its plan, the folder of its recipe, and options."""
+    """One job to submit: its plan, the folder of the recipe that it was planned from, and how to submit it."""
 
     plan: JobPlan
     recipe_folder: Path
@@ -56,18 +56,23 @@ class JobToSubmit:
 
 
 def experiments_of(jobs: Sequence[JobToSubmit]) -> set[Path]:
-    """Return the folders of experiments that the jobs' runs are put in, inside the installation or not."""
+    """Return the folders of experiments in which the run folders of ``jobs`` are created, each once.
+
+    They may lie outside the installation, and need not exist.
+    """
     return {experiments_folder(job.plan.workload_folder) for job in jobs}
 
 
 def submission_of(plan: JobPlan, options: Options) -> Submission:
-    """Return what goes on record and to the scheduler about how a job is submitted.
+    """Return how the job of ``plan`` is submitted: its key and the options for the scheduler.
 
-    That is its key and the scheduler's options: jobs to follow and nodes to avoid, also those on the exclusion list.
+    The options name the jobs to follow and the nodes to avoid: those that ``options`` names, and those on the
+    installation's exclusion list. Jobs that run on this machine avoid no nodes. Nothing is written.
 
     Raises:
-        RequestError: a run to follow, or a node to avoid, does not exist or contradicts the plan.
-        RecordError: the exclusion list cannot be read.
+        RequestError: a run to follow does not exist or has no job yet, the host list of nodes to avoid cannot be read,
+            or the executor cannot express the options for this plan
+        RecordError: the exclusion list, or the list of folders outside the installation, cannot be read
     """
     after = dependency_ids(plan, options.after) if plan.traits.dependencies else []
     excluded: dict[str, str] = {}
@@ -80,12 +85,15 @@ def submission_of(plan: JobPlan, options: Options) -> Submission:
 
 
 def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
-    """Return the ids of the jobs that the words ``after`` name, each once, without those that have ended.
+    """Return the ids of the jobs that the words ``after`` name, in order, each once, without runs that have ended.
 
-    A word is a run's id or name, or a job's id; one of a job that no run has is taken as it is.
+    A word is a run id or its beginning, a run name, or a job id. A job id that no run on record has is taken as it is:
+    the job may be somebody else's. Empty where all runs have ended.
 
     Raises:
-        RequestError: a word names no run, or one without a job yet
+        RequestError: a word names no run and has not the form of a job id, is ambiguous, or names a run without a job
+            yet
+        RecordError: the list of folders outside the installation cannot be read
     """
     jobs: list[str] = []
     for word in after:
@@ -105,7 +113,7 @@ def dependency_ids(plan: JobPlan, after: Sequence[str]) -> list[str]:
 
 
 def _without_key(job: JobToSubmit) -> JobToSubmit:
-    """Return ``job`` without its key, to compare it with others."""
+    """Return a copy of ``job`` with an empty key in its options, so that jobs can be compared apart from their keys."""
     return replace(job, options=replace(job.options, key=""))
 
 
@@ -114,7 +122,11 @@ LEFTOVER_SECONDS = 24 * 3600
 
 
 class SubmissionContext:
-    """What the jobs of one command share, looked up once: interrupted submissions, origins of recipes, code."""
+    """What the jobs that one command submits share, looked up once and kept; safe to use from several threads.
+
+    These are the runs on record under the jobs' keys, this user's interrupted submissions, where each recipe comes
+    from, the packed training code, the plans that were checked, and the jobs that the scheduler refused.
+    """
 
     def __init__(self, jobs: Sequence[JobToSubmit]) -> None:
         self._lock = threading.Lock()
@@ -131,14 +143,20 @@ class SubmissionContext:
             self._load_known_runs(install, keys, roots)
 
     def _load_known_runs(self, install: Path, keys: set[str], roots: set[Path]) -> None:
-        """Look up this user's runs under ``keys``, and the interrupted submissions of the last day; keep both.
+        """Look up and keep this user's runs under ``keys``, and the interrupted submissions of the last day.
 
-        ``roots`` are further folders of experiments. Another user's run occupies nobody's key, and is never continued.
+        Interrupted are runs in state NOT_SUBMITTED, and those in SUBMITTING whose submitting process has ended.
+        ``roots`` are further folders of experiments to search. Runs of other users are ignored.
+
+        Raises:
+            RecordError: a run's record, or the list of folders outside the installation, cannot be read
         """
         if keys:
+            # A filter takes one key; for several, all runs are read.
             rows = find_runs(install, RunFilter(key=next(iter(keys))) if len(keys) == 1 else None, roots=roots)
             self._by_key |= {row.key: row for row in rows if row.key in keys and is_ours(row.folder)}
         wanted = RunFilter(states=(SUBMITTING, NOT_SUBMITTED), since=time.time() - LEFTOVER_SECONDS)
+        # The newest come first here, and the oldest is to be continued first.
         for row in reversed([row for row in find_runs(install, wanted, roots=roots) if is_ours(row.folder)]):
             record = load_record(row.folder)
             alive = record.submitter is None or is_alive(record.submitter) is not False
@@ -146,9 +164,10 @@ class SubmissionContext:
                 self._interrupted.append(record)
 
     def run_to_continue(self, plan: JobPlan, submission: Submission) -> RunRecord | None:
-        """Return the run to continue: the one under the key, or an interrupted submission of the same job.
+        """Return the run on record for this job: the run under its key, or an interrupted submission like it.
 
-        None where there is none. An interrupted one is given out once: the next equal job gets another, or None.
+        None where there is none. A submission with a key is looked up by the key alone. An interrupted submission has
+        the same plan and options; it is returned only once: the next equal job gets another one, or None.
 
         Raises:
             RecordError: the record of the run under the key cannot be read
@@ -164,29 +183,35 @@ class SubmissionContext:
         return None
 
     def check(self, plan: JobPlan) -> None:
-        """Check that what the job of ``plan`` needs is there, once for plans with the same needs.
+        """Raise unless all that the job of ``plan`` needs is there: installation, disk space, checkpoint, executor.
+
+        Plans that differ only in name and number of steps are checked once; a plan that failed is checked again.
 
         Raises:
-            LLMBError: as ``preflight.check_job``
+            RequestError: the checkpoint to load is not one, or the installation does not exist
+            EnvironmentLacks: a program or disk space is lacking
+            LLMBError: the executor's own check found something else
         """
         same = msgspec.structs.replace(plan, experiment_name="", max_steps=0)
+        # One thread at a time, so that plans with the same needs are not checked side by side.
         with self._checking:
             if same not in self._checked:
                 check_job(plan)
                 self._checked.append(same)
 
     def note_refusal(self, job: JobToSubmit, error: SchedulerError) -> None:
-        """Remember that the scheduler has not taken ``job``, and why: ``refuse_like`` then refuses equal ones."""
+        """Remember that the scheduler refused ``job`` with ``error``: ``refuse_like`` then refuses equal jobs."""
         with self._lock:
             self._refused.append((_without_key(job), error))
 
     def refuse_like(self, job: JobToSubmit) -> None:
-        """Refuse a job like one that the scheduler has not taken before.
+        """Raise if the scheduler has already refused an equal job of this command; any other job passes.
 
-        Where a queue is full, each try takes two minutes. Other jobs pass; returns nothing.
+        Equal is a job that differs in nothing but its key. Where a queue is full, each further try would take two
+        minutes.
 
         Raises:
-            SchedulerError: a job that differed in nothing but its key was refused, or its answer was lost
+            SchedulerError: the equal job's refusal again; or, where its answer was lost, that its state is unknown
         """
         same = _without_key(job)
         with self._lock:
@@ -200,7 +225,13 @@ class SubmissionContext:
             raise SchedulerError(error.message, remedy=error.remedy, code=error.code)
 
     def origin(self, recipe_folder: Path) -> dict[str, Any]:
-        """Return ``origin_of`` the recipe in ``recipe_folder`` and the training code; looked up once and kept."""
+        """Return where the recipe and the training code come from: ``git``, ``recipe_sha256`` and ``code_sha256``.
+
+        As ``origin_of``; looked up once for each ``recipe_folder`` and kept.
+
+        Raises:
+            OSError: ``recipe.yaml`` or a file of the training code cannot be read
+        """
         with self._lock:
             if recipe_folder not in self._origins:
                 self._origins[recipe_folder] = origin_of(recipe_folder, self.folder)

@@ -41,14 +41,18 @@ def plan_from_variables(
     say: FieldNames = VARIABLE_NAMES,
     note: Callable[[str], None] | None = None,
 ) -> tuple[Request, JobPlan]:
-    """Read the request, the site and the recipe, and make the plan; return the request and the plan.
+    """Return the request that ``variables`` describe, and the plan for it by recipe and site configuration.
 
-    ``job_variables`` go into the job's environment whatever their names; from ``variables``, only ``NCCL_*`` and other
-    tuning variables do. ``say`` names fields in messages. ``note`` is told which keys of the site's configuration no
-    longer have an effect.
+    ``variables`` are environment variables as ``launch.sh`` takes them. ``job_variables`` go into the job's environment
+    whatever their names; from ``variables``, only ``NCCL_*`` and other tuning variables do. ``say`` gives the names of
+    fields in messages. ``note`` is called with a sentence for each key of the site's configuration that no longer has
+    an effect.
 
     Raises:
-        LLMBError: the request, the site's configuration or the recipe is wrong.
+        RequestError: a variable is wrong, or no plan is possible
+        ConfigError: the site's configuration is wrong
+        RecipeError: the recipe is wrong or cannot be read
+        LLMBError: something else that the plan needs is wrong or missing
     """
     request = read_request(variables, say)
     if job_variables:
@@ -57,20 +61,27 @@ def plan_from_variables(
 
 
 def without_gpus(cluster: ClusterConfig, request: Request) -> bool:
-    """Whether jobs run on a machine without GPUs, and nobody asks for a CPU or for another way of running jobs."""
+    """Return whether jobs of this site would run on a machine without GPUs, and the request seems to want GPUs.
+
+    It seems so unless it asks for a CPU (``gpu_type``) or names a way of running jobs (``cluster_type``) itself.
+    """
     return not request.cluster_type and _lacks_gpus(detect_machine(cluster, request), request)
 
 
 def _lacks_gpus(machine: Machine, request: Request) -> bool:
-    """Whether jobs run on ``machine``, which has no GPUs, and nobody asks for a CPU or another way of running jobs."""
+    """Return whether ``machine``, on which jobs would run, has no GPUs, and the request seems to want GPUs.
+
+    It seems so unless it asks for a CPU (``gpu_type``) or names a way of running jobs (``cluster_type``) itself.
+    """
     return machine.gpu_type == CPU and not request.cluster_type and request.gpu_type != CPU
 
 
 def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """Return the plan for this site; for a dry run where there are no GPUs, one for a cluster that has them.
+    """Return the plan for this site; on a machine without GPUs, a dry run gets the plan for a Slurm cluster instead.
 
     Raises:
-        RequestError: the job cannot be planned; where there are no GPUs, the remedy names a plan for a cluster
+        RequestError: the job cannot be planned; on a machine without GPUs the remedy may give the command that plans it
+            for a cluster
     """
     machine = detect_machine(cluster, request)
     lacking = _lacks_gpus(machine, request)
@@ -101,9 +112,9 @@ def _plan(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
 
 
 def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) -> JobPlan:
-    """Return the plan for a Slurm cluster that has everything, whatever is on this machine.
+    """Return the plan for an assumed Slurm cluster of the requested GPU type, whatever this machine is or has.
 
-    The GPU type that ``cluster`` names does not count. The first warning of the plan names the one planned for.
+    The GPU type that ``cluster`` names does not count. The plan's first warning says what it was planned for.
 
     Raises:
         RequestError: the job cannot be planned
@@ -115,14 +126,16 @@ def _plan_elsewhere(recipe: Recipe, cluster: ClusterConfig, request: Request) ->
 
 
 def _print_note(text: str) -> None:
-    """Print a note for the user on stderr."""
+    """Print ``note:`` and ``text`` on stderr."""
     print_message(f"note: {text}")
 
 
 def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
-    """Do everything that ``launch.sh`` does: plan the job, then print the plan or the script, or submit the job.
+    """Do everything that ``launch.sh`` does: plan the job, then print the plan or script, or submit it.
 
-    Returns exit status 0.
+    A dry run prints the batch script, or the plan as JSON where ``json`` is asked for, and submits nothing. Otherwise a
+    run folder is written and the job submitted; without a scheduler the run is followed to its end. Notes go to stderr.
+    Always returns 0.
 
     Raises:
         LLMBError: the job cannot be planned or submitted, or a run that was followed failed
@@ -132,6 +145,7 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
         _print_note(warning)
     checks_disk = request.dry_run and plan.checkpoint.is_used
     if checks_disk and not without_gpus(load_cluster_config(request.install), request):
+        # Imported here, because a dry run without checkpoints needs nothing of submission.
         from llmb_common.submission.preflight import check_disk
 
         check_disk(plan)
@@ -159,9 +173,11 @@ def run(recipe_folder: Path, variables: Mapping[str, str]) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run ``launch.sh`` for the recipe folder in ``arguments`` (None: the process's); return its exit status.
+    """Run ``launch.sh`` for the recipe folder that is the only word of ``arguments``, and return the exit status.
 
-    As ``python -m llmb_common.submission.launch RECIPE_FOLDER``. Errors are printed, not raised.
+    ``arguments`` None: those of the command line. Settings come from environment variables. With ``--version`` or
+    ``--help`` behind the folder it prints that and returns 0, with any other number of words a usage text and returns
+    2. Errors of LLMB are printed, not raised, and decide the status.
     """
     words = sys.argv[1:] if arguments is None else arguments
     if words[1:] == ["--version"]:

@@ -30,16 +30,18 @@ AT_ONCE = 4
 def submit_many(
     jobs: Sequence[JobToSubmit], on_record: Callable[[JobToSubmit, RunRecord], None] = lambda job, record: None
 ) -> list[tuple[JobToSubmit, RunRecord | LLMBError]]:
-    """Submit jobs in order, at the rate that the scheduler allows.
+    """Submit ``jobs`` in order, a few at a time; return each job with its run's record, or with the error.
 
-    Returns each with its run's record, or why it has none. A refused job does not stop others. Once one was refused,
-    jobs that are the same but for their key are not tried. Without a queue, runs execute one after the other, and
-    ``on_record`` is called before each; with one it is never called.
+    A refused job does not stop the others, but jobs that differ from it only in their key are then refused without
+    asking the scheduler. Where runs are not queued, they execute one after the other, and ``on_record`` is called with
+    job and record before each starts; with a queue ``on_record`` is never called.
 
     Raises:
-        LLMBError: nothing can be submitted at all.
+        LLMBError: what all jobs need cannot be read: run records, or the training code
+        Interrupted: the user ended the command; submissions in progress finish first
     """
     context = SubmissionContext(jobs)
+    # Without a queue a submission lasts as long as its run, and two at once would disturb each other.
     if not all(job.plan.traits.queued for job in jobs):
         return [(job, _indexed(result_or_error(_submit_one, job, context, partial(on_record, job)))) for job in jobs]
     results: list[RunRecord | LLMBError] = []
@@ -54,7 +56,7 @@ def submit_many(
 
 
 def _indexed(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
-    """Put a run into the index; return ``result``, which may be an error, as it is."""
+    """Write ``result`` into the installation's index if it is a run's record; return it, or the error, as it is."""
     if isinstance(result, RunRecord):
         index_records(result)
     return result
@@ -63,10 +65,13 @@ def _indexed(result: RunRecord | LLMBError) -> RunRecord | LLMBError:
 def _submit_one(
     job: JobToSubmit, context: SubmissionContext, on_record: Callable[[RunRecord], None] = lambda record: None
 ) -> RunRecord:
-    """Check and submit one job; return its record. A refusal is remembered for jobs like it.
+    """Check and submit one job, and return its run's record.
+
+    ``on_record`` is called with the record before the run starts. A refusal by the scheduler is noted in ``context``,
+    so that equal jobs are not tried.
 
     Raises:
-        LLMBError: as ``submit``
+        LLMBError: a check failed, the job was refused, or a run that was followed failed; as ``submit``
     """
     context.check(job.plan)
     try:
@@ -77,13 +82,15 @@ def _submit_one(
 
 
 def start_series(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
-    """Start runs that are on record as SUBMITTING and share a job; return their records in order.
+    """Start the runs ``records``, on record as SUBMITTING, as the turns of one job; return their records in order.
 
-    Where the scheduler's answer was lost, its error stands for each run for which no job has shown since.
+    Where the scheduler's answer was lost, the list has that AnswerLost error in place of each run for which the
+    scheduler shows no job.
 
     Raises:
-        SchedulerError: it was refused, and does not exist.
-        LLMBError: they cannot be started.
+        SchedulerError: the scheduler refused the job, and there is none
+        RecordError: a run's files were changed, or a record cannot be written
+        LLMBError: the executor cannot start the job for another reason
     """
     for record in records:
         check_unchanged(record, code=False)
@@ -99,21 +106,22 @@ APART = "apart"
 
 
 def submit_series(jobs: Sequence[JobToSubmit]) -> list[RunRecord | LLMBError]:
-    """Submit jobs, at least one, as one that runs them in this order.
+    """Submit ``jobs`` (at least one) as one scheduler's job that runs them one after the other, in this order.
 
-    Returns for each the record, or why it has no job. A run on record under a job's key takes its place: one that has a
-    job, or has ended, is returned as it is, and one whose job never came, or ended before its turn, joins the new
-    series.
+    Returns, in order, each run's record, or the error why it has no job. Where a run is on record under a job's key, no
+    new one is made: if it has a job or has ended, it is returned as it is; if its job never came, or ended before its
+    turn, it joins the new series. The scheduler's options are those of the first job.
 
     Raises:
-        SchedulerError: code ``apart``: they cannot share an allocation, and none of them is submitted.
-        LLMBError: nothing can be submitted at all.
+        SchedulerError: code ``apart``: the runs cannot share an allocation; none is submitted
+        LLMBError: none can be submitted for another reason, such as a failed check
     """
     context = SubmissionContext(jobs)
     submission = submission_of(jobs[0].plan, jobs[0].options)
     results: list[RunRecord | LLMBError | None] = []
     for job in jobs:
         found = context.run_to_continue(job.plan, msgspec.structs.replace(submission, key=job.options.key))
+        # It must be certain whether that run has a job, or it would be started twice.
         results.append(await_submission(found) if found is not None and found.state == SUBMITTING else found)
     due = [n for n, found in enumerate(results) if not isinstance(found, RunRecord) or found.state == NOT_SUBMITTED]
     if due:
@@ -135,14 +143,14 @@ def _start_turns(
     submission: Submission,
     context: SubmissionContext,
 ) -> list[RunRecord | LLMBError]:
-    """Put the runs of a new series on record and start them as one job; return their records, as ``start_series``.
+    """Put the runs of a new series on record, start them as one job, and return their records like ``start_series``.
 
-    ``turns`` has each job with the run on record that takes its place, or None. Where it fails, new runs are removed,
-    and the others are NOT_SUBMITTED again.
+    ``turns`` has each job with the run on record to use for it; with None or an error a new run is made. On failure the
+    new runs are removed again, and the others become NOT_SUBMITTED.
 
     Raises:
-        SchedulerError: code ``apart`` where the scheduler refused so large a job
-        LLMBError: they cannot be started
+        SchedulerError: code ``apart``: the scheduler refused a job for so many runs
+        LLMBError: the runs cannot be put on record or started
     """
     series_id = secrets.token_hex(4)
     records: list[RunRecord] = []
@@ -156,6 +164,7 @@ def _start_turns(
                 records.append(new_run(job, this, context))
         return start_series(records)
     except LLMBError as error:
+        # There are fewer records than turns where one could not be made.
         for record, (_, before) in zip(records, turns, strict=False):
             _withdraw(record, known=before is not None)
         if isinstance(error, SchedulerError) and error.code == "refused":
@@ -164,9 +173,9 @@ def _start_turns(
 
 
 def _withdraw(record: RunRecord, *, known: bool) -> None:
-    """Undo what was written for a run that was not started.
+    """Undo on disk what was written for a run that was not started: remove it, or mark it as NOT_SUBMITTED.
 
-    It is NOT_SUBMITTED where it was ``known`` before, else removed. A failure to write that is ignored.
+    It is marked if ``known`` says that it was on record before this command. If that cannot be written, it is ignored.
     """
     if known:
         with contextlib.suppress(LLMBError):

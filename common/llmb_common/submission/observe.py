@@ -23,19 +23,21 @@ from llmb_common.runs.timing.job_events import read_events
 
 
 class Observation(NamedTuple):
-    """A run as it is now, and what was found out about it: where ``finding.unknown`` says why nobody could be asked,
-    ``record`` is as it was."""
+    """One run's record as it is now, with what its executor has just found out about it.
+
+    Where ``finding.unknown`` is not empty, it says why nobody could be asked, and ``record`` is unchanged.
+    """
 
     record: RunRecord
     finding: Finding = Finding()
 
 
 def observe(records: Sequence[RunRecord]) -> list[Observation]:
-    """Return how runs are now, one observation per record, in order.
+    """Ask the executors how the runs are, and return one observation for each record, in order.
 
-    Their records and the index are brought up to date. Ended runs are not asked about. Never raises because of a
-    scheduler: an unanswered question leaves the record alone. A record that cannot be written (somebody else's run) is
-    observed all the same; its file is left alone.
+    Writes what has changed to the runs' records and the index. Runs that have ended are not asked about. A scheduler
+    that does not answer raises nothing: the record stays, and ``finding.unknown`` says why. A record that cannot be
+    written, such as another user's, is returned up to date all the same.
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in records:
@@ -48,18 +50,22 @@ def observe(records: Sequence[RunRecord]) -> list[Observation]:
 
 
 def refresh(records: Iterable[RunRecord]) -> list[RunRecord]:
-    """Return the records, in order, brought up to date with the scheduler's states, on disk too; as ``observe``."""
+    """Ask the executors how the runs are, and return the updated records, in order.
+
+    Changes are also written to disk, as by ``observe``. A run about which nobody could be asked keeps its record.
+    """
     return [item.record for item in observe(list(records))]
 
 
 def _record_finding(record: RunRecord, finding: Finding) -> Observation:
-    """Put ``finding`` into the record of a run, on disk and in the index; return the run as it is then.
+    """Write ``finding`` into the run's record and the index, and return the record as it is then with the finding.
 
-    With what only the job could see, where the run has ended now. A record that cannot be written is left alone.
+    If it ends the run, the record also gets what the run's folder tells of its job. A record that cannot be written
+    stays as it is on disk, but is returned changed. Nothing is written where the finding is nothing new.
     """
 
     def change(found: RunRecord) -> RunRecord:
-        """Return the record with the finding, and with the job's facts where the run has ended by it."""
+        """Return the record ``found`` with the finding put into it; if that ends the run, also with its job's facts."""
         changed = finding.apply(found)
         return with_job_facts(changed) if changed.state != found.state and not is_live(changed.state) else changed
 
@@ -73,7 +79,11 @@ def _record_finding(record: RunRecord, finding: Finding) -> Observation:
 
 
 def failure_of(record: RunRecord) -> CheckFailed:
-    """The error of a run that was followed to its end and failed: its exit code, why, and what to do about it."""
+    """Return, not raise, the error of a run that was followed to its end and failed.
+
+    The message has its exit code and the most likely cause, as diagnosed from its files; the remedy what to do about
+    it.
+    """
     from llmb_common.causes.diagnosis import diagnose  # seldom, and all of ``causes`` comes with it
 
     exit_code = record.detail.partition(";")[0]
@@ -102,14 +112,14 @@ def wait(
     timeout: float | None = None,
     seen: Callable[[Sequence[Observation]], None] | None = None,
 ) -> list[RunRecord]:
-    """Wait until every run has ended, asking with growing delay; return their records, in order.
+    """Wait until every run has ended, asking the executors in growing intervals; return the records, in order.
 
-    Returns also when ``timeout`` seconds have passed (some have not ended then). ``seen`` is called with the
-    observations of each round.
+    Returns also when ``timeout`` seconds have passed, with runs that have not ended (None: waits without limit).
+    ``seen`` is called with the observations of each round. How a run ended makes no difference.
 
     Raises:
-        SchedulerError: none that has not ended will ever start as it is; code ``stuck``.
-        AnswerLost: too many questions in a row went unanswered. The jobs are not touched.
+        SchedulerError: code ``stuck``: none of the runs that have not ended will ever start
+        AnswerLost: too many rounds in a row went unanswered; the jobs are not touched
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     delay, unanswered, stuck = FIRST_DELAY, 0, 0
@@ -143,9 +153,10 @@ def wait(
 
 
 def stuck_error(observations: Sequence[Observation]) -> SchedulerError | None:
-    """Return the error, code ``stuck``, where none of the runs that have not ended will start as it is; else None.
+    """Return the error, code ``stuck``, if none of the runs that have not ended can ever start; else None.
 
-    Each, or the run that its chain begins with, waits for what never comes.
+    Each waits in vain for something, such as nodes that do not exist, or follows in its chain a run that does. None
+    also where all runs have ended.
     """
     stuck = [item for item in observations if item.finding.stuck]
     chains = {item.record.submission.chain for item in stuck} - {""}
@@ -166,10 +177,12 @@ SETTLE_SECONDS = 10.0
 
 
 def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """End the runs, as ``end_runs``; return the records as they are afterwards, in order.
+    """End the runs' jobs, as ``end_runs`` does, and return the records as they are afterwards, in order.
+
+    Runs that have ended already are returned as they are.
 
     Raises:
-        LLMBError: the first refusal, after all others have been ended.
+        LLMBError: the first run that could not be ended, in order; all others have been ended then
     """
     results = end_runs(records)
     for result in results:
@@ -179,10 +192,11 @@ def cancel(records: Sequence[RunRecord]) -> list[RunRecord]:
 
 
 def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
-    """End the runs; return in order the record of each as it is afterwards, or why it was not ended.
+    """End the runs' jobs; return, in order, each run's record afterwards, or the error why it was not ended.
 
-    A refusal for one does not affect the others. Runs that have ended, and those of other users, are left alone; the
-    latter give an error. A run whose submission was interrupted is first looked up.
+    A failure for one run does not affect the others. Runs that have ended are returned as they are; another user's run
+    gives an error. For a run whose submission was interrupted, the scheduler is first asked whether it has a job. Waits
+    up to 10 s for jobs to end.
     """
     results: dict[int, RunRecord | LLMBError] = {}
     positions: list[int] = []
@@ -212,12 +226,13 @@ def end_runs(records: Sequence[RunRecord]) -> list[RunRecord | LLMBError]:
 
 
 def _cancellable_record(item: Observation) -> RunRecord:
-    """Return the record of a run that can be ended, or that has ended.
+    """Return the run's record if its job can be ended, or it has ended already.
 
-    One without a job is put on record as CANCELLED.
+    A run that was never submitted (NOT_SUBMITTED) is first put on record as CANCELLED.
 
     Raises:
-        AnswerLost: it is unknown whether, or where, there is a job.
+        AnswerLost: nobody knows now whether the run has a job, or, of a run in a series, whether that job still exists
+        RecordError: the record cannot be written
     """
     record = item.record
     if record.state == NOT_SUBMITTED:
@@ -234,10 +249,10 @@ def _cancellable_record(item: Observation) -> RunRecord:
 
 
 def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
-    """Tell the executors to end runs.
+    """Tell the executors to end the jobs of the runs ``live``, and return the outcome by run id.
 
-    Returns by run id the record of each that has ended at once, or why it was refused. Runs that were told to end and
-    have not ended yet are missing.
+    That is the record of a run that has ended at once, or the error why it was refused. Runs that were told to end and
+    have not ended yet are absent. Records go into the index.
     """
     by_type: dict[ClusterType, list[RunRecord]] = {}
     for record in live:
@@ -250,14 +265,17 @@ def _request_end(live: Iterable[RunRecord]) -> dict[str, RunRecord | LLMBError]:
 
 
 def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
-    """Return the runs when the scheduler shows that they have ended, or nothing more is to be learnt.
+    """Observe the runs repeatedly until all have ended, and return the last observations, in order.
 
-    Returns after 10 s in any case.
+    Stops waiting for a run that the scheduler does not show, or about which it does not answer, and for all after 10 s:
+    some may not have ended then.
     """
     deadline, delay = time.monotonic() + SETTLE_SECONDS, 0.1
     seen = observe(records)
     while time.monotonic() < deadline and any(
-        is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since for item in seen
+        # A job that the scheduler does not show any more will not be shown as ended either.
+        is_live(item.record.state) and not item.finding.unknown and not item.record.missing_since
+        for item in seen
     ):
         time.sleep(delay)
         delay = min(delay * 1.5, 1.0)
@@ -266,11 +284,14 @@ def _observe_until_ended(records: Sequence[RunRecord]) -> list[Observation]:
 
 
 def _record_after_cancel(item: Observation) -> RunRecord:
-    """The record of a run that was told to end. One that waited, and of which Slurm knows nothing, was cancelled: its
-    controller may have lost it.
+    """Return the record of a run whose job was told to end, which may still be live.
+
+    A run that was pending, never started, and that the scheduler no longer shows, is put on record as CANCELLED: the
+    scheduler's controller may have forgotten the job.
 
     Raises:
-        AnswerLost: nobody says what became of it.
+        AnswerLost: the scheduler does not say what became of the job
+        RecordError: the record cannot be written
     """
     record = item.record
     if is_live(record.state) and item.finding.unknown:
@@ -278,12 +299,15 @@ def _record_after_cancel(item: Observation) -> RunRecord:
             f"it was told to end, but whether it did is unknown: {item.finding.unknown}",
             remedy="cancel it again in a few minutes",
         )
+    # A job that never began has no start among its events; nothing was lost but its place in the queue.
     gone = record.state == "PENDING" and record.missing_since is not None
     return _cancelled(record) if gone and read_events(record.paths.events).started is None else record
 
 
 def _cancelled(record: RunRecord) -> RunRecord:
-    """Put on record, and into the index, that a run was cancelled, unless it has ended by itself; return its record.
+    """Put on record, and into the index, that a run was cancelled, and return its record.
+
+    A run that has ended by itself meanwhile keeps its state.
 
     Raises:
         RecordError: the record cannot be written

@@ -24,11 +24,13 @@ _RANDOM_STATE = re.compile(rb"rng_state/shard_[0-9.]+_([0-9.]+)")
 
 
 def check_job(plan: JobPlan) -> None:
-    """Check that the installation, disk space, the checkpoint to load and what the executor needs are there.
+    """Raise unless what the job of ``plan`` needs is there: checkpoint to load, disk space, executor, installation.
 
     Raises:
-        RequestError: the checkpoint is not one, or the installation does not exist.
-        EnvironmentLacks: something is missing, or there is not enough space.
+        RequestError: the checkpoint cannot be loaded by this job, or the installation does not exist
+        EnvironmentLacks: a program, an image or the engine is missing, there is too little disk space, or a path cannot
+            be looked at
+        ConfigError: code ``not-trusted``: a file that the job would use may come from anybody
     """
     check_disk(plan)
     executor_for(plan.cluster_type).check(plan)
@@ -39,9 +41,10 @@ def check_job(plan: JobPlan) -> None:
 
 
 def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
-    """Return what the user should know before jobs are submitted, as sentences, each once; mostly none.
+    """Return what the user should know before ``plans`` are submitted, as whole sentences, each once.
 
-    Of plans that are alike only the largest and the longest are looked at.
+    Empty where there is nothing to say, as usual. The plans' executors are asked what the checks do not refuse; of
+    plans for the same workload folder and scheduler options only the largest and the one with the longest time limit.
     """
     similar: dict[object, list[JobPlan]] = {}  # plans that differ in nothing that executors look at but their extent
     for plan in plans:
@@ -56,11 +59,14 @@ def submission_doubts(plans: Iterable[JobPlan]) -> list[str]:
 
 
 def check_disk(plan: JobPlan) -> None:
-    """Look at the checkpoint to load, and at the space for those to save.
+    """Raise unless the checkpoint that ``plan`` loads is usable, and there is space for those that it saves.
+
+    Passes a plan that neither loads nor saves checkpoints.
 
     Raises:
-        RequestError: the checkpoint is not one that can be loaded.
-        EnvironmentLacks: there is not enough space.
+        RequestError: the checkpoint to load is unfinished, not one, from the last step, or of another expert
+            parallelism
+        EnvironmentLacks: there is too little space (code ``no-space``), or a path cannot be looked at
     """
     try:
         if plan.checkpoint.load is not None:
@@ -81,12 +87,13 @@ def check_disk(plan: JobPlan) -> None:
 
 
 def check_resumable(plan: JobPlan) -> None:
-    """Refuse to start ``plan``, which resumes, where there is no checkpoint from which it could go on.
+    """Raise unless there is a checkpoint from which ``plan``, which resumes an earlier run, could go on right now.
 
-    For a job that starts soon.
+    For a job that starts soon: its predecessor must have saved already.
 
     Raises:
-        RequestError: there is none, or it is from the last step.
+        RequestError: the run saves no checkpoints, there is none yet, or it is from the last step
+        OSError: the folder of checkpoints cannot be read
     """
     path = Path(plan.checkpoint.save or "")
     step = _checkpoint_step(path) if plan.checkpoint.enabled else None
@@ -104,14 +111,14 @@ def check_resumable(plan: JobPlan) -> None:
 
 
 def _check_checkpoint(path: Path, last_step: int | None) -> None:
-    """Refuse as the checkpoint to load what ``llmb_train`` would refuse on the nodes.
+    """Raise if ``llmb_train`` would refuse ``path`` as the checkpoint to load, by file names and tracker file.
 
-    It takes a folder of ``iter_*`` folders, or one of them. ``last_step``: the step at which the job ends; None:
-    however far the checkpoint is, there is something to train.
+    ``path`` must be a folder of ``iter_*`` folders, or one of those. ``last_step``: the step at which the job ends;
+    None: the job ends so many steps after the checkpoint, so that any step will do.
 
     Raises:
-        RequestError: ``path`` is no finished checkpoint, or one from which nothing is left to train
-        OSError: it cannot be looked at
+        RequestError: ``path`` is no finished checkpoint, or its step is ``last_step`` or later
+        OSError: ``path`` cannot be looked at
     """
     found = status_of(path)
     if found is None or not stat.S_ISDIR(found.st_mode):
@@ -137,12 +144,18 @@ def _check_checkpoint(path: Path, last_step: int | None) -> None:
 
 
 def _check_experts(plan: JobPlan, path: Path) -> None:
-    """Reject a checkpoint of a function's mixture of experts whose optimizer this job cannot load.
+    """Raise if Megatron cannot load the experts' optimizer state of the checkpoint in ``path`` into this job.
 
-    Experts on several ranks have an optimizer of their own, so that a checkpoint of EP=1 holds one and others two, and
-    core takes neither for the other: "Expected 2 entries in state dict, but got 4" (core 0.19.2, optimizer.py:1579).
-    Other differences of the layout are no obstacle. Which it is, the keys of the random states say: only with experts
-    on several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2, checkpointing.py, ``get_rng_state``).
+    Passes plans without a function or without experts, and a checkpoint without readable metadata. With experts on
+    several ranks (EP above 1) the experts have an optimizer of their own: a checkpoint of EP=1 holds one optimizer
+    state and others two, and megatron-core loads neither as the other: "Expected 2 entries in state dict, but got 4"
+    (core 0.19.2, optimizer.py:1579). Other differences of the layout are no obstacle. The keys of the random states
+    tell which it is: only with experts on several ranks they have three numbers (Megatron-Bridge 0.3.1 and 0.6.2,
+    checkpointing.py, ``get_rng_state``).
+
+    Raises:
+        RequestError: code ``other-layout``: one of checkpoint and job has EP=1, the other does not
+        OSError: the checkpoint's metadata cannot be read
     """
     index = (path if _ITERATION.fullmatch(path.name) else path / f"iter_{_checkpoint_step(path):07d}") / ".metadata"
     if plan.function is None or plan.ep is None or not index.is_file():
@@ -161,12 +174,12 @@ def _check_experts(plan: JobPlan, path: Path) -> None:
 
 
 def _check_link(plan: JobPlan, path: Path) -> None:
-    """Refuse as the checkpoint to load a link to what a job in a container does not see.
+    """Raise if ``path``, the checkpoint to load, is a link out of the folders that a job's container sees.
 
-    Links outside the folders that it sees are not looked at.
+    Passes a plan without an image, and a path outside installation and workload folder.
 
     Raises:
-        RequestError: it is such a link; the remedy names where it leads
+        RequestError: the link leads outside; the remedy names its target
     """
     mounted = [Path(plan.install), Path(plan.workload_folder)]
     real = path.resolve()
@@ -180,9 +193,13 @@ def _check_link(plan: JobPlan, path: Path) -> None:
 
 
 def _checkpoint_step(path: Path) -> int | None:
-    """Return the step of the checkpoint in ``path``: by its name, or as the folder's tracker file says.
+    """Return the training step of the checkpoint in ``path``, by its name or by the tracker file in it.
 
-    None where neither says one.
+    ``path`` is an ``iter_*`` folder, whose name has the step, or a folder of those. None where the tracker file is
+    missing or holds no number.
+
+    Raises:
+        OSError: the tracker file cannot be read
     """
     if named := _ITERATION.fullmatch(path.name):
         return int(named[1])
@@ -192,20 +209,20 @@ def _checkpoint_step(path: Path) -> int | None:
 
 
 def _checkpoint_problem(path: Path) -> str:
-    """Return why the folder ``path`` is no checkpoint that can be loaded, as a clause."""
+    """Return why the folder ``path``, in which no step was found, is no checkpoint to load; a clause for a message."""
     if any(path.glob("weights/*.distcp")):
         return "it was written by NeMo 2, which Megatron-Bridge cannot load"
     return f"{_TRACKER}, which names the last one, is missing or wrong"
 
 
 def _check_space(plan: JobPlan) -> None:
-    """Refuse a job whose checkpoints will not fit on the disk that they go to.
+    """Raise if all checkpoints that ``plan`` will save do not fit into the free space of the disk they go to.
 
-    Passes where the model's size is not known.
+    Passes where the model's number of parameters is not known.
 
     Raises:
         EnvironmentLacks: code ``no-space``
-        OSError: the folder cannot be looked at
+        OSError: the folder, or the disk, cannot be looked at
     """
     if plan.parameters is None:
         return
@@ -213,6 +230,7 @@ def _check_space(plan: JobPlan) -> None:
     saves = math.ceil(steps / (plan.checkpoint.interval or steps))
     needed = saves * CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters
     folder = Path(plan.checkpoint.save or plan.workload_folder)
+    # It may not exist yet; then the nearest folder above it tells the disk.
     while status_of(folder) is None:
         folder = folder.parent
     free = shutil.disk_usage(folder).free

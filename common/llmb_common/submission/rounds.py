@@ -36,15 +36,21 @@ _FOLDER = ".submitting"
 
 @dataclass
 class Invocation:
-    """``begun`` is None for a new round, else when it first began (Unix time). Set ``over`` when all are on record."""
+    """One round: the jobs that one command submits, which the same command continues if it was interrupted."""
 
     name: str
+    """Eight random hexadecimal digits, from which the jobs' keys are made."""
     begun: float | None = None
+    """Unix time at which an interrupted round first began; None: it is a new round."""
     over: bool = False
+    """Set by the caller once every job is on record: the same command then begins another round."""
 
 
 def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
-    """Return 16 hexadecimal digits that identify the jobs in their order, with their options, the user and ``more``."""
+    """Return 16 hexadecimal digits that identify a request: its jobs in order, the user and ``more``.
+
+    Of each job the plan, the recipe's folder and the options count. ``more`` must have a stable ``repr``.
+    """
     plans: dict[int, str] = {}
     for job in jobs:
         if id(job.plan) not in plans:
@@ -56,16 +62,19 @@ def digest_of(jobs: Sequence[JobToSubmit], *more: object) -> str:
 
 
 def digest_of_plan(plan: JobPlan) -> str:
-    """Return 16 hexadecimal digits that are the same for plans of the same job.
+    """Return 16 hexadecimal digits that are equal for plans of the same job.
 
-    Predictions are left out: they change with each run that has ended.
+    The plan's ``preflight`` is left out: its predictions change with each run that has ended.
     """
     text = json.dumps(plan_as_dict(plan) | {"preflight": None}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def digest_of_file(task_file: str) -> str:
-    """Return 16 hexadecimal digits that identify the file's name, whatever is in it, and the user."""
+    """Return 16 hexadecimal digits that identify the user and the path ``task_file``, whatever the file contains.
+
+    The file is not read.
+    """
     return hashlib.sha256(repr((os.getuid(), task_file)).encode()).hexdigest()[:16]
 
 
@@ -73,14 +82,15 @@ def digest_of_file(task_file: str) -> str:
 def open_round(
     jobs: Sequence[JobToSubmit], digest: str, *, again: bool, say: Callable[[str], None]
 ) -> Iterator[Invocation]:
-    """Yield the round of the command that ``digest`` identifies, new or one that was interrupted.
+    """Yield the round of the command that ``digest`` identifies: the interrupted one, else a new one.
 
-    With ``again`` always a new one. No other process works on it until the context ends; waits for one that does, and
-    ``say``s so first. Its file is removed at the end where the caller has set ``over``; else the same command continues
-    the round later.
+    With ``again``, or where the interrupted one began more than a day ago, it is a new one. The round's file, beside
+    the experiments of the first of ``jobs``, is locked until the context ends; where another process holds it, ``say``
+    is called with a sentence, and this one waits. If the caller has set ``over``, the file is removed at the end;
+    otherwise the same command continues the round later.
 
     Raises:
-        RecordError: its file cannot be written.
+        RecordError: the round's file cannot be written
     """
     folder = experiments_folder(jobs[0].plan.workload_folder) / _FOLDER
     file = folder / digest
@@ -107,12 +117,13 @@ def open_round(
 
 
 def _open_locked(file: Path, say: Callable[[str], None]) -> int:
-    """Return a descriptor of ``file``, which is created if absent and stays locked until the descriptor is closed.
+    """Return a descriptor of the round's file ``file``, locked by this process until the descriptor is closed.
 
-    Waits for another process that holds the lock, and ``say``s so first.
+    File and folder are created where they are missing. If another process holds the lock, calls ``say`` with a sentence
+    once and waits.
 
     Raises:
-        OSError: it cannot be created or locked
+        OSError: the file cannot be created or locked
     """
     waits = False
     while True:
@@ -136,12 +147,13 @@ def _open_locked(file: Path, say: Callable[[str], None]) -> int:
 
 
 def _read_round(descriptor: int, *, again: bool) -> Invocation:
-    """Return the round in the locked file, if it began within a day.
+    """Return the round that the locked file behind ``descriptor`` holds, if it began within the last day.
 
-    Else, or with ``again``, a new one, which is written.
+    Otherwise, with ``again``, or where the file is empty or damaged, makes a new round, writes it to the file and
+    returns it.
 
     Raises:
-        OSError: it cannot be read or written
+        OSError: the file cannot be read or written
     """
     try:
         found = json.loads(os.pread(descriptor, 4096, 0))

@@ -23,9 +23,9 @@ from llmb_common.submission.supervisor import supervisor_sha256
 
 
 def task_script(plan: JobPlan, ranks: Ranks) -> str:
-    """Return the Bash text that each rank runs, without a final line break. Every value is quoted.
+    """Return the Bash text that each rank runs to start training, without a final line break.
 
-    Nothing is evaluated. ``ranks`` says how a rank learns its number.
+    Every value is quoted. Nothing is written or executed. ``ranks`` says how a rank learns its number.
     """
     lines = [
         "set -euo pipefail",
@@ -49,7 +49,10 @@ def task_script(plan: JobPlan, ranks: Ranks) -> str:
 
 
 def _nsys_lines(profile: ProfilePlan, ranks: Ranks) -> list[str]:
-    """Return the lines of the task that put Nsight Systems before the ranks that are profiled (None: before all)."""
+    """Return the lines of Bash that put Nsight Systems before the training command of the ranks to profile.
+
+    They add to the array ``prefix``. ``profile.ranks`` None: all ranks are profiled.
+    """
     # PROCESS_ID is NVIDIA's placeholder for what nsys itself fills in as %p.
     name = profile.file.replace("${PROCESS_ID}", "%p")
     # NVIDIA's names of reports contain Slurm's variables.
@@ -99,12 +102,12 @@ _ABOUT = (
 
 
 def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> str:
-    """Return the text of the batch script, which accepts only a ``supervisor.sh`` with this SHA-256; None: today's.
+    """Return the text of the job's batch script; nothing is written.
 
-    Nothing is written.
+    ``sha256``: the script accepts only a ``supervisor.sh`` with this SHA-256; None: the one that this release renders.
 
     Raises:
-        RequestError: Python, the scheduler or the container runtime has no way to express a path.
+        RequestError: Python, the scheduler or the container runtime cannot express one of the paths
     """
     _refuse_unquotable_paths(plan, paths)
     script = script_for(plan.cluster_type)
@@ -145,10 +148,12 @@ def render_script(plan: JobPlan, paths: RunPaths, sha256: str | None = None) -> 
 
 
 def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
-    """Refuse paths that no quoting can protect; plans of old records end up here, too.
+    """Raise if the run's folder, the image or ``engine.python`` is a path that no quoting can protect.
+
+    Plans of old records are rendered too, so the planner's checks are not enough.
 
     Raises:
-        RequestError: a path is not one line of text, or the run's folder has a colon in it
+        RequestError: such a path is not one line of text, or the run's folder has a colon in it
     """
     image, python = plan.image or "", plan.engine_python or ""
     for what, value in (("the run's folder", str(paths.output)), ("engine.python", python), ("the image", image)):
@@ -162,10 +167,10 @@ def _refuse_unquotable_paths(plan: JobPlan, paths: RunPaths) -> None:
 
 
 def _patience_line(plan: JobPlan) -> str:
-    """Return the line of variables by which ``supervise.sh`` knows how long a start, a step and an exit may take.
+    """Return the line of Bash variables with the seconds that ``supervise.sh`` allows for start, step and exit.
 
-    In seconds; ``limit_seconds``, after which the scheduler ends the job, is 0 where none does or ranks may be saving
-    then.
+    ``limit_seconds``, after which the scheduler ends the job, is 0 where no scheduler does so, or where ranks may be
+    saving a checkpoint then.
     """
     start, hang, teardown = START_PATIENCE * START_SECONDS, HANG_SECONDS, TEARDOWN_SECONDS
     # A checkpoint may take twice as long as the site's rate says before a step counts as hung.
@@ -180,7 +185,7 @@ def _patience_line(plan: JobPlan) -> str:
 
 
 def _comment_lines(plan: JobPlan) -> list[str]:
-    """Return the lines of comment that describe the job to a reader of its script."""
+    """Return the comment lines (with ``#``) of the batch script that describe the job to a reader, at least three."""
     columns = f"TP {plan.tp}, PP {plan.pp}, CP {plan.cp}, VP {plan.vp or 'NA'}, EP {plan.ep or 'NA'}, DP {plan.dp}"
     flags = [
         f"MBS {plan.mbs}, GBS {plan.gbs}, GA {plan.ga}",

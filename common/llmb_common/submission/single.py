@@ -37,14 +37,15 @@ from llmb_common.submission.supervisor import render_supervisor, supervisor_sha2
 def create_run(
     plan: JobPlan, code: Path | bytes, manifest: dict[str, Any], submission: Submission | None = None
 ) -> RunRecord:
-    """Make the folder of a new run, complete and synced, before it is submitted.
+    """Create the complete folder of a new run; return its record, in state SUBMITTING. Nothing is submitted.
 
-    Returns its record, in state SUBMITTING. It holds script, supervisor, job.json, code and record. ``code`` is the
-    folder of the ``llmb_train`` package to run, or what ``pack_code`` made of it.
+    The folder holds the batch script, supervisor, job.json, training code and record; the record alone is synced to
+    disk. ``code`` is the folder of the ``llmb_train`` package, or what ``pack_code`` made of it. ``manifest`` goes into
+    the record.
 
     Raises:
-        RequestError: the plan cannot be rendered. Nothing has been written.
-        RecordError: the folder cannot be written. Nothing is left of it.
+        RequestError: the plan has a path that cannot be rendered; nothing has been written
+        RecordError: the folder cannot be written, or the code not read; nothing is left of it
     """
     probe = RunPaths(
         experiments_folder(plan.workload_folder), plan.experiment_name, str(int(time.time())), secrets.token_hex(4)
@@ -75,15 +76,17 @@ def create_run(
 
 
 def _write_run_files(making: Path, record: RunRecord, code: bytes) -> None:
-    """Write all files of ``record`` into the existing folder ``making``, which will become the run's.
+    """Write all files of the new run ``record`` into the existing folder ``making``, later renamed to the run's.
+
+    ``code`` is the packed training code.
 
     Raises:
-        OSError: one cannot be written
+        OSError: a file cannot be written
     """
     paths, plan = record.paths, record.plan
 
     def here(path: Path) -> Path:
-        """Return where a file of the run lies as long as its folder is being made."""
+        """Return where the run's file ``path`` lies while its folder is still being made under another name."""
         return making / path.relative_to(paths.folder)
 
     for folder in (paths.output, paths.profiles) if plan.profile else (paths.output,):
@@ -103,14 +106,14 @@ UNSETTLED = (SUBMITTING, NOT_SUBMITTED)
 
 
 def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
-    """Settle an interrupted submission: adopt the job that exists, or submit the same run again.
+    """Settle an interrupted submission: adopt its job or submit the run again; return the run's record.
 
-    It is a job of its own then, not a turn in a series. Waits while it is too early to be sure. Returns the run's
-    record.
+    Waits, up to 6 minutes, while it is too early to be sure which. A run that is submitted again gets a job of its own,
+    also if it was a turn in a series.
 
     Raises:
-        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
-        LLMBError: as ``start``, where it is submitted again
+        AnswerLost: the scheduler cannot be asked, or another process is submitting the run
+        LLMBError: as ``start``, where the run is submitted again
     """
     record = await_submission(record)
     if record.state != NOT_SUBMITTED:
@@ -119,13 +122,13 @@ def recover(record: RunRecord, *, detach: bool = False) -> RunRecord:
 
 
 def await_submission(record: RunRecord) -> RunRecord:
-    """Wait until it is certain whether an interrupted submission has left a job.
+    """Wait until it is certain whether an interrupted submission has left a job; return the run's updated record.
 
-    Returns the record, brought up to date. Its state is NOT_SUBMITTED where there is no job; it is not SUBMITTING any
-    more.
+    Its state is then never SUBMITTING: NOT_SUBMITTED means that there is no job, any other state that there is or was
+    one. Waits up to 6 minutes.
 
     Raises:
-        AnswerLost: the scheduler cannot be asked, or another process is submitting the run.
+        AnswerLost: the scheduler cannot be asked, or it stays uncertain: another process is submitting the run
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     delay = 0.2
@@ -145,14 +148,16 @@ def await_submission(record: RunRecord) -> RunRecord:
 
 
 def start(record: RunRecord, *, detach: bool) -> RunRecord:
-    """Start a run that is on record as SUBMITTING; return its record, saved.
+    """Start a run that is on record as SUBMITTING: submit its job, and return its saved record.
 
-    A run that no scheduler keeps is followed to its end, unless ``detach``.
+    Where there is no scheduler, the run is followed to its end unless ``detach``.
 
     Raises:
-        AnswerLost: nobody knows whether there is a job. The run stays on record.
-        SchedulerError: it was refused. The run is gone.
-        LLMBError: it cannot be started, or a run that was followed failed.
+        AnswerLost: nobody knows whether there is a job; the run stays on record
+        SchedulerError: the scheduler refused; the run's folder has been removed
+        RecordError: the run's files were changed, or its record cannot be written
+        CheckFailed: a run that was followed failed
+        LLMBError: the executor cannot start it for another reason
     """
     check_unchanged(record, code=False)
     try:
@@ -174,19 +179,19 @@ def start(record: RunRecord, *, detach: bool) -> RunRecord:
 
 
 def reset_to_submitting(record: RunRecord, submission: Submission) -> RunRecord:
-    """Put a run without a job on record as SUBMITTING again, with a new ``submission``; return its record, saved.
+    """Put a run without a job on record as SUBMITTING by this process, with ``submission``; return its record.
 
     Raises:
-        AnswerLost: another process is submitting it
-        RecordError: its files were changed, or the record cannot be written
+        AnswerLost: another process is submitting the run
+        RecordError: the run's files were changed, or its record cannot be written
     """
     check_unchanged(record)
 
     def claim(found: RunRecord) -> RunRecord:
-        """Return the record as SUBMITTING again, by this process.
+        """Return the record ``found`` as SUBMITTING again, by this process and without a job id.
 
         Raises:
-            AnswerLost: another process is submitting it
+            AnswerLost: another process is submitting the run: its state is no longer NOT_SUBMITTED
         """
         # Under the lock: of two processes that settle the same run, only one submits it.
         if found.state != NOT_SUBMITTED:
@@ -207,14 +212,16 @@ def submit(
     *,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Put a run on record and start it, or continue an interrupted submission of the same plan and key.
+    """Put a new run on record, submit its job and return its record; or continue an interrupted submission like it.
 
-    Returns its record. ``on_record`` is called once the run is on record, before it starts: some executors follow it to
-    its end. A run that is on record under the key and has a job is returned as it is.
+    A run that is on record under the key of ``options`` and has a job, or has ended, is returned as it is.
+    ``on_record`` is called with the record once there is one, before the run starts: without a scheduler the run is
+    followed to its end.
 
     Raises:
-        AnswerLost: nobody knows whether the job exists. The run stays on record, and ``recover`` settles it.
-        LLMBError: it was refused. Nothing is left behind.
+        AnswerLost: nobody knows whether the job exists; the run stays on record, and ``recover`` settles it
+        CheckFailed: a run that was followed failed
+        LLMBError: a check failed or the scheduler refused, and nothing is left behind; or the run cannot be started
     """
     job = JobToSubmit(plan, recipe_folder, options or Options())
     check_job(plan)
@@ -230,13 +237,14 @@ def submit_job(
     context: SubmissionContext,
     on_record: Callable[[RunRecord], None] = lambda record: None,
 ) -> RunRecord:
-    """Continue the run that is on record for ``job``, or make one and start it; return its record.
+    """Continue the run that is on record for ``job``, or make a new run and start it; return its record.
 
-    Without a scheduler that can hold jobs, it first waits for the runs to follow. A run on record that has a job, or
-    has ended, is returned as it is.
+    A run on record that has a job, or has ended, is returned as it is. Without a scheduler that can hold jobs back, a
+    new run first waits here until the runs that it follows have ended. ``on_record`` is called with the record before
+    the run starts.
 
     Raises:
-        LLMBError: as ``submit``.
+        LLMBError: as ``submit``; as ``wait``, for the runs to follow
     """
     found = context.run_to_continue(job.plan, submission)
     if found is not None:
@@ -253,10 +261,13 @@ def submit_job(
 
 
 def new_run(job: JobToSubmit, submission: Submission, context: SubmissionContext) -> RunRecord:
-    """Make the folder and the record of a new run for ``job``, as ``create_run``; return the record.
+    """Create the folder and the record of a new run for ``job``, and return the record, in state SUBMITTING.
+
+    Nothing is submitted.
 
     Raises:
         LLMBError: as ``create_run``
+        OSError: the recipe or the training code cannot be read
     """
     manifest = make_manifest(job.plan, job.recipe_folder, context.folder, context.origin(job.recipe_folder))
     return create_run(job.plan, context.code, manifest, submission)
@@ -270,14 +281,15 @@ def submit_chain(
     *,
     on_link: Callable[[RunRecord], None] = lambda record: None,
 ) -> list[RunRecord]:
-    """Submit ``links`` jobs, each to start when the previous one has ended; return their records.
+    """Submit ``links`` jobs, each of which starts when the previous one has ended; return their records, in order.
 
-    Each goes on from the newest checkpoint of the chain. Checkpoints go to the first run's folder (or CHECKPOINT_DIR).
-    ``on_link`` is called for each link that was submitted: should a later one be refused, these stay.
+    Each job goes on from the newest checkpoint of the chain. Checkpoints go to the first run's folder (or
+    CHECKPOINT_DIR). ``on_link`` is called with each link's record once it was submitted. If a later link is refused,
+    the earlier ones stay.
 
     Raises:
-        RequestError: as ``check_chain``.
-        LLMBError: as ``submit``.
+        RequestError: a chain makes no sense here, as ``check_chain`` says
+        LLMBError: as ``submit``
     """
     check_chain(plan, links)
     options = options or Options()
@@ -294,6 +306,7 @@ def submit_chain(
         submission = msgspec.structs.replace(submission_of(plan, link_options), chain=chain, link=link)
         record = submit_job(job, submission, SubmissionContext([job]))
         if link == 1:
+            # Only now is there an id, which names the chain.
             record = update_record(record.paths.folder, _as_chain_start)
         index_records(record)
         records.append(record)
@@ -302,10 +315,11 @@ def submit_chain(
 
 
 def check_chain(plan: JobPlan, links: int) -> None:
-    """Refuse to chain ``links`` jobs of ``plan`` where that makes no sense; returns nothing.
+    """Raise if it makes no sense to chain ``links`` jobs of ``plan``.
 
     Raises:
-        RequestError: fewer than 2 jobs, they save no checkpoints, or the job ends after a fixed number of steps.
+        RequestError: ``links`` is below 2, the job saves no checkpoints, or it ends a fixed number of steps after
+            loading one
     """
     if links < 2:
         raise RequestError(f"a chain has at least 2 jobs, not {links}", remedy="--resume-chain 2 or more")
@@ -321,9 +335,9 @@ def check_chain(plan: JobPlan, links: int) -> None:
 
 
 def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
-    """Return ``plan`` as a job that goes on from the newest checkpoint of the run in ``saved``.
+    """Return a copy of ``plan`` for a job that goes on from the newest checkpoint of the run in ``saved``.
 
-    It saves where that run does.
+    It saves where that run does, or in CHECKPOINT_DIR if that is set. Whether there is a checkpoint yet is not checked.
     """
     save = plan.checkpoint.save or str(saved.checkpoints)
     checkpoint = msgspec.structs.replace(plan.checkpoint, save=save, load=None, resume=True)
@@ -331,6 +345,6 @@ def resuming_plan(plan: JobPlan, saved: RunPaths) -> JobPlan:
 
 
 def _as_chain_start(found: RunRecord) -> RunRecord:
-    """Return the record as that of the first run of a chain, which has the run's own id."""
+    """Return a copy of the record ``found`` that marks the run as the first link of the chain, named by its run id."""
     member = msgspec.structs.replace(found.submission, chain=found.paths.run_id, link=1)
     return replace(found, submission=member)

@@ -14,7 +14,10 @@ from llmb_common.executors.base import WAIT, script_for
 
 
 def render_supervisor(cluster_type: ClusterType) -> bytes:
-    """Return the content of ``supervisor.sh``, the same for all jobs of ``cluster_type``; nothing is written."""
+    """Return the content of ``supervisor.sh``, the Bash code that watches over a job's ranks; nothing is written.
+
+    It is the same for all jobs of ``cluster_type``.
+    """
     parts = [
         script_for(cluster_type).job_script(),
         WAIT,
@@ -25,5 +28,8 @@ def render_supervisor(cluster_type: ClusterType) -> bytes:
 
 
 def supervisor_sha256(cluster_type: ClusterType) -> str:
-    """The SHA-256 of ``render_supervisor``, as hexadecimal digits: by it a script knows the file it was made with."""
+    """Return the SHA-256 of the ``supervisor.sh`` that this release renders, as hexadecimal digits.
+
+    By it a batch script recognizes the supervisor that it was made with.
+    """
     return hashlib.sha256(render_supervisor(cluster_type)).hexdigest()

@@ -28,9 +28,10 @@ SIGNAL = signal.SIGURG
 
 
 class HangReporter:
-    """``ranks/<rank>.txt``: which process this rank is and where, and its stacks whenever it is asked.
+    """Keeps this rank's file ``ranks/<rank>.txt``: which process it is, and its stacks when a signal asks for them.
 
-    No method raises: a rank that cannot write trains all the same.
+    The supervisor sends the signal when the job seems to hang. ``start`` and ``finish`` never raise: a rank that cannot
+    write trains all the same.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -42,10 +43,10 @@ class HangReporter:
         )
 
     def start(self, environ: MutableMapping[str, str], *, uses_nccl: bool) -> None:
-        """Write to the rank's file which rank this is, and from now on the stacks of its threads when ``SIGNAL``
-        comes.
+        """Write which process this rank is to its file, and have ``SIGNAL`` append the stacks of its threads.
 
-        ``uses_nccl``: PyTorch is told, by variables in ``environ``, to record its collectives. Never raises.
+        The signal also has a thread write details on collectives. ``uses_nccl``: variables in ``environ`` are set that
+        make PyTorch record its collectives. Never raises.
         """
         with contextlib.suppress(OSError, ValueError):
             if uses_nccl:
@@ -67,7 +68,7 @@ class HangReporter:
             threading.Thread(target=self._wait_for_requests, args=(read,), name="llmb-asked", daemon=True).start()
 
     def finish(self) -> None:
-        """Remove the rank's file where nobody has asked for its stacks, so that it says nothing. Never raises."""
+        """Remove this rank's file if no stacks were asked for, so that nobody takes it for a hang's. Never raises."""
         with contextlib.suppress(OSError, ValueError):
             if self._file is not None and os.fstat(self._file.fileno()).st_size == len(self._head.encode()):
                 Path(self._file.name).unlink()
@@ -76,8 +77,9 @@ class HangReporter:
                         (self._folder / name).rmdir()
 
     def _wait_for_requests(self, read: int) -> None:
-        """Write more than the stacks whenever the rank is asked, until the pipe ``read`` is closed; runs in a
-        thread.
+        """Write details beyond the stacks whenever ``SIGNAL`` has come, until the pipe ``read`` is closed.
+
+        Runs in a thread; errors in writing are ignored.
         """
         while numbers := os.read(read, 64):
             if SIGNAL in numbers:
@@ -85,11 +87,10 @@ class HangReporter:
                     self._write_details()
 
     def _write_details(self) -> None:
-        """Write the flight recorder's dump of this rank, if it has recorded something, and on rank 0 what NCCL's RAS
-        says.
+        """Write PyTorch's flight recorder of this rank to a file, and on rank 0 what NCCL's RAS says of the job.
 
-        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT``; no ``ras.txt`` where ``ncclras`` is
-        missing or runs too long.
+        They are ``rank_NUMBER`` and ``ras.txt`` in the subfolder ``FLIGHT``. There is no ``rank_NUMBER`` where nothing
+        was recorded, and no ``ras.txt`` where the program ``ncclras`` is missing or takes longer than 15 s.
 
         Raises:
             OSError: the subfolder cannot be made, or the dump cannot be written
@@ -113,17 +114,20 @@ class HangReporter:
 
 
 def _stop_answering() -> None:
-    """Stop answering the signal, in a process that was forked from a rank. Never raises."""
+    """Stop answering ``SIGNAL`` in this process, which was forked from a rank and shares its file. Never raises."""
     with contextlib.suppress(Exception):
         faulthandler.unregister(SIGNAL)
         signal.set_wakeup_fd(-1)
 
 
 def _enable_flight_recorder(environ: MutableMapping[str, str], folder: Path) -> None:
-    """Set in ``environ`` that PyTorch records collectives and writes them to ``folder`` when one times out.
+    """Set variables in ``environ`` that make PyTorch record collectives, and dump them to ``folder`` on a timeout.
 
-    What the user has set stays. Since 2.9 the variables have other names, and the old ones warn
-    (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
+    What the user has set stays. ``folder`` is created. Since torch 2.9 the variables have other names, and the old ones
+    warn (c10d/FlightRecorder.hpp, ProcessGroupNCCL.cpp).
+
+    Raises:
+        OSError: ``folder`` cannot be created
     """
     old = False
     with contextlib.suppress(metadata.PackageNotFoundError, ValueError):

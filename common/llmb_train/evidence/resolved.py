@@ -20,10 +20,12 @@ Row = tuple[str, Any, Any]
 
 
 def require_agreement(job: Job | FunctionJob, config: Any) -> None:
-    """Refuse to train where the framework has resolved otherwise what decides speed and loss than ``job`` plans it.
+    """Raise if the framework has resolved a setting that decides speed or loss otherwise than ``job`` plans it.
+
+    ``config`` is the framework's resolved configuration.
 
     Raises:
-        Contradiction: shows both, side by side.
+        Contradiction: settings differ; the message is a table of planned and resolved values
     """
     remedy = f"use the container {job.release.container}, which LLMB's settings for this recipe are written for"
     if job.release.is_newer:
@@ -32,10 +34,10 @@ def require_agreement(job: Job | FunctionJob, config: Any) -> None:
 
 
 def require_same(rows: Iterable[Row], remedy: str) -> None:
-    """Refuse to train where a planned value is not the resolved one; no ``rows`` pass.
+    """Raise if a planned value is not the resolved one; ``rows`` are (setting, planned, resolved), and none pass.
 
     Raises:
-        Contradiction: shows both, side by side, with ``remedy``.
+        Contradiction: values differ; the message is a table of both, with ``remedy``
     """
     found = different(rows)
     if not found:
@@ -48,10 +50,10 @@ def require_same(rows: Iterable[Row], remedy: str) -> None:
 
 
 def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
-    """The settings whose planned and resolved values differ, each as (name, planned, resolved) in words; empty:
-    none.
+    """Return the settings whose planned and resolved values differ, each as texts (name, planned, resolved).
 
-    What this release has no field for differs from nothing.
+    In the order of ``rows``; empty where all agree. A setting for which this release of the framework has no field
+    never differs.
     """
     return [
         (name, _value_text(planned), _value_text(resolved))
@@ -61,14 +63,15 @@ def different(rows: Iterable[Row]) -> list[tuple[str, str, str]]:
 
 
 def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Yields everything that decides speed and loss, each setting as (name, planned, resolved).
+    """Yield the settings that decide speed or loss, each as (name, value in ``job``, value in ``config``).
 
-    What this release has no field for has ``_UNKNOWN`` as resolved.
+    The name is for messages; the last is ``_UNKNOWN`` where this release of the framework has no such field.
     """
     yield from _layout_rows(job, config)
     model, plan = config.model, job.performance
     if isinstance(job, Job):
         yield from _architecture_rows(job, model)
+        # Settings of the framework that the user named take the place of the planned recomputation.
         compare_recomputation = not _RECOMPUTATION & job.megatron.keys()
     else:  # the function's model is what it is; its columns were compared when it was called
         compare_recomputation = plan.recompute_layers > 0
@@ -87,10 +90,11 @@ def settings_of(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
-    """Yields the parallelism and the batch, each setting as (name, planned, resolved)."""
+    """Yield parallelism, batch and sequence length, each as (name, value in ``job``, value in ``config``)."""
     p, model = job.parallelism, config.model
     yield "tensor parallelism", p.tp, _field_value(model, "tensor_model_parallel_size")
     yield "pipeline parallelism", p.pp, _field_value(model, "pipeline_model_parallel_size")
+    # Plan and framework may each say None or 1 where nothing is interleaved.
     virtual = _field_value(model, "virtual_pipeline_model_parallel_size")
     yield "virtual pipeline stages", p.vp or 1, virtual if virtual is _UNKNOWN else virtual or 1
     yield "context parallelism", p.cp, _field_value(model, "context_parallel_size")
@@ -105,7 +109,7 @@ def _layout_rows(job: Job | FunctionJob, config: Any) -> Iterator[Row]:
 
 
 def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
-    """Yields the model's sizes, each as (name, planned, resolved)."""
+    """Yield the model's sizes, each as (name for messages, value in the job's architecture, value in ``model``)."""
     a = job.architecture
     if a.moe is not None:
         yield "experts", a.moe.experts, _field_value(model, "num_moe_experts")
@@ -116,9 +120,9 @@ def _architecture_rows(job: Job, model: Any) -> Iterator[Row]:
 
 
 def _precision(model: Any) -> Any:
-    """The precision that the model's configuration has, as plans write it: ``bf16``, ``fp8 (mx)``.
+    """Return the precision of the model's configuration, as plans write it: ``bf16``, ``fp8 (mx)`` or ``nvfp4``.
 
-    ``_UNKNOWN`` where it has no such field.
+    A text that fits no plan where it is none of these; ``_UNKNOWN`` where the configuration has no such field.
     """
     if _field_value(model, "fp4", None):
         return "nvfp4"
@@ -132,9 +136,10 @@ def _precision(model: Any) -> Any:
 
 
 def _recomputed_layers(model: Any) -> Any:
-    """The number of layers that the configuration recomputes, or a text on how else it recomputes.
+    """Return how many layers' activations the model's configuration recomputes fully, as a number; 0: none.
 
-    ``_UNKNOWN`` where it has no such field.
+    A text, such as ``selective recomputation``, where it recomputes parts of layers; ``_UNKNOWN`` where it has no such
+    field.
     """
     granularity = _field_value(model, "recompute_granularity")
     if granularity in (_UNKNOWN, None):
@@ -145,11 +150,14 @@ def _recomputed_layers(model: Any) -> Any:
 
 
 def _field_value(section: Any, name: str, default: Any = _UNKNOWN) -> Any:
-    """A field of a section, enumerations as their value; ``default`` where there is no such field."""
+    """Return the field ``name`` of a section of the configuration, of an enumeration's member its value.
+
+    ``default`` where there is no such field.
+    """
     value = getattr(section, name, default)
     return getattr(value, "value", value)  # of an enumeration
 
 
 def _value_text(value: Any) -> str:
-    """A value in words for a message: ``on`` and ``off`` for switches."""
+    """Return ``value`` as text for a message: ``on`` or ``off`` for a bool, else its ``str``."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

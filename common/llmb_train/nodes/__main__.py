@@ -12,10 +12,10 @@ from llmb_train.nodes.machine import node_name
 
 
 def main(spec: Dict[str, Any]) -> None:
-    """Look at this node and print what was found, or follow the orders that come by standard input (``follow_orders``).
+    """Look at this node and print what was found, or follow orders from standard input, as ``spec`` asks.
 
-    ``spec``: ``stage`` says which; the rest is as ``looks.probes_for`` and ``follow_orders`` want it. A torch that
-    cannot be imported is printed as an error, not raised.
+    ``spec["stage"]`` is ``look`` for the former; the rest of ``spec`` is as ``probes_for`` and ``follow_orders`` want
+    it. All output is in frames. If torch cannot be imported for the orders, that is printed as an error, not raised.
     """
     if spec["stage"] == "look":
         begun = time.time()
@@ -31,7 +31,7 @@ def main(spec: Dict[str, Any]) -> None:
 
 
 def _print_frames(value: Dict[str, Any]) -> None:
-    """Print ``value`` with this node's name, which it gets as ``node``, in frames that survive other output."""
+    """Print ``value`` on stdout in frames, lines that survive other output; sets ``node`` in it to this node's name."""
     node = node_name(os.environ)
     value["node"] = node
     sys.stdout.write("\n".join(frames(node, value)) + "\n")

@@ -26,21 +26,21 @@ _ending = threading.Event()
 
 
 class NoAnswer(Exception):
-    """There is no answer; its text says why, for the run's record."""
+    """A program that was run to look at this node gave no answer; the text says why, for the run's record."""
 
 
 class Hangs(NoAnswer):
-    """A program did not answer in time."""
+    """A program that was run to look at this node did not answer in time; the text says which."""
 
 
 def run_program(command: Sequence[str], seconds: float) -> bytes:
-    """The standard output of ``command``, which gets at most ``seconds``.
+    """Run ``command`` for at most ``seconds`` and return its standard output, as bytes; its stderr is dropped.
 
     Never waits longer: a program that hangs in the driver cannot even be killed, and is abandoned.
 
     Raises:
-        NoAnswer: it is missing, failed, its output never ends, or this process is ending.
-        Hangs: it did not answer in time.
+        NoAnswer: the program is missing, failed, or printed too much, or this process is ending
+        Hangs: it did not answer in time
     """
     thread = threading.get_ident()
     _asked[thread] = None
@@ -53,10 +53,12 @@ def run_program(command: Sequence[str], seconds: float) -> bytes:
 
 
 def _run_program(command: Sequence[str], seconds: float, thread: int) -> bytes:
-    """What ``command`` prints to standard output, within ``seconds``; ``thread`` is who asks.
+    """Run ``command`` for at most ``seconds`` and return its standard output; ``thread`` is the id of who asks.
+
+    It runs in a session of its own, which is noted in ``_asked`` so that the end of this process kills it.
 
     Raises:
-        NoAnswer: it is missing, fails, or prints too much
+        NoAnswer: the program is missing, fails, or prints too much
         Hangs: it does not answer in time; it was killed, or cannot be
     """
     name, deadline = command[0], time.monotonic() + seconds
@@ -97,16 +99,17 @@ def _run_program(command: Sequence[str], seconds: float, thread: int) -> bytes:
 
 
 def _kill_group(group: int) -> None:
-    """Kill a process group at once (SIGKILL); never an error, also where it has ended or is not ours to kill."""
+    """Kill the process group ``group`` at once (SIGKILL); one that has ended or is not ours to kill is left."""
     with contextlib.suppress(OSError):
         os.killpg(group, signal.SIGKILL)
 
 
 @atexit.register
 def _kill_programs() -> None:
-    """Kill all programs that are being asked, when this process ends; from then on none is started."""
+    """Kill all programs that ``run_program`` has running; from then on it starts none. Runs when the process ends."""
     _ending.set()
     deadline = time.monotonic() + _START_SECONDS
+    # A program that is just being started has no process group to kill yet.
     while None in tuple(_asked.values()) and time.monotonic() < deadline:
         time.sleep(0.01)
     for group in tuple(_asked.values()):
@@ -115,11 +118,13 @@ def _kill_programs() -> None:
 
 
 def _read_output(process: "subprocess.Popen[bytes]", deadline: float, name: str) -> bytes:
-    """Everything that a program prints until ``deadline``.
+    """Return all that ``process`` prints to standard output until it closes that; ``name`` is for messages.
+
+    ``deadline`` is a time of the monotonic clock.
 
     Raises:
-        NoAnswer: it prints too much
-        Hangs: it does not end in time
+        NoAnswer: it prints more than 8 MiB
+        Hangs: it does not close its output in time
     """
     assert process.stdout is not None
     answer = bytearray()
@@ -145,12 +150,16 @@ _KILL_SECONDS = 1.0
 
 
 def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, Dict[str, Any]]:
-    """Call all functions at once, each in a fork; what each gave, by its name.
+    """Call all functions at once, each in a forked child of this process, and return what each gave, by name.
 
-    That is ``seconds``, with ``value``, ``error`` or ``hung``. ``hung`` says for which tool one waited in vain, or what
-    became of one that was not over in time: in state D it cannot be killed, and is left alone. ``state`` then is that
-    of the process before it was killed. As soon as the descriptor ``until`` has something to read, which is left there,
-    the time of all is over. Nothing that a function raises is raised here.
+    ``calls`` has each function with the seconds it may take. A result has ``seconds`` (taken) and one of ``value``;
+    ``error``, a text; or ``hung``, a text: a tool that did not answer, or what became of a child that was not over in
+    time. A child in state D cannot be killed, and is left alone; ``state`` is the kernel's letter for a late child
+    before it was killed. As soon as the descriptor ``until`` has something to read, which is left there, the time of
+    all is over. Nothing that a function raises is raised here.
+
+    Raises:
+        OSError: no pipe or process can be made
     """
     children = [_Child(name, function, seconds) for name, (function, seconds) in calls.items()]
     waiting = {child.reading: child for child in children}
@@ -165,6 +174,7 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
             child.late = True
             _abandon_child(poll, waiting, child)
         left = min([child.deadline for child in waiting.values()] or [now]) - now
+        # Rounded up: cut off, the last millisecond would be spent in a busy loop.
         for reading, _ in poll.poll(max(0, int(left * 1000) + 1)) if waiting else ():
             if reading == until:
                 poll.unregister(until)
@@ -178,14 +188,14 @@ def call_all(calls: Dict[str, Call], until: Optional[int] = None) -> Dict[str, D
 
 
 def _abandon_child(poll: Any, waiting: Dict[int, "_Child"], child: "_Child") -> None:
-    """Stop waiting for a child, which leaves ``poll`` and ``waiting``, and kill it."""
+    """Stop waiting for ``child``, take it out of ``poll`` and ``waiting``, and kill it."""
     poll.unregister(child.reading)
     del waiting[child.reading]
     child.end()
 
 
 class _Child:
-    """One call of a function, in a fork of this process that may hang."""
+    """One call of a function in a forked process, which may hang without this process hanging."""
 
     def __init__(self, name: str, function: Callable[[], Any], seconds: float) -> None:
         self.name, self.late, self.stuck = name, False, False
@@ -202,17 +212,16 @@ class _Child:
         os.close(writing)
 
     def read(self) -> bool:
-        """Take what the child has said; False: it has said all, or more than is taken of anybody."""
+        """Take a block of the child's answer from its pipe; return False once that is complete, or too long."""
         block = os.read(self.reading, 1 << 16)
         self._said += block
         return bool(block) and len(self._said) <= MOST_SAID
 
     def end(self) -> None:
-        """Kill the child and its session, and wait a second at most for its end; ``stuck`` is set where it does not
-        end.
+        """Kill the child process and its session, and wait at most a second for its end; one that has ended is fine.
 
-        Sets ``took``, and ``state`` where the child is late. Nothing is wrong where the child has ended by itself. To
-        be called once: it closes ``reading``.
+        Sets ``took`` (seconds), for a late child ``state``, and ``stuck`` where it does not end. To be called once: it
+        closes ``reading``.
         """
         self.state = _process_state(self.pid) if self.late else ""
         self.took = round(time.monotonic() - self.begun, 3)
@@ -228,9 +237,11 @@ class _Child:
             time.sleep(0.01)
 
     def result(self) -> Dict[str, Any]:
-        """What the child gave, with the ``seconds`` it took: ``value``, or ``error``, or ``hung`` with ``state``.
+        """Return what the child's function gave: ``seconds`` taken, and one of ``value``, ``error`` and ``hung``.
 
-        A child that ended without a word has ``died`` beside its error, one that no signal ends ``stuck``.
+        The latter two are texts; ``hung``: that the child was late and killed, that it cannot be killed, or which tool
+        did not answer. With a late child goes ``state``, the kernel's letter for it. A child that ended without a word
+        has ``died``, too, and one that no signal ends ``stuck``.
         """
         if self.late or self.stuck:
             hung = {"hung": "killed", "state": self.state, "seconds": self.took}
@@ -244,9 +255,9 @@ class _Child:
 
 
 def _run_in_child(function: Callable[[], Any], writing: int) -> None:
-    """Call ``function`` in the child and write its value, or its error, as JSON to the pipe ``writing``.
+    """Call ``function`` in the forked child, and write its value or error as JSON to the pipe ``writing``.
 
-    Never returns. Whatever it prints goes nowhere.
+    Never returns: it ends the process. Whatever the function prints goes nowhere.
     """
     try:
         os.setsid()
@@ -268,7 +279,7 @@ def _run_in_child(function: Callable[[], Any], writing: int) -> None:
 
 
 def _process_state(pid: int) -> str:
-    """The kernel's letter for the state of the process ``pid``, such as ``D``; ``unknown`` where it is gone."""
+    """Return the kernel's letter for the state of the process ``pid``, such as ``D``; ``unknown`` if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stream:
             return stream.read(4096).rpartition(b")")[2].split()[0].decode()
@@ -277,9 +288,10 @@ def _process_state(pid: int) -> str:
 
 
 def frames(node: str, value: Any, width: int = 800) -> List[str]:
-    """Lines that carry ``value``, as packed JSON, through output in which those of many nodes meet.
+    """Return lines that carry ``value``, packed JSON, through output in which those of many nodes are mixed.
 
-    ``node`` is in each. Each has at most ``width`` characters of content, to stay whole. ``LLMB-HEALTH NODE 1/3 ...``.
+    A line is ``LLMB-HEALTH NODE 1/3 ...``: ``node``, its number and their count, and at most ``width`` characters of
+    content, so that lines stay whole.
     """
     import base64
     import zlib

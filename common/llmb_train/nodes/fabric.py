@@ -42,11 +42,14 @@ _FEWEST, _MOST = 5, 200
 
 
 def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -> None:
-    """Say that the node is ready (``order`` 0), then do what comes, and ``say`` of each ``order`` what it gave.
+    """Report that this node is ready (``order`` 0), then carry out the orders from standard input until that ends.
 
-    Reads orders from standard input until its end. ``spec``: ``device``, ``gpus`` of a node, ``addresses`` of nodes,
-    and further variables (``env``). An order has its number (``order``), what is to be done (``work``: ``alone``,
-    ``reduce``) and what that needs; other work is left out.
+    Each order is one JSON line with its number (``order``), what to do (``work``: ``alone`` or ``reduce``) and what
+    that needs; other work is ignored without an answer. ``say`` is called with each answer. ``spec``: ``device``,
+    ``gpus`` per node, ``addresses`` of nodes, and environment variables to set (``env``).
+
+    Raises:
+        ValueError: an order is not JSON
     """
     os.environ.update(spec.get("env", {}))
     if hasattr(os, "sched_setaffinity"):
@@ -61,9 +64,9 @@ def follow_orders(spec: dict[str, Any], say: Callable[[dict[str, Any]], None]) -
 
 
 def _input_lines(descriptor: int) -> Iterator[bytes]:
-    """Yields the lines that come from ``descriptor``, without their ends, each as soon as it is whole.
+    """Yield the lines read from the file descriptor ``descriptor``, without line ends, each as soon as it is whole.
 
-    Ends when the descriptor does. Nothing is read ahead that is not here yet.
+    Ends with the input; a last line without an end is dropped.
     """
     rest = b""
     while block := os.read(descriptor, 1 << 16):
@@ -72,12 +75,12 @@ def _input_lines(descriptor: int) -> Iterator[bytes]:
 
 
 def reduce(spec: dict[str, Any], order: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What the ranks of this node gave in their group, by their index, as ``call_all`` has it; and of each how far it
-    was in the end (``step``). Empty: the node is in no group.
+    """Time all-reduces in this node's group of nodes; return what each of its ranks gave, by local index as text.
 
-    ``order``: disjoint ``groups`` of nodes, from which ``port`` on each has its own, the sizes of a buffer in
-    ``bytes``, and after how many ``seconds`` a rank is given up. With ``rails``, ranks of the same index are a group of
-    their own, which has a port, too.
+    A rank's entry is as in ``call_all``, with ``step``, how many steps it had begun in the end. Empty: the node is in
+    no group. ``order``: disjoint ``groups`` of nodes, the sizes of a buffer in ``bytes``, after how many ``seconds`` a
+    rank is given up, and the first ``port``: each group has its own from there on. With ``rails``, ranks of the same
+    index form a group of their own, with a port of its own.
     """
     node = node_name(os.environ)
     own = [(number, group) for number, group in enumerate(order["groups"]) if node in group]
@@ -111,9 +114,10 @@ _YOUNG_SECONDS = 60.0
 
 @contextmanager
 def _folder() -> Iterator[Path]:
-    """A new folder among the node's temporary files, which is removed at the end of the block.
+    """Yield a new folder among the node's temporary files, which is removed when the context ends.
 
-    It is locked as long as any process of this measurement lives. Those that killed ones have left are removed first.
+    It is locked as long as any process of this measurement lives. Folders that killed measurements have left are
+    removed first.
     """
     _remove_left_behind(Path(tempfile.gettempdir()))
     folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
@@ -128,7 +132,10 @@ def _folder() -> Iterator[Path]:
 
 
 def _remove_left_behind(parent: Path) -> None:
-    """Remove from ``parent`` this user's folders of measurements whose processes have all ended; nothing else."""
+    """Remove from ``parent`` this user's old folders of measurements whose processes have all ended; nothing else.
+
+    What cannot be removed stays.
+    """
     for left in parent.glob(f"{_FOLDER}*"):
         with suppress(OSError):  # it is no folder, or somebody works there
             lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
@@ -142,23 +149,23 @@ def _remove_left_behind(parent: Path) -> None:
 
 
 class _Step:
-    """How far a child is, for its parent to see even if the child does not answer."""
+    """A counter of steps, shared by a forked child and its parent, that shows how far even a hanging child came."""
 
     def __init__(self) -> None:
         self._shared = mmap.mmap(-1, 8)
 
     @property
     def reached(self) -> int:
-        """How many steps the child has begun; 0: none. A collective that a rank has entered counts one."""
+        """The number of steps that the child has begun; 0: none. Every collective that a rank enters is a step."""
         return int(struct.unpack("q", self._shared[:8])[0])
 
     def next(self) -> None:
-        """Note that the next step begins; to be called before whatever may hang."""
+        """Count one more step as begun, for the parent process to see; called before whatever may hang."""
         self._shared[:8] = struct.pack("q", self.reached + 1)
 
 
 class _Member:
-    """One rank of a group of nodes, and what it is to measure."""
+    """One rank in a group of nodes whose all-reduces are timed: its place, where ranks meet, and the buffer sizes."""
 
     def __init__(
         self,
@@ -182,12 +189,14 @@ class _Member:
 
 
 def time_all_reduces(member: _Member) -> dict[str, Any]:
-    """Time all-reduces in the rank's group: ``seconds`` of one for each size, and NCCL's lines on its way (``log``).
+    """Join the rank's group, time all-reduces in it; return ``seconds`` of one for each buffer size, and ``log``.
 
-    The log is that of a node's first rank, or of each rail; else empty. The process belongs to the group from then on.
+    ``log`` has NCCL's lines on the network that it chose; empty but on a node's first rank, or on every rank where
+    rails are timed. This process belongs to the group from then on.
 
     Raises:
-        ValueError: an all-reduce gave a wrong sum; a rendezvous that fails raises torch's own error
+        ValueError: an all-reduce gave a wrong sum
+        Exception: torch's own error where the ranks do not meet in time
     """
     member.step.next()
     take(member.device, member.index)
@@ -212,9 +221,10 @@ def time_all_reduces(member: _Member) -> dict[str, Any]:
 
 
 def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> float:
-    """The usual seconds of one all-reduce of a buffer of ``size`` bytes, after a first one whose sum is checked.
+    """Return the usual seconds of one all-reduce of a buffer of ``size`` bytes in the member's group.
 
-    ``number``: which of the member's sizes it is; the same size may be there twice.
+    The first one is not timed, but its sum checked. ``number``: which of the member's sizes it is, because a size may
+    come twice.
 
     Raises:
         ValueError: the sum is wrong
@@ -225,6 +235,7 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
     dist.all_reduce(data)
     if not bool((data == world * (world + 1) / 2).all()):
         raise ValueError("an all-reduce gave a wrong sum")
+    # Sums of sums would soon overflow; zeros stay zeros.
     data.zero_()
     for _ in range(_BEFORE):
         first = _block_seconds(member, data)
@@ -238,7 +249,7 @@ def _all_reduce_seconds(member: _Member, store: Any, number: int, size: int) -> 
 
 
 def _block_seconds(member: _Member, data: Any) -> float:
-    """Seconds that a block of all-reduces of ``data`` takes: five on a GPU, one on a CPU."""
+    """Return the seconds that a block of all-reduces of ``data`` takes: five in a row on a GPU, one on a CPU."""
     wait(member.device)
     begun = time.perf_counter()
     for _ in range(_BLOCK[member.device]):

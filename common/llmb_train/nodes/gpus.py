@@ -98,9 +98,10 @@ _COUNTERS = {
 
 
 def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
-    """The GPUs now: ``time`` (Unix), ``missing`` (why there is nothing, else None), ``driver``, ``cuda``, ``gpus``.
+    """Ask nvidia-smi for at most ``seconds``, and return the state of this node's GPUs now. Never raises.
 
-    Asks nvidia-smi for at most ``seconds``; never raises.
+    Keys: ``time`` (Unix), ``driver`` and ``cuda`` (versions), ``gpus`` (facts of each), and ``missing``: None, or why
+    there is nothing; then the versions are None and ``gpus`` is empty.
     """
     now = round(time.time(), 3)
     try:
@@ -110,18 +111,19 @@ def snapshot(seconds: float = SECONDS) -> Dict[str, Any]:
 
 
 def changing(sample: Dict[str, Any]) -> Dict[str, Any]:
-    """A ``snapshot`` of the GPUs with only what may differ in the next one: clocks, power, temperatures and the
-    like.
-    """
+    """Return the ``time`` and ``gpus`` of a ``snapshot``, each GPU with only what changes, such as clocks."""
     return {"time": sample["time"], "gpus": [{name: gpu[name] for name in _CHANGING} for gpu in sample["gpus"]]}
 
 
 def parse(answer: bytes) -> Dict[str, Any]:
-    """``driver``, ``cuda`` and ``gpus`` (64 at most) of the XML that nvidia-smi has answered.
+    """Return the versions ``driver`` and ``cuda``, and the ``gpus`` (64 at most), of nvidia-smi's answer in XML.
+
+    A version that it does not name is None.
 
     Raises:
-        ValueError: the answer is not nvidia-smi's
+        ValueError: the answer is no XML, not nvidia-smi's, or defines entities
     """
+    # A few nested entities expand to gigabytes.
     if b"<!ENTITY" in answer:
         raise ValueError("nvidia-smi's answer defines entities")
     try:
@@ -135,9 +137,9 @@ def parse(answer: bytes) -> Dict[str, Any]:
 
 
 def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
-    """What nvidia-smi says of the GPU ``number``, by LLMB's names with their units; None for what it does not know.
+    """Return what nvidia-smi says of the GPU ``number``, by LLMB's names, which carry units.
 
-    Every GPU has all of the names.
+    Every GPU has all of the names; the value is None where nvidia-smi does not say it.
     """
     texts = {name: _xml_text(element, path) for name, path in _TEXTS.items()}
     numbers = {name: _first_number(element, paths) for name, paths in _NUMBERS.items()}
@@ -155,9 +157,9 @@ def _gpu_facts(number: int, element: ElementTree.Element) -> Dict[str, Any]:
 
 
 def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
-    """``<cluster UUID>.<clique id>``: GPUs that say the same are joined by NVLink, on whichever nodes.
+    """Return a GPU's NVLink domain, ``<cluster UUID>.<clique id>``: GPUs with the same are joined, on any nodes.
 
-    None where the fabric is one node's own, whose UUID is of zeros, or there is none.
+    None where NVLink stays inside one node (a UUID of zeros), or there is none.
     """
     ids = {child.tag.replace("_", "").lower(): (child.text or "").strip() for child in element.findall("fabric/*")}
     cluster, clique = ids.get("clusteruuid", ""), ids.get("cliqueid", "")
@@ -165,9 +167,9 @@ def _nvlink_domain(element: ElementTree.Element) -> Optional[str]:
 
 
 def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Optional[float]:
-    """The number of uncorrectable ECC errors since the driver was loaded, of all memories or of ``memory``.
+    """Return a GPU's number of uncorrectable ECC errors since the driver was loaded; None where nothing is counted.
 
-    Older drivers count one total. None where nothing is counted.
+    ``memory``, such as ``sram``, limits them to that memory; empty: of all. Older drivers count one total.
     """
     volatile = element.find("ecc_errors/volatile")
     if volatile is None:
@@ -179,7 +181,7 @@ def _uncorrectable_errors(element: ElementTree.Element, memory: str = "") -> Opt
 
 
 def _throttle_reasons(element: ElementTree.Element) -> List[str]:
-    """What slows a GPU's clocks at this moment: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
+    """Return what slows a GPU's clocks right now: ``sw_power_cap``, ``hw_thermal_slowdown``, ...; empty: nothing.
 
     ``gpu_idle`` is left out.
     """
@@ -193,7 +195,10 @@ def _throttle_reasons(element: ElementTree.Element) -> List[str]:
 
 
 def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
-    """Microseconds for which each reason has slowed a GPU's clocks since the driver was loaded; empty: no counters."""
+    """Return the microseconds that a GPU's clocks were slowed since the driver was loaded, by reason.
+
+    Empty where nvidia-smi has no such counters.
+    """
     found = {}
     for name, reason in _COUNTERS.items():
         value = _as_number(element.findtext(f"clocks_event_reasons_counters/clocks_event_reasons_counters_{name}"))
@@ -203,18 +208,21 @@ def _throttle_counters(element: ElementTree.Element) -> Dict[str, float]:
 
 
 def _xml_text(element: ElementTree.Element, path: str) -> Optional[str]:
-    """The text at a path of nvidia-smi's XML; None where it has nothing, or says that there is nothing (``N/A``)."""
+    """Return the text at ``path`` of nvidia-smi's XML, 120 characters at most.
+
+    None where there is nothing, or where it says so (``N/A``).
+    """
     text = (element.findtext(path) or "").strip()
     return None if text.strip("[]").lower() in _NOTHING else text[:120]
 
 
 def _first_number(element: ElementTree.Element, paths: Sequence[str]) -> Optional[float]:
-    """The number at the first of ``paths`` that has one; None where none has."""
+    """Return the number at the first of ``paths`` in nvidia-smi's XML that has one; None where none has."""
     values = (_as_number(element.findtext(path)) for path in paths)
     return next((value for value in values if value is not None), None)
 
 
 def _as_number(text: Optional[str]) -> Optional[float]:
-    """The number that a text begins with; None where it begins with none."""
+    """Return the number that ``text``, such as ``85 W``, begins with; None where it begins with none."""
     found = _NUMBER.match((text or "").strip())
     return float(found.group()) if found else None

@@ -35,10 +35,10 @@ ROOT = Path(os.environ.get("LLMB_HEALTH_ROOT", "/").replace("{node}", machine.no
 
 
 def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
-    """Every look at this node by name, as functions that were not called yet, with the seconds each may take.
+    """Return every look at this node by name, as a function to be called, with the seconds that it may take.
 
-    ``spec``: ``folders`` to look into, by what they are for; ``written``, which of them a file is tried in; programs
-    that are to be started (``starts``).
+    Nothing is looked at yet. ``spec``: ``folders`` to look into, paths by purpose; ``written``, the purposes of those
+    in which a file is tried; ``starts``, programs whose start is tried.
     """
     found = {
         "machine": (lambda: machine.facts(os.environ, ROOT), FILE_SECONDS),
@@ -59,10 +59,10 @@ def probes_for(spec: Dict[str, Any]) -> Dict[str, Call]:
 
 
 def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional[str], Optional[str]]:
-    """What a tool says, and why it says nothing: one of both is None, or both where there is no such tool.
+    """Run a tool; return (its standard output, None) or (None, why it gave none); both None if not installed.
 
     Raises:
-        Hangs: it does not answer
+        Hangs: it did not answer within ``seconds``
     """
     try:
         return run_program(command, seconds).decode("utf-8", "replace"), None
@@ -76,10 +76,11 @@ def _tool_output(*command: str, seconds: float = TOOL_SECONDS) -> Tuple[Optional
 
 
 def nvlink() -> Dict[str, Any]:
-    """NVLink of each of the ``gpus``: how many links run (``up``), which do not (``down``), and their ``rates``.
+    """Return the state of NVLink on this node by nvidia-smi: ``gpus``, ``errors`` and ``missing``.
 
-    ``errors``: bit error rates that are not the tool's zero. ``missing``: why nvidia-smi did not say; None also where
-    it is not installed.
+    Each of ``gpus`` has the number of links that run (``up``), the numbers of those that do not (``down``), and the
+    different ``rates`` as texts. ``errors``: bit error rates other than the tool's zero. ``missing``: why nvidia-smi
+    did not say; None also where it is not installed, in which case the lists are empty.
 
     Raises:
         Hangs: nvidia-smi did not answer in time
@@ -103,10 +104,10 @@ def nvlink() -> Dict[str, Any]:
 
 
 def imex() -> Dict[str, Any]:
-    """This node's IMEX: ``channels`` (a count, 0: none), ``domain`` (the daemon's word for its state) and
-    ``missing``.
+    """Return the state of IMEX, which shares GPU memory between nodes: ``channels``, ``domain`` and ``missing``.
 
-    ``domain`` is None where the tool gave no state; ``missing`` says why the tool could not be asked, if so.
+    ``channels`` is a count of device files, 0: none. ``domain`` is the daemon's word for its state, None where the tool
+    gave none. ``missing`` says why the tool could not be asked; None: it was, or is not installed.
 
     Raises:
         Hangs: the tool did not answer in time
@@ -118,11 +119,12 @@ def imex() -> Dict[str, Any]:
 
 
 def services() -> Dict[str, Any]:
-    """What systemd says of the fabric manager, and timedatectl of the clock, each by its own keys; empty: nobody
-    says.
+    """Return what systemd says of NVIDIA's fabric manager, and timedatectl of the clock's synchronization.
+
+    By ``fabric_manager`` and ``time``, each as a dict of the tool's own keys and values; empty where it gave nothing.
 
     Raises:
-        Hangs: one did not answer in time
+        Hangs: a tool did not answer in time
     """
     found = {}  # type: Dict[str, Any]
     for name, command in (
@@ -135,10 +137,10 @@ def services() -> Dict[str, Any]:
 
 
 def ports() -> List[Dict[str, Any]]:
-    """Of each port of an adapter what ``machine.adapters`` leaves out: ``phys``, ``board``, ``gids``, and
-    ``errors``.
+    """Return for each port of InfiniBand and RoCE adapters ``name``, ``phys``, ``board``, ``gids`` and ``errors``.
 
-    The latter says by how much each error counter has grown within four seconds, which this takes. Empty: no adapter.
+    They are its physical state, the adapter's board, kinds of addresses, and by how much each error counter has grown
+    in four seconds, which this call takes. Empty: no adapter.
     """
     before = _adapter_ports()
     time.sleep(_APART_SECONDS)
@@ -150,7 +152,10 @@ def ports() -> List[Dict[str, Any]]:
 
 
 def _adapter_ports() -> List[Dict[str, Any]]:
-    """The ports of InfiniBand and RoCE adapters now: physical state, board, kinds of addresses, and error counters."""
+    """Return for each port of network adapters its physical state, board, kinds of addresses, and error counters.
+
+    The counters are totals. A value that the kernel does not tell is None. Empty: no adapter.
+    """
     found = []
     for name, adapter, port in machine.ports(ROOT / "sys/class/infiniband"):
         types = port / "gid_attrs/types"
@@ -172,9 +177,9 @@ def _adapter_ports() -> List[Dict[str, Any]]:
 
 
 def kernel_log() -> Dict[str, Any]:
-    """The kernel's ``lines`` of the last day that may matter, as [age in seconds, text]; the last 400 at most.
+    """Return the kernel's log ``lines`` of the last day that may matter, as [age in seconds, text].
 
-    ``missing``: why the log could not be read; None: it was, or there is no tool for it.
+    They are the last 400 at most. ``missing``: why the log could not be read; None: it was, or there is no tool for it.
 
     Raises:
         Hangs: dmesg did not answer in time
@@ -201,7 +206,10 @@ def kernel_log() -> Dict[str, Any]:
 
 
 def system() -> Dict[str, Any]:
-    """Limits of this process, shared memory, and how the node's kernel is set, by name; None: it does not say."""
+    """Return the limits of this process, shared memory in bytes, and how the node's kernel is set, by name.
+
+    None: not known, or, for a limit, unlimited.
+    """
     cores = ROOT / "sys/devices/system/cpu"
     governors = [read_text(Path(file)) for file in glob.glob(str(cores / "cpu[0-9]*/cpufreq/scaling_governor"))]
     idle = sorted_names(cores / "cpu0/cpuidle")
@@ -237,9 +245,13 @@ def system() -> Dict[str, Any]:
 
 
 def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
-    """Versions by name, Enroot's settings, where it unpacks images, and which of the programs ``starts`` do start.
+    """Return this node's versions of OS, OFED and Enroot, Enroot's settings and folders, and which programs start.
 
-    None for what is not installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
+    Of the Python programs ``starts``, the list ``starts`` has those that do. A version is None where it is not
+    installed; ``enroot_missing`` says why an Enroot that is there does not tell its version.
+
+    Raises:
+        Hangs: Enroot did not answer in time
     """
     release = re.search(r'^PRETTY_NAME="?([^"\n]+)', read_text(ROOT / "etc/os-release") or "", re.MULTILINE)
     enroot, why = _tool_output("enroot", "version", seconds=FILE_SECONDS - 2)
@@ -265,7 +277,7 @@ def software(starts: Sequence[str] = ()) -> Dict[str, Any]:
 
 
 def _python_starts(program: str) -> bool:
-    """Whether the Python ``program`` starts within three seconds."""
+    """Return whether the Python interpreter ``program`` starts, and ends well, within three seconds."""
     try:
         return _tool_output(program, "-c", "pass", seconds=3)[0] is not None
     except Hangs:
@@ -273,11 +285,10 @@ def _python_starts(program: str) -> bool:
 
 
 def _enroot_roots() -> Optional[Dict[str, Any]]:
-    """The folder where Enroot keeps the user's container roots, as ``folder`` describes one, and ``kind``, its file
-    system.
+    """Return the folder where Enroot keeps the user's container roots, as ``folder`` describes it, with ``kind``.
 
-    ``kind`` is ``stat``'s word, None where it does not say. None: Enroot does not name the folder (before 4.0), or did
-    not answer within 3 seconds.
+    ``kind`` is its file system, in ``stat``'s word; None where that does not say. The whole is None where Enroot does
+    not name the folder (before 4.0), is missing, or did not answer within 3 seconds. Tries to write a file there.
     """
     try:
         output, _ = _tool_output("enroot", "info", seconds=3)
@@ -291,10 +302,11 @@ def _enroot_roots() -> Optional[Dict[str, Any]]:
 
 
 def _unpack_folder(settings: Dict[str, str]) -> str:
-    """The folder where Enroot unpacks an image for Pyxis, which passes no ENROOT_DATA_PATH of the job on.
+    """Return the folder where Enroot unpacks an image for Pyxis, or the nearest existing one above it.
 
-    Where it is not there, the nearest one above it. Enroot lets a shell evaluate the setting; what follows another
-    variable than HOME and XDG_DATA_HOME is left out, for the file system alone matters.
+    Pyxis passes no ENROOT_DATA_PATH of the job on, so that of ``settings``, Enroot's own, counts. Enroot lets a shell
+    evaluate the setting; what follows another variable than HOME and XDG_DATA_HOME is left out, for the file system
+    alone matters.
     """
     home = os.environ.get("HOME", "/")
     default = os.environ.get("XDG_DATA_HOME") or home + "/.local/share"
@@ -306,9 +318,9 @@ def _unpack_folder(settings: Dict[str, str]) -> str:
 
 
 def stuck() -> List[Dict[str, Any]]:
-    """Processes (``pid``, ``name``), not the kernel's own, that stayed in state D and never ran within four seconds.
+    """Return processes (``pid``, ``name``) that stayed in uninterruptible sleep (state D) for four seconds.
 
-    This takes as long. Empty: none.
+    They never ran meanwhile; the kernel's own are left out. The call takes those four seconds. Empty: none.
     """
     before = _uninterruptible_processes()
     time.sleep(_APART_SECONDS)
@@ -317,9 +329,9 @@ def stuck() -> List[Dict[str, Any]]:
 
 
 def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
-    """The processes in uninterruptible sleep, by id: name, and a text that changes when the process runs.
+    """Return the processes in uninterruptible sleep (state D), by id: name, and a text that changes when it runs.
 
-    The kernel's own and other looks are left out.
+    The kernel's own and other looks at this node are left out.
     """
     found = {}
     parent_line = "PPid:\t{}\n".format(os.getppid())  # other looks, which say themselves that they hang
@@ -338,15 +350,16 @@ def _uninterruptible_processes() -> Dict[int, Tuple[str, str]]:
 
 
 def folder(path: str, written: bool = False) -> Dict[str, Any]:
-    """A folder as this node sees it: ``path``, ``there``, ``free`` and ``size`` in bytes, and ``problem``.
+    """Return how this node sees a folder: ``path``, ``there``, ``free``, ``size`` and ``problem``.
 
-    ``free`` and ``size`` are None where nothing is at the path. ``problem`` is why nothing can be ``written`` there,
-    tried with a file that is removed again; None: nothing speaks against it, or it was not tried, as in a folder that
-    is missing.
+    ``free`` and ``size`` are its file system's, in bytes; None where nothing is at the path. With ``written``, a file
+    is written there and removed; ``problem`` says why that failed. None: it did not fail, or was not tried, as in a
+    folder that is missing.
     """
     directory = Path(path)
     found = dict(_disk_space(path), path=path, there=directory.is_dir(), problem=None)
     if written and found["there"]:
+        # A name of its own: all nodes may try the same shared folder at once.
         trial = directory / f".llmb-health-{machine.node_name(os.environ)}-{os.getpid()}"
         try:
             with trial.open("wb") as stream:
@@ -359,7 +372,10 @@ def folder(path: str, written: bool = False) -> Dict[str, Any]:
 
 
 def _disk_space(path: str) -> Dict[str, Any]:
-    """Bytes ``free`` and ``size`` of the file system at a path; None each where it is not there."""
+    """Return the bytes ``free`` to this user and the ``size`` in bytes of the file system at ``path``.
+
+    Both are None where nothing is at the path.
+    """
     try:
         room = os.statvfs(path)
     except OSError:
@@ -368,7 +384,7 @@ def _disk_space(path: str) -> Dict[str, Any]:
 
 
 def _soft_limit(name: str) -> Optional[int]:
-    """The soft limit ``name`` of this process, by its name in ``/proc/self/limits``.
+    """Return this process's soft limit ``name``, as ``/proc/self/limits`` calls it, in the unit used there.
 
     None: it is unlimited or not known.
     """
@@ -377,6 +393,6 @@ def _soft_limit(name: str) -> Optional[int]:
 
 
 def _leading_integer(text: Optional[str]) -> Optional[int]:
-    """The whole number that a text begins with; None where it begins with none."""
+    """Return the whole number that ``text`` begins with; None where it begins with none, or is None."""
     found = re.match(r"\d+", text or "")
     return int(found.group()) if found else None

@@ -15,14 +15,14 @@ _MOST_BYTES = 1 << 20
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """The name of the node as Slurm has it, else the host's."""
+    """Return this node's name: as Slurm has it in ``environ``, else the host's."""
     return environ.get("SLURMD_NODENAME") or socket.gethostname()
 
 
 def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
-    """What the kernel says of this node: names, CPUs, memory, driver, adapters; None where there is nothing to read.
+    """Return what the kernel says of this node: names, CPU, its memory (GiB), NVIDIA driver, network adapters.
 
-    ``root`` has ``proc`` and ``sys``.
+    A value is None where there is nothing to read. ``root`` is the folder that has ``proc`` and ``sys``.
     """
     memory = re.search(r"^MemTotal:\s*(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
     return {
@@ -38,24 +38,28 @@ def facts(environ: Mapping[str, str], root: Path = Path("/")) -> Dict[str, Any]:
 
 
 def cpu_model(cpuinfo: str) -> Optional[str]:
-    """The model in the text of ``/proc/cpuinfo``; Arm gives numbers, of which the part names the core.
+    """Return the CPU's model name from the text of ``/proc/cpuinfo``; on Arm the core's part number (``0xd4f``).
 
-    None: it has none.
+    None where the text has neither.
     """
     found = re.search(r"^(?:model name|CPU part)\s*: *(.+)$", cpuinfo, re.MULTILINE)
     return found.group(1).strip()[:120] if found else None
 
 
 def driver_version(path: Path) -> Optional[str]:
-    """The version of the loaded NVIDIA driver, read in ``path``, which a container sees, too; None: no driver."""
+    """Return the version of the loaded NVIDIA driver, by the driver's own file ``path``, which containers see too.
+
+    None where there is no driver, or the file does not say.
+    """
     found = re.search(r"Kernel Module.*?\s(\d+(?:\.\d+)+)\s", read_text(path) or "")
     return found.group(1) if found else None
 
 
 def adapters(root: Path) -> List[Dict[str, Any]]:
-    """The InfiniBand, RoCE and EFA adapters of ``/sys/class/infiniband``, one entry for each port.
+    """Return the InfiniBand, RoCE and EFA adapters in ``root`` (``/sys/class/infiniband``), one entry for each port.
 
-    Empty: there is none. ``rate_gbps`` is that of the link as it is, ``state`` the logical one (``ACTIVE``, ``DOWN``).
+    Empty: there is none. ``rate_gbps`` is the link's present rate in Gbit/s, ``state`` the logical one (``ACTIVE``,
+    ``DOWN``); what cannot be read is None.
     """
     found = []
     for name, adapter, port in ports(root):
@@ -74,9 +78,9 @@ def adapters(root: Path) -> List[Dict[str, Any]]:
 
 
 def ports(root: Path) -> List[Tuple[str, Path, Path]]:
-    """Each port's name (``mlx5_0``, of an adapter with several ``mlx5_0:1``), its adapter's folder and its own.
+    """Return (name, adapter's folder, port's folder) of each port of the network adapters in ``root``, sorted.
 
-    Empty where there is no adapter.
+    A name is ``mlx5_0``, or ``mlx5_0:1`` where the adapter has several ports. Empty where there is no adapter.
     """
     found = []
     for name in sorted_names(root)[:_MOST_ADAPTERS]:
@@ -88,7 +92,7 @@ def ports(root: Path) -> List[Tuple[str, Path, Path]]:
 
 
 def sorted_names(folder: Path) -> List[str]:
-    """The names in a folder, sorted; empty where it is not there."""
+    """Return the names in ``folder``, sorted; empty where it is missing or cannot be read."""
     try:
         return sorted(path.name for path in folder.iterdir())
     except OSError:
@@ -96,7 +100,7 @@ def sorted_names(folder: Path) -> List[str]:
 
 
 def read_text(path: Path) -> Optional[str]:
-    """The text of a file, at most 1 MiB, without white space around it; None where it is empty or cannot be read."""
+    """Return the text of a file, at most 1 MiB, without surrounding white space; None where empty or unreadable."""
     try:
         with path.open("rb") as stream:
             return stream.read(_MOST_BYTES).decode("utf-8", "replace").strip() or None
@@ -118,14 +122,14 @@ _OF_THE_NETWORK = re.compile(
 
 
 def of_the_network(lines: Sequence[str]) -> List[str]:
-    """Those of NCCL's log lines that say which network it chose, which ``llmb_common.nodes.nccl`` reads."""
+    """Return those of NCCL's log ``lines`` that say which network it chose, in order."""
     return [line for line in lines if _OF_THE_NETWORK.search(line)]
 
 
 def log_nccl(environ: MutableMapping[str, str], file: Path) -> Optional[str]:
-    """Have NCCL, which reads ``environ`` when it is first used, write its log to ``file``; None.
+    """Set variables in ``environ`` that make NCCL, when it is first used, write its log to ``file``; return None.
 
-    Where the job sets such variables itself, nothing is changed, and the result says so.
+    Where the job sets such variables itself, nothing is changed, and the result is a sentence that says so.
     """
     taken = [name for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS") if environ.get(name)]
     if taken:

@@ -37,11 +37,11 @@ _SECONDS_AFTER = 4.0
 
 
 class Node:
-    """What one node reports about itself, in ``nodes/<host>.json``. Other ranks than the node's first only add their
-    GPU's peak memory at the end (``memory``).
+    """Writes what a node reports about itself during a run to ``nodes/<host>.json``, from the node's first rank.
 
-    No method raises or waits for longer than some seconds: what cannot be found out is recorded as missing, or not at
-    all. Questions are asked in threads of their own, because reading a broken adapter's file can hang too.
+    Other ranks only add their GPU's peak memory to a file beside it at the end. No method raises or waits for longer
+    than some seconds: what cannot be found out is recorded as missing, or not at all. Questions are asked in threads of
+    their own, because reading a broken adapter's file can hang too.
     """
 
     def __init__(self, folder: Path, rank: Rank, environ: MutableMapping[str, str]) -> None:
@@ -66,10 +66,10 @@ class Node:
         }
 
     def start(self, *, uses_nccl: bool) -> None:
-        """Start querying the node in a thread, before torch is imported, which takes longer than the query.
+        """Begin to record this node's hardware and GPUs in a thread; only on the node's first rank.
 
-        ``uses_nccl``: NCCL is told, by variables, to log to a file beside the record. Files of an earlier start of this
-        job are removed.
+        Called before torch is imported, which takes longer. ``uses_nccl``: environment variables make NCCL log to a
+        file beside the record. Files of an earlier start of this job are removed. Never raises.
         """
         self._on_gpu = uses_nccl
         if not self._writes:
@@ -84,13 +84,13 @@ class Node:
         self._in_thread(self._record_at_start)
 
     def wait(self) -> None:
-        """Wait for the query that ``start`` began, some seconds at most; one that hangs is abandoned."""
+        """Wait, some seconds at most, for the look at this node that ``start`` began; one that hangs is abandoned."""
         self._join(gpus.SECONDS + 2)
 
     def after_step(self, number: int) -> None:
-        """Start looking at the GPUs after step 5 while they train, and stop after step 10.
+        """Begin to record the GPUs under load when step 5 has ended, and stop when step 10 has; else do nothing.
 
-        ``number``: steps that have ended.
+        ``number``: training steps that have ended in this process.
         """
         if number == LOAD_STEP:
             self._in_thread(self._record_under_load)
@@ -98,8 +98,9 @@ class Node:
             self._looked_enough.set()
 
     def finish(self) -> None:
-        """Query the GPUs after training, and record the most memory that this rank's GPU had in use. Waits 5 s at
-        most.
+        """Record the GPUs after training, and the most GPU memory that this rank had in use, in bytes.
+
+        Waits 5 s at most. Never raises.
         """
         self._looked_enough.set()
         if self._on_gpu:
@@ -108,9 +109,10 @@ class Node:
         self._join(_SECONDS_AFTER + 1)
 
     def _record_peak_memory(self) -> None:
-        """Add this rank's line to the node's file of peak GPU memory, in bytes; nothing where that fails.
+        """Append this rank's line to the node's file of peak GPU memory, in bytes.
 
-        A line is one write of one process of one machine: the ranks do not wait for each other.
+        It has ``allocated``, ``reserved`` and, for the GPU's size, ``device``. Does nothing where that fails. A line is
+        one write of one process of one machine: ranks do not wait for each other.
         """
         line = {name: self._content[name] for name in ("job", "restart", "rank")}
         with contextlib.suppress(Exception):
@@ -124,13 +126,16 @@ class Node:
                 stream.write(f"{json.dumps(line)}\n".encode())
 
     def _join(self, seconds: float) -> None:
-        """Wait for the looks of this node that are under way, at most ``seconds`` in all; the others go on."""
+        """Wait, at most ``seconds`` in all, for the looks at this node that are under way; those that hang go on."""
         deadline = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _record_under_load(self) -> None:
-        """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples``."""
+        """Record the GPUs up to eight times while they train, as ``load`` (the first) and ``samples``.
+
+        ``samples`` has only what changes. Ends early when the GPUs do not answer, or enough steps have ended.
+        """
         samples: list[dict[str, Any]] = []
         while True:
             look = gpus.snapshot()
@@ -142,19 +147,17 @@ class Node:
                 return  # what does not answer once is not asked again
 
     def _record_at_start(self) -> None:
-        """Note the machine's facts and its GPUs' state before training in this record, as ``machine`` and
-        ``before``.
-        """
+        """Write the node's facts (``machine``) and its GPUs' state before training (``before``) to its record."""
         self._set_entry("machine", machine.facts(self._environ))
         self._set_entry("before", gpus.snapshot())
 
     def _in_thread(self, query: Callable[[], None]) -> None:
-        """Run ``query`` in a thread whose errors nobody sees; only on the rank that records its node."""
+        """Run ``query`` in a thread, dropping its errors; does nothing on a rank that does not record its node."""
         if not self._writes:
             return
 
         def quietly() -> None:
-            """Run ``query`` and drop its errors."""
+            """Run ``query``, a look at this node, and drop its errors."""
             # A thread's traceback in the log would look like the cause of whatever comes later.
             with contextlib.suppress(Exception):
                 query()
@@ -165,9 +168,9 @@ class Node:
             self._threads.append(thread)
 
     def _set_entry(self, name: str, value: object) -> None:
-        """Set the entry ``name`` of the node's record, and write the file anew.
+        """Set the entry ``name`` of the node's record to ``value``, a JSON value, and write the whole file anew.
 
-        A file that cannot be written is tolerated.
+        Safe to call from several threads. A file that cannot be written is tolerated.
         """
         with self._lock:
             self._content[name] = value

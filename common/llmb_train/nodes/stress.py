@@ -28,10 +28,11 @@ _COPIED = {"cuda": 512 << 20, "cpu": 4 << 20}
 
 
 def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
-    """Put each GPU of the node to work: what it gives by itself (``alone``) and how it looks under load (``load``).
+    """Put all GPUs of the node to work at once; return what each achieves (``alone``) and looks like (``load``).
 
-    ``alone`` is by its index, as ``call_all`` has it. ``spec``: ``device``, and how many ``gpus`` the node has.
-    ``until``: as in ``call_all``. ``load`` is empty on CPUs.
+    ``alone`` has each GPU's results by its index as text, as ``call_all`` has them. ``load`` is a list of snapshots;
+    empty on CPUs, or where none could be taken. ``spec``: ``device``, and how many ``gpus`` the node has. ``until``: a
+    descriptor; input on it ends the work early.
     """
     calls: dict[str, Call] = {}
     for index in range(spec["gpus"]):
@@ -44,18 +45,19 @@ def stress(spec: dict[str, Any], until: int | None = None) -> dict[str, Any]:
 
 
 def _samples_under_load() -> list[dict[str, Any]]:
-    """Three looks at the GPUs once they are warm, after ten seconds, as in a run's evidence."""
+    """Return three snapshots of the GPUs, as ``gpus.changing`` has them, after ten seconds, when they are warm."""
     time.sleep(ALONE_SECONDS / 6)
     return [gpus.changing(gpus.snapshot()) for _ in range(_LOOKS)]
 
 
 def measure_gpu(device: str, index: int) -> dict[str, float]:
-    """Put one GPU to work: ``tflops`` of a matrix product (bf16; on a CPU fp32), and ``copy`` within the memory.
+    """Put the GPU ``index`` to work; return ``tflops`` of a matrix product and the bandwidth of ``copy``.
 
-    On a GPU also ``to_gpu`` and ``from_gpu``; these three in GB/s, reads and writes counted in ``copy``.
+    The product is in bf16, on a CPU in fp32; the copy stays within its memory. On a GPU there are also ``to_gpu`` and
+    ``from_gpu``, copies from and to the host's memory. Bandwidths are in GB/s; ``copy`` counts reads and writes.
 
     Raises:
-        ValueError: a product is wrong
+        ValueError: a matrix product is wrong
     """
     take(device, index)
     side, kind = _SIDE[device], torch.bfloat16 if device == "cuda" else torch.float32
@@ -80,7 +82,10 @@ def measure_gpu(device: str, index: int) -> dict[str, float]:
 
 
 def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int = 5) -> float:
-    """The usual seconds of ``work``, called ``repeats`` times at least, and for at least ``seconds``."""
+    """Return the usual seconds of a call of ``work``, called at least ``repeats`` times and for ``seconds``.
+
+    Three calls before that are not timed.
+    """
     for _ in range(3):
         work()
     times: list[float] = []
@@ -95,12 +100,12 @@ def _seconds_of_calls(work: Any, device: str, seconds: float = 0.0, repeats: int
 
 
 def usual(times: Sequence[float], device: str) -> float:
-    """The median of ``times``; on CPUs the shortest, because others work beside us."""
+    """Return the median of ``times``; on a CPU (``device``) the shortest, because other processes disturb."""
     return statistics.median(times) if device == "cuda" else min(times)
 
 
 def take(device: str, index: int) -> None:
-    """Let this process work on the GPU ``index`` from now on; on CPUs, with one thread."""
+    """Make this process work on the GPU ``index`` from now on; on a CPU, limit torch to one thread."""
     if device == "cuda":
         torch.cuda.set_device(index)
     else:
@@ -108,6 +113,6 @@ def take(device: str, index: int) -> None:
 
 
 def wait(device: str) -> None:
-    """Wait until the GPU has done what it was given to do; nothing on CPUs."""
+    """Wait until the current GPU has done all work that it was given; on a CPU do nothing."""
     if device == "cuda":
         torch.cuda.synchronize()
